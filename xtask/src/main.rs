@@ -2,7 +2,8 @@
 //!
 //! `xtask tidy` checks the project's rules that the compiler does not check; `xtask spec` prints
 //! which sections of the format's description are cited where; `xtask tests PATTERN` prints the
-//! packages and names of the matching tests.
+//! packages and names of the matching tests; `xtask locks` writes the order of locks into its
+//! document.
 
 mod tidy;
 
@@ -27,8 +28,9 @@ fn main() -> ExitCode {
                 None => ExitCode::FAILURE,
             }
         }
+        Some("locks") => report(tidy::locks::write(&root).err().as_slice()),
         _ => {
-            eprintln!("usage: xtask tidy | spec | tests PATTERN");
+            eprintln!("usage: xtask tidy | spec | tests PATTERN | locks");
             ExitCode::from(2)
         }
     }

@@ -13,14 +13,15 @@
 //! 3. Bytes read without keys are never returned to a reader with keys, and vice versa.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 
 use cenote_codec::checksum::Salt;
 use cenote_codec::crypto::BlockKeys;
 use cenote_ondisk::blkptr::{BlockPtr, Protection, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{AsyncMutex, Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
+use cenote_rt::lock::{AsyncMutex, Rank, RwLock};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
 use cenote_vdev::{Tree, VdevKind};
 
 use crate::alloc::SpaceAllocator;
@@ -112,14 +113,14 @@ impl BlockStore {
         Arc::new(Self {
             tree,
             units,
-            batch_submission: AsyncMutex::new(()),
+            batch_submission: AsyncMutex::new(Rank::BlockBatch, ()),
             allocator: OnceLock::new(),
             reporter: OnceLock::new(),
             parts_repaired: AtomicU64::new(0),
             blocks_written: AtomicU64::new(0),
             bytes_written: AtomicU64::new(0),
             cache: BlockCache::new(config),
-            salt: RwLock::new(None),
+            salt: RwLock::new(Rank::Salt, None),
             has_large_gang_headers: AtomicBool::new(false),
             prefetches: Arc::new(Semaphore::new(prefetch_units as usize)),
             prefetch_units,
@@ -169,7 +170,7 @@ impl BlockStore {
     /// Sets the pool's salt, without which skein, edonr and blake3 blocks cannot be read.
     pub fn set_salt(&self, salt: &[u8; 32]) {
         let salt = Some(Arc::new(Salt::new(salt)));
-        *self.salt.write().unwrap_or_else(PoisonError::into_inner) = salt;
+        *self.salt.write() = salt;
     }
 
     /// Sets whether gang headers may be larger than 512 bytes (feature
@@ -309,7 +310,7 @@ impl BlockStore {
     }
 
     pub(crate) fn salt(&self) -> Option<Arc<Salt>> {
-        self.salt.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.salt.read().clone()
     }
 
     /// The verifier of the stored bytes at `bp`.

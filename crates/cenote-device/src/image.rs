@@ -7,8 +7,9 @@
 //! gigabytes of which it writes a few megabytes. Both are a table of reference-counted chunks: a
 //! clone costs eight bytes per 64 KiB, a write at most one chunk.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::Arc;
 
+use cenote_rt::lock::{Rank, RwLock};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 
 use crate::device::{check_range, check_span};
@@ -124,12 +125,12 @@ impl ImageDevice {
     /// bytes.
     pub fn new(path: impl Into<String>, image: Image) -> Self {
         let info = DeviceInfo::of_memory(path, image.size());
-        Self { info, image: RwLock::new(image) }
+        Self { info, image: RwLock::new(Rank::ImageBytes, image) }
     }
 
     /// The present contents.
     pub fn image(&self) -> Image {
-        self.image.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.image.read().clone()
     }
 }
 
@@ -141,7 +142,7 @@ impl Device for ImageDevice {
     fn read(&self, offset: u64, mut buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             check_range(&self.info, offset, buf.len())?;
-            self.image.read().unwrap_or_else(PoisonError::into_inner).read_at(offset, &mut buf);
+            self.image.read().read_at(offset, &mut buf);
             Ok(buf)
         })
     }
@@ -149,7 +150,7 @@ impl Device for ImageDevice {
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             check_range(&self.info, offset, parts.iter().map(|part| part.len()).sum())?;
-            let mut image = self.image.write().unwrap_or_else(PoisonError::into_inner);
+            let mut image = self.image.write();
             let mut at = offset;
             for part in parts {
                 image.write_at(at, &part);
@@ -162,7 +163,7 @@ impl Device for ImageDevice {
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             check_span(&self.info, offset, len)?;
-            self.image.write().unwrap_or_else(PoisonError::into_inner).clear(offset, len);
+            self.image.write().clear(offset, len);
             Ok(())
         })
     }

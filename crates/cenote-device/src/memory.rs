@@ -1,7 +1,6 @@
 //! A device whose bytes are in memory, for tests and unpacked images.
 
-use std::sync::{PoisonError, RwLock};
-
+use cenote_rt::lock::{Rank, RwLock};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 
 use crate::device::{check_range, check_span};
@@ -18,17 +17,17 @@ impl MemoryDevice {
     /// Returns a device of `bytes` under the name `path`, with sectors of 512 bytes.
     pub fn new(path: impl Into<String>, bytes: Vec<u8>) -> Self {
         let info = DeviceInfo::of_memory(path, bytes.len() as u64);
-        Self { info, bytes: RwLock::new(bytes) }
+        Self { info, bytes: RwLock::new(Rank::MemoryBytes, bytes) }
     }
 
     /// Returns a copy of its bytes.
     pub fn snapshot(&self) -> Vec<u8> {
-        self.bytes.read().unwrap_or_else(PoisonError::into_inner).clone()
+        self.bytes.read().clone()
     }
 
     /// Changes its bytes in place, bypassing the device's requests; the size stays.
     pub fn edit(&self, change: impl FnOnce(&mut [u8])) {
-        change(&mut self.bytes.write().unwrap_or_else(PoisonError::into_inner));
+        change(&mut self.bytes.write());
     }
 }
 
@@ -41,7 +40,7 @@ impl Device for MemoryDevice {
         Box::pin(async move {
             check_range(&self.info, offset, buf.len())?;
             let start = offset as usize;
-            let bytes = self.bytes.read().unwrap_or_else(PoisonError::into_inner);
+            let bytes = self.bytes.read();
             let end = start + buf.len();
             buf.copy_from_slice(&bytes[start..end]);
             Ok(buf)
@@ -51,7 +50,7 @@ impl Device for MemoryDevice {
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             check_range(&self.info, offset, parts.iter().map(|part| part.len()).sum())?;
-            let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = self.bytes.write();
             let mut start = offset as usize;
             for part in parts {
                 bytes[start..start + part.len()].copy_from_slice(&part);
@@ -64,7 +63,7 @@ impl Device for MemoryDevice {
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             check_span(&self.info, offset, len)?;
-            let mut bytes = self.bytes.write().unwrap_or_else(PoisonError::into_inner);
+            let mut bytes = self.bytes.write();
             bytes[offset as usize..(offset + len) as usize].fill(0);
             Ok(())
         })

@@ -10,8 +10,9 @@
 //! when it has ended itself: a program that relies on less or more than that has a bug, which this
 //! ordering exposes. [`Replay`](crate::Replay) computes contents of devices from the log.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 
 use crate::image::Image;
@@ -113,9 +114,15 @@ impl std::hash::Hasher for HashState {
 }
 
 /// Records several devices. Its lock is held to append an event, never across I/O.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Recorder {
     log: Mutex<Log>,
+}
+
+impl Default for Recorder {
+    fn default() -> Self {
+        Self { log: Mutex::with_default(Rank::Recorder) }
+    }
 }
 
 impl Recorder {
@@ -154,7 +161,7 @@ impl Recorder {
     }
 
     fn with<T>(&self, work: impl FnOnce(&mut Log) -> T) -> T {
-        work(&mut self.log.lock().unwrap_or_else(PoisonError::into_inner))
+        work(&mut self.log.lock())
     }
 
     /// Appends an event and returns its index.

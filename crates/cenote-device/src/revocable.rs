@@ -19,11 +19,12 @@
 //! Concurrency: the lock is held to copy a handle, never across I/O.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
 use std::task::Poll;
 use std::time::Duration;
 
+use cenote_rt::lock::{Rank, RwLock};
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
 
@@ -81,7 +82,7 @@ impl Revocable {
     pub fn new(device: Arc<dyn Device>) -> Arc<Self> {
         Arc::new(Self {
             info: device.info().clone(),
-            device: RwLock::new(Some(device)),
+            device: RwLock::new(Rank::DeviceHandle, Some(device)),
             in_flight: AtomicUsize::new(0),
             answered: AtomicU64::new(0),
             is_cut: AtomicBool::new(false),
@@ -97,7 +98,7 @@ impl Revocable {
 
     /// Whether it was revoked.
     pub fn is_revoked(&self) -> bool {
-        self.device.read().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.device.read().is_none()
     }
 
     /// Refuses every I/O from now on (V1); returns the device, on the first call.
@@ -105,7 +106,7 @@ impl Revocable {
         if seeded::is_on(Bug::NoRevocation) {
             return None;
         }
-        self.device.write().unwrap_or_else(PoisonError::into_inner).take()
+        self.device.write().take()
     }
 
     /// Revokes the device and waits until no I/O is in flight. After `timeout`, callers of I/O in
@@ -142,7 +143,7 @@ impl Revocable {
     }
 
     fn begin_io(&self, offset: u64) -> Result<OngoingIo<'_>> {
-        let device = self.device.read().unwrap_or_else(PoisonError::into_inner);
+        let device = self.device.read();
         match &*device {
             Some(device) => {
                 // Under the lock: V1.

@@ -20,8 +20,9 @@ use std::fs::File;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, BufMut};
 use io_uring::{IoUring, opcode, types};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
@@ -87,7 +88,7 @@ pub(crate) fn ring() -> Option<&'static Ring> {
 impl Ring {
     fn start() -> io::Result<Self> {
         let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        let queue = Mutex::new(VecDeque::new());
+        let queue = Mutex::new(Rank::Ring, VecDeque::new());
         let shared = Arc::new(Shared { queue, is_asleep: AtomicBool::new(false), wake });
         let reactor_shared = Arc::clone(&shared);
         let (started, outcome) = std::sync::mpsc::channel();
@@ -128,8 +129,8 @@ impl Ring {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock()
 }
 
 fn make_ring() -> io::Result<IoUring> {

@@ -12,8 +12,8 @@
 //! * S1  Extents do not overlap, and none is empty or all zeros.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 
 use crate::device::{check_range, check_span};
@@ -161,7 +161,10 @@ pub struct SimulatedUse {
 impl SimulatedDisk {
     /// Returns a disk of `size` zero bytes under the name `path`, with sectors of 512 bytes.
     pub fn new(path: impl Into<String>, size: u64) -> Self {
-        Self { info: DeviceInfo::of_memory(path, size), extents: Mutex::default() }
+        Self {
+            info: DeviceInfo::of_memory(path, size),
+            extents: Mutex::with_default(Rank::SimulatedExtents),
+        }
     }
 
     /// Sets the physical sector size to `1 << ashift` bytes (the logical one stays 512), and
@@ -175,7 +178,7 @@ impl SimulatedDisk {
 
     /// Memory in use.
     pub fn used(&self) -> SimulatedUse {
-        let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+        let extents = self.extents.lock();
         SimulatedUse {
             extents: extents.by_start.len() as u64,
             raw_bytes: extents.raw_sectors * SECTOR as u64,
@@ -215,7 +218,7 @@ impl Device for SimulatedDisk {
             // Reads of partial sectors are allowed: labels are read in parts.
             let sector = SECTOR as u64;
             let (start, skip) = (offset / sector, (offset % sector) as usize);
-            let extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+            let extents = self.extents.lock();
             if skip == 0 && buf.len().is_multiple_of(SECTOR) {
                 extents.read(start, &mut buf);
             } else {
@@ -235,7 +238,7 @@ impl Device for SimulatedDisk {
             let has_whole_parts = parts.iter().all(|part| part.len().is_multiple_of(SECTOR));
             let parts =
                 if has_whole_parts { parts } else { vec![crate::device::joined(&parts).freeze()] };
-            let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut extents = self.extents.lock();
             let mut at = offset / SECTOR as u64;
             for part in parts {
                 extents.write(at, &part);
@@ -248,7 +251,7 @@ impl Device for SimulatedDisk {
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.check(offset, len)?;
-            let mut extents = self.extents.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut extents = self.extents.lock();
             extents.clear(offset / SECTOR as u64, (offset + len) / SECTOR as u64);
             Ok(())
         })

@@ -1,4 +1,4 @@
-//! Clock, tasks, CPU pool, seeded randomness, buffers, errors and tunables.
+//! Clock, tasks, CPU pool, locks, seeded randomness, buffers, errors and tunables.
 //!
 //! This is the floor that every layer stands on, and the only crate that knows which runtime
 //! drives the tasks and whose time it is. The layers above take time, tasks and randomness from
@@ -6,6 +6,7 @@
 
 pub mod buf;
 pub mod error;
+pub mod lock;
 pub mod net;
 mod patience;
 pub mod random;

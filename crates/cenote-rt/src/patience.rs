@@ -11,7 +11,8 @@ use std::future::Future;
 use std::task::{Context, Waker};
 
 use crate::Result;
-use crate::task::{blocking, spawn};
+use crate::lock::tracked;
+use crate::task::{BoxFuture, blocking, spawn, spawn_tracked};
 
 thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
@@ -54,10 +55,10 @@ pub fn start(work: impl Future<Output = ()> + Send + 'static) {
         drop(spawn(work));
         return;
     }
-    let mut work = Box::pin(work);
+    let mut work: BoxFuture<'static, ()> = Box::pin(tracked(work));
     // Nobody is woken by this poll: the task polls again before it waits.
     if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        drop(spawn(work));
+        spawn_tracked(work);
     }
 }
 

@@ -10,10 +10,10 @@
 //!   that comes, it is emptied, so that lengths that went out of use do not stay.
 //! * P2  It is empty after two looks of [`tend`] between which nobody asked for storage.
 
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::FixedMap;
+use crate::lock::{Mutex, Rank};
 
 /// Bytes that wait for another use: about what a txg of small records lets go at once when it is
 /// committed.
@@ -33,7 +33,7 @@ struct Pool {
     uses: u64,
 }
 
-static POOL: Mutex<Option<Pool>> = Mutex::new(None);
+static POOL: Mutex<Option<Pool>> = Mutex::new(Rank::BufferPool, None);
 
 /// Bytes that go back to the pool when dropped.
 #[derive(Debug, Default)]
@@ -42,7 +42,7 @@ pub(crate) struct Storage(pub(crate) Vec<u8>);
 impl Storage {
     /// `len` bytes of any content.
     pub(crate) fn of_any_content(len: usize) -> Self {
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = POOL.lock();
         let this = pool.get_or_insert_with(Pool::default);
         this.uses += 1;
         let found = this.by_len.get_mut(&len).and_then(Vec::pop);
@@ -71,7 +71,7 @@ pub(crate) async fn tend() {
 
 /// Empties the pool if nobody asked for storage since `seen` was returned.
 fn empty_if_quiet(seen: u64) -> u64 {
-    let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut pool = POOL.lock();
     let Some(this) = pool.as_mut() else { return seen };
     let uses = this.uses;
     let emptied = (uses == seen).then(|| this.take());
@@ -89,7 +89,7 @@ impl Drop for Storage {
         if !(LEN_MIN..=POOL_BYTES_MAX).contains(&len) || bytes.capacity() != len {
             return;
         }
-        let mut pool = POOL.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut pool = POOL.lock();
         let pool = pool.get_or_insert_with(Pool::default);
         let mut emptied = None;
         if pool.bytes + len > POOL_BYTES_MAX {
@@ -125,7 +125,7 @@ mod tests {
         drop(again);
         let many: Vec<_> = (0..100).map(|i| Storage::of_any_content((1 << 20) + i)).collect();
         drop(many);
-        let pool = POOL.lock().expect("pool");
+        let pool = POOL.lock();
         let held = pool.as_ref().expect("used").by_len.iter();
         let held: usize = held.map(|(len, list)| len * list.len()).sum();
         assert!(held <= POOL_BYTES_MAX && pool.as_ref().expect("used").bytes == held);
@@ -135,7 +135,7 @@ mod tests {
         drop(Storage::of_any_content(len));
         assert!(empty_if_quiet(seen) > seen, "it was used since");
         let holds = || {
-            let pool = POOL.lock().expect("pool");
+            let pool = POOL.lock();
             pool.as_ref().expect("used").by_len.get(&len).is_some_and(|list| !list.is_empty())
         };
         assert!(holds());

@@ -48,7 +48,7 @@ pub fn simulate<T>(seed: u64, future: impl Future<Output = T>) -> Result<T> {
     let world = World { elapsed: Duration::ZERO, rng: Rng::seeded(seed) };
     WORLD.with(|here| *here.borrow_mut() = Some(world));
     let _leave = Leave;
-    Ok(runtime.block_on(future))
+    Ok(runtime.block_on(crate::lock::tracked(future)))
 }
 
 fn with<T>(look: impl FnOnce(&mut World) -> T) -> Option<T> {

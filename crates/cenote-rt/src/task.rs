@@ -10,11 +10,11 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-pub use tokio::sync::{
-    Mutex as AsyncMutex, Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot,
-};
+pub use tokio::sync::Mutex as AsyncMutex;
+pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 pub use tokio::task::JoinHandle;
 
+use crate::lock::{check_block_on, tracked};
 use crate::{Error, Kind, Result, patience, recycle, simulation};
 
 /// A boxed future, what the object-safe traits of the engine return.
@@ -26,6 +26,8 @@ const INLINE_CPU_NS: u64 = 300_000;
 /// Runs `future` to its end on a runtime of `threads` worker threads (0: one per processor), or on
 /// the one that this thread was lent ([`Runtime::lend`]).
 pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
+    check_block_on();
+    let future = tracked(future);
     if let Ok(lent) = tokio::runtime::Handle::try_current() {
         return Ok(lent.block_on(boxed(future)));
     }
@@ -74,7 +76,8 @@ impl OwnRuntime {
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         match &self.0 {
             Some(runtime) if tokio::runtime::Handle::try_current().is_err() => {
-                Ok(runtime.block_on(boxed(future)))
+                check_block_on();
+                Ok(runtime.block_on(boxed(tracked(future))))
             }
             _ => Err(Error::new(Kind::Invalid, "a blocking call inside of asynchronous code")),
         }
@@ -84,6 +87,7 @@ impl OwnRuntime {
     /// destructors.
     pub fn finish(&self, future: impl Future<Output = ()> + Send + 'static) {
         let Some(runtime) = &self.0 else { return };
+        let future = tracked(future);
         if tokio::runtime::Handle::try_current().is_err() {
             return runtime.block_on(future);
         }
@@ -123,7 +127,7 @@ impl Runtime {
     /// What needs nobody else is done when this returns, without a thread being woken for it.
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.enter();
-        let mut work: BoxFuture<'static, ()> = Box::pin(work);
+        let mut work: BoxFuture<'static, ()> = Box::pin(tracked(work));
         // Nobody is woken by this poll: the task polls again before it waits.
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.0.spawn(work);
@@ -144,8 +148,13 @@ impl Runtime {
 /// Starts a task.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     // One form of tokio's task for all futures with this output: see [`boxed`].
-    let future: BoxFuture<'static, T> = Box::pin(future);
+    let future: BoxFuture<'static, T> = Box::pin(tracked(future));
     tokio::spawn(future)
+}
+
+/// Starts a task that [`tracked`] returned.
+pub(crate) fn spawn_tracked(future: BoxFuture<'static, ()>) {
+    drop(tokio::spawn(future));
 }
 
 /// Runs something that blocks the thread, away from the tasks.

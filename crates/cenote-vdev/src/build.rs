@@ -5,12 +5,13 @@
 //! that everything readable in a damaged pool can be read.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_device::Device;
 use cenote_ondisk::config::{VdevConfig, VdevKind as ConfigKind};
 use cenote_ondisk::label;
+use cenote_rt::lock::{Mutex, Rank, RwLock};
 use cenote_rt::{Error, Result};
 
 use crate::draid::Draid;
@@ -55,7 +56,6 @@ impl Tree {
     ) -> Result<Arc<Self>> {
         let (mut vdevs, leaves) = Self::build_vdevs(root, open, options)?;
         let tops = vdevs.first_mut().map(|root| std::mem::take(&mut root.children));
-        let (indirect, reflow) = Default::default();
         let tree = Self {
             vdevs: vdevs.into(),
             tops: tops.unwrap_or_default().into(),
@@ -64,9 +64,9 @@ impl Tree {
             is_closed: AtomicBool::new(false),
             missing_tops_allowed: options.missing_tops_allowed,
             load: Arc::clone(&options.load),
-            indirect,
-            reflow,
-            deriving: Mutex::default(),
+            indirect: RwLock::with_default(Rank::IndirectMaps),
+            reflow: RwLock::with_default(Rank::Reflow),
+            deriving: Mutex::with_default(Rank::VdevStates),
         };
         tree.derive_states();
         Ok(Arc::new(tree))
@@ -90,7 +90,7 @@ impl Tree {
     /// Derives the states of interior vdevs, children first.
     pub(crate) fn derive_states(&self) {
         // Serialized: the last caller sees every change made before.
-        let _one = self.deriving.lock().unwrap_or_else(PoisonError::into_inner);
+        let _one = self.deriving.lock();
         for vdev in self.vdevs.iter().rev() {
             let child = |child: &Vdev| ChildState { state: child.state(), is_log: child.is_log };
             let children: Vec<_> = self.children(vdev).map(child).collect();

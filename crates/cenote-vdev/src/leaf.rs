@@ -19,11 +19,12 @@
 //! of it, so a flush that begins afterwards covers it.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockWriteGuard, Weak};
+use std::sync::{Arc, Weak};
 
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
-use cenote_rt::{AsyncMutex, Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard};
+use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
@@ -178,10 +179,13 @@ impl Leaf {
             guid,
             path,
             least_asize: 0,
-            devices: RwLock::new(Devices {
-                current: device.map(|device| DeviceAccess::new(device, load)),
-                ..Devices::default()
-            }),
+            devices: RwLock::new(
+                Rank::LeafDevices,
+                Devices {
+                    current: device.map(|device| DeviceAccess::new(device, load)),
+                    ..Devices::default()
+                },
+            ),
             load: Arc::clone(load),
             is_readable: AtomicBool::new(true),
             is_stale_until_dtl_loaded: false,
@@ -189,8 +193,8 @@ impl Leaf {
             is_writable: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
-            dtl: RwLock::default(),
-            unflushed: Mutex::default(),
+            dtl: RwLock::with_default(Rank::Dtl),
+            unflushed: Mutex::with_default(Rank::Unflushed),
             counters: Counters::default(),
         }
     }
@@ -217,16 +221,16 @@ impl Leaf {
     }
 
     fn access(&self) -> Option<Arc<DeviceAccess>> {
-        self.devices.read().unwrap_or_else(PoisonError::into_inner).current.clone()
+        self.devices.read().current.clone()
     }
 
-    fn devices(&self) -> RwLockWriteGuard<'_, Devices> {
-        self.devices.write().unwrap_or_else(PoisonError::into_inner)
+    fn devices(&self) -> WriteGuard<'_, Devices> {
+        self.devices.write()
     }
 
     /// Whether the leaf has a device.
     pub(crate) fn has_device(&self) -> bool {
-        self.devices.read().unwrap_or_else(PoisonError::into_inner).current.is_some()
+        self.devices.read().current.is_some()
     }
 
     /// Adds a device as a candidate, so that closing the tree revokes it while it is being probed.
@@ -271,7 +275,7 @@ impl Leaf {
     /// Number of I/Os in flight on its device and on those before it, and number of I/Os answered.
     pub(crate) fn activity(&self) -> (usize, u64) {
         let (current, former) = {
-            let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+            let devices = self.devices.read();
             let current = devices.current.as_ref().map(|access| Arc::clone(&access.handle));
             (current, devices.former())
         };
@@ -297,7 +301,7 @@ impl Leaf {
     }
 
     fn unflushed(&self) -> MutexGuard<'_, Unflushed> {
-        self.unflushed.lock().unwrap_or_else(PoisonError::into_inner)
+        self.unflushed.lock()
     }
 
     /// I/O counters.
@@ -394,18 +398,18 @@ impl Leaf {
 
     /// The missing txgs, or `None` if the log was not loaded and no write failed.
     pub fn dtl(&self) -> Option<TxgRanges> {
-        let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
+        let dtl = self.dtl.read();
         (dtl.is_known || !dtl.missing.is_empty()).then(|| dtl.missing.clone())
     }
 
     /// The txgs of blocks that a scan found bad on this leaf and could not repair.
     pub fn scrub_dtl(&self) -> TxgRanges {
-        self.dtl.read().unwrap_or_else(PoisonError::into_inner).scrub.clone()
+        self.dtl.read().scrub.clone()
     }
 
     /// Sets the log as stored on disk. Failures since the leaf was opened stay in it.
     pub(crate) fn set_dtl(&self, ranges: TxgRanges) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         dtl.missing = if dtl.is_changed { dtl.missing.union(&ranges) } else { ranges };
         dtl.is_known = true;
     }
@@ -415,7 +419,7 @@ impl Leaf {
         // The txg is nearly always in the log already: an absent leaf misses every block of the
         // txg.
         let is_there = {
-            let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
+            let dtl = self.dtl.read();
             dtl.missing.contains(txg) && !dtl.unflushed_txgs.contains(txg)
         };
         if !is_there {
@@ -425,7 +429,7 @@ impl Leaf {
 
     /// Adds txgs to the log.
     pub(crate) fn note_missing(&self, txgs: &TxgRanges) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         // A later flush does not make these writes complete.
         dtl.unflushed_txgs = dtl.unflushed_txgs.subtract(txgs);
         dtl.add(txgs);
@@ -433,7 +437,7 @@ impl Leaf {
 
     /// Adds txgs whose buffered writes may be lost because a flush failed.
     fn note_failed_flush(&self, txgs: &TxgRanges) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         let new = txgs.subtract(&dtl.missing);
         dtl.unflushed_txgs = dtl.unflushed_txgs.union(&new);
         dtl.add(txgs);
@@ -441,7 +445,7 @@ impl Leaf {
 
     /// The buffered writes are durable: removes their txgs from the log.
     fn clear_failed_flushes(&self) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         if !dtl.unflushed_txgs.is_empty() {
             let unflushed_txgs = std::mem::take(&mut dtl.unflushed_txgs);
             dtl.missing = dtl.missing.subtract(&unflushed_txgs);
@@ -457,7 +461,7 @@ impl Leaf {
 
     /// Adds a txg that a scan could not repair.
     pub(crate) fn note_unrepaired(&self, txg: u64) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         dtl.scrub.insert(txg);
         dtl.is_changed |= !dtl.missing.contains(txg);
         dtl.missing.insert(txg);
@@ -466,7 +470,7 @@ impl Leaf {
     /// Removes all txgs before `scan_txg` from the log, except those that the scan could not repair
     /// (spec 06 §8).
     pub(crate) fn excise(&self, scan_txg: u64) {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         let kept = dtl.missing.subtract(&TxgRanges::new([(0, scan_txg)]));
         let missing = kept.union(&std::mem::take(&mut dtl.scrub));
         dtl.is_changed |= missing != dtl.missing;
@@ -477,12 +481,12 @@ impl Leaf {
 
     /// Whether the log changed since [`take_changed_dtl`](Self::take_changed_dtl).
     pub(crate) fn has_changed_dtl(&self) -> bool {
-        self.dtl.read().unwrap_or_else(PoisonError::into_inner).is_changed
+        self.dtl.read().is_changed
     }
 
     /// Returns the whole log if it changed since the last call.
     pub(crate) fn take_changed_dtl(&self) -> Option<TxgRanges> {
-        let mut dtl = self.dtl.write().unwrap_or_else(PoisonError::into_inner);
+        let mut dtl = self.dtl.write();
         std::mem::take(&mut dtl.is_changed).then(|| dtl.missing.clone())
     }
 
@@ -491,7 +495,7 @@ impl Leaf {
         if !self.is_readable() {
             return Freshness::Absent;
         }
-        let dtl = self.dtl.read().unwrap_or_else(PoisonError::into_inner);
+        let dtl = self.dtl.read();
         let may_be_missing =
             dtl.missing.contains(birth) || (!dtl.is_known && self.is_stale_until_dtl_loaded);
         if may_be_missing || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
@@ -685,7 +689,12 @@ impl DeviceAccess {
         let handle = Revocable::new(device);
         let queue = Queue::new(Arc::<Revocable>::clone(&handle), Arc::clone(load));
         let write_permits = Arc::new(Semaphore::new(WRITES_MAX as usize));
-        Arc::new(Self { handle, queue, flushing: AsyncMutex::new(()), write_permits })
+        Arc::new(Self {
+            handle,
+            queue,
+            flushing: AsyncMutex::new(Rank::LeafFlush, ()),
+            write_permits,
+        })
     }
 
     /// The device.

@@ -4,9 +4,10 @@
 //! generator are part of the format: one wrong number would misplace every block behind it, so each
 //! table is checked against a checksum before it is used (spec 06 §6.3, §21.1).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_rt::FixedMap;
+use cenote_rt::lock::{Mutex, Rank};
 
 /// The fixed half of the generator's initial state.
 const FIRST_WORD: u64 = 0xd7a1d5eed;
@@ -22,9 +23,10 @@ pub(crate) struct Permutation {
 impl Permutation {
     /// Returns the table for `children`, from a cache.
     pub(crate) fn of(children: usize) -> Option<Arc<Self>> {
-        static CACHE: Mutex<Option<FixedMap<usize, Arc<Permutation>>>> = Mutex::new(None);
+        static CACHE: Mutex<Option<FixedMap<usize, Arc<Permutation>>>> =
+            Mutex::new(Rank::Permutations, None);
         let (seed, sum) = *SEEDS.get(children.checked_sub(2)?)?;
-        let mut cache = CACHE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = CACHE.lock();
         let cache = cache.get_or_insert_with(FixedMap::default);
         if let Some(found) = cache.get(&children) {
             return Some(Arc::clone(found));

@@ -13,10 +13,11 @@
 //! change of the pool's shape builds a new tree (spec 06 §1).
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use cenote_ondisk::blkptr::Dva;
+use cenote_rt::lock::{Mutex, RwLock};
 
 use crate::IndirectMap;
 use crate::arena::Arena;
@@ -405,21 +406,21 @@ impl Tree {
 
     /// Sets the mapping of the removed vdev with this id.
     pub fn set_indirect(&self, vdev: u64, map: Arc<IndirectMap>) {
-        self.indirect.write().unwrap_or_else(PoisonError::into_inner).insert(vdev, map);
+        self.indirect.write().insert(vdev, map);
     }
 
     /// The mapping of the removed vdev with that id, if it was set.
     pub fn indirect(&self, vdev: u64) -> Option<Arc<IndirectMap>> {
-        self.indirect.read().unwrap_or_else(PoisonError::into_inner).get(&vdev).cloned()
+        self.indirect.read().get(&vdev).cloned()
     }
 
     /// Sets the progress of a running expansion: the reflow word of the uberblock in use.
     pub fn set_reflow(&self, word: u64) {
-        *self.reflow.write().unwrap_or_else(PoisonError::into_inner) = Reflow::from_word(word);
+        *self.reflow.write() = Reflow::from_word(word);
     }
 
     pub(crate) fn reflow(&self) -> Reflow {
-        *self.reflow.read().unwrap_or_else(PoisonError::into_inner)
+        *self.reflow.read()
     }
 
     /// Allocated bytes of `psize` bytes of physical birth `birth` on the top-level vdev `vdev`;

@@ -5,6 +5,7 @@
 //! | `source`   | length of files and functions, columns, essays, words that must not land |
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
 //! | `docs`     | links in the documents resolve |
+//! | `locks`    | locks have ranks, and the document lists them |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
 //! | `features` | every verb, property and tunable has tests in docs/testing.md |
 //! | `spec`     | citations of the format's description are well formed |
@@ -16,6 +17,7 @@ mod decoders;
 mod docs;
 pub(crate) mod features;
 mod layers;
+pub(crate) mod locks;
 mod source;
 pub(crate) mod spec;
 mod words;
@@ -48,10 +50,12 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         findings.extend(spec::check(file));
         findings.extend(words::check(file));
         findings.extend(docs::check(file, root));
+        findings.extend(locks::check(file));
     }
     findings.extend(layers::check(root));
     findings.extend(decoders::check(root));
     findings.extend(features::check(&sources, root));
+    findings.extend(locks::check_document(root));
     findings
 }
 

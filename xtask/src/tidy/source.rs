@@ -37,7 +37,7 @@ pub(super) fn check(file: &Source) -> Vec<String> {
 }
 
 /// Test files may have any length: rows of cases are data.
-fn is_test(path: &str) -> bool {
+pub(super) fn is_test(path: &str) -> bool {
     path.ends_with("/tests.rs") || path.contains("/tests/") || path.ends_with("_tests.rs")
 }
 

@@ -62,10 +62,11 @@ pub use throttle::Reservation;
 pub use tree::FreeTree;
 pub use weight::Weight;
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_ondisk::blkptr::Dva;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Result, tunables};
 
 use choose::Attempt;
@@ -122,12 +123,18 @@ impl SpaceAllocator {
         let state = State::new(&options);
         let epoch = Arc::clone(&state.epoch);
         let (throttle, pauses) = Default::default();
-        Arc::new(Self { store: options.store, state: Mutex::new(state), throttle, pauses, epoch })
+        Arc::new(Self {
+            store: options.store,
+            state: Mutex::new(Rank::Allocator, state),
+            throttle,
+            pauses,
+            epoch,
+        })
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
         // After a panic the data may still be used: sets are checked again with each operation.
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// Allocates space for a block: an address for each copy, with its asize. `Kind::NoSpace` when

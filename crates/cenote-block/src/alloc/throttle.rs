@@ -6,9 +6,10 @@
 //! done. Log blocks, gang parts and other writes that must not wait take none.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_rt::Semaphore;
+use cenote_rt::lock::{Mutex, Rank};
 
 use super::SpaceAllocator;
 use super::class::Class;
@@ -17,10 +18,16 @@ use super::class::Class;
 const UNIT: u64 = 4096;
 
 /// The limits, by class.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Throttle {
     /// LOCK: short, never across an await, with the allocator's lock held or not.
     limits: Mutex<BTreeMap<Class, ClassLimit>>,
+}
+
+impl Default for Throttle {
+    fn default() -> Self {
+        Self { limits: Mutex::with_default(Rank::AllocatorLanes) }
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -45,7 +52,7 @@ impl Throttle {
     /// Raises the limit of a class for a new vdev that allows `bytes` in flight.
     pub(super) fn widen(&self, class: Class, bytes: u64) {
         let more = u32::try_from(bytes / UNIT).unwrap_or(u32::MAX >> 4);
-        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut limits = self.limits.lock();
         let limit = limits
             .entry(class)
             .or_insert_with(|| ClassLimit { permits: Arc::new(Semaphore::new(0)), width: 0 });
@@ -55,7 +62,7 @@ impl Throttle {
 
     /// The limit of a class, or of the first fallback class that has one.
     fn limit(&self, class: Class) -> Option<(Class, ClassLimit)> {
-        let limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        let limits = self.limits.lock();
         let mut classes = std::iter::successors(Some(class), |class| class.fallback());
         classes.find_map(|class| Some((class, limits.get(&class)?.clone())))
     }

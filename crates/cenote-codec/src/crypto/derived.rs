@@ -4,10 +4,11 @@
 //! derivation costs two HMACs and a key schedule. Note the names: the block's "salt" is HKDF's
 //! *info*, and HKDF's own salt is empty.
 //!
-//! Concurrency: a reader-writer lock around a short list, held for a scan of it; two threads may
-//! derive one key at the same time, which is harmless.
+//! Concurrency: a reader-writer lock around a short list, held for a scan of the list; two threads
+//! may derive one key at the same time, which is harmless. No other lock is taken under this one,
+//! so it needs no rank of `cenote_rt::lock`. After a panic under the lock, keys are no longer kept.
 
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, RwLock};
 
 use hkdf::Hkdf;
 use sha2::Sha512;
@@ -43,16 +44,16 @@ impl Derived {
 
     /// The cipher for blocks with this salt.
     pub(super) fn cipher(&self, salt: Salt) -> Result<Arc<Cipher>, CryptError> {
-        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(cipher) = kept.get(salt) {
+        let kept = self.kept.read().ok().and_then(|kept| kept.get(salt));
+        if let Some(cipher) = kept {
             return Ok(cipher);
         }
-        drop(kept);
         let key = self.key(salt);
         let (key, _) = key.split_at(self.suite.key_bytes());
         let cipher = Arc::new(Cipher::new(self.suite, key)?);
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        kept.put(salt, cipher.clone());
+        if let Ok(mut kept) = self.kept.write() {
+            kept.put(salt, cipher.clone());
+        }
         Ok(cipher)
     }
 

@@ -8,8 +8,9 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, OwnedSemaphorePermit, oneshot, take_inline_wait};
 
 use super::methods::{bounded, write_now};
@@ -18,10 +19,16 @@ use super::methods::{bounded, write_now};
 const HERE_MAX: usize = 128 << 10;
 
 /// The queued writes of a file.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CachedWrites {
     /// LOCK: held for a few instructions.
     queue: Mutex<WriteQueue>,
+}
+
+impl Default for CachedWrites {
+    fn default() -> Self {
+        Self { queue: Mutex::with_default(Rank::CachedWrites) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -75,7 +82,7 @@ impl CachedWrites {
     }
 
     fn lock(&self) -> MutexGuard<'_, WriteQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 }
 

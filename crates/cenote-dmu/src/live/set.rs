@@ -1,14 +1,15 @@
 //! The writable object set.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_block::Since;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 
 use super::alloc::Cursor;
@@ -117,7 +118,13 @@ impl Live {
         };
         let indirect_shift = AtomicU8::new(0);
         let is_gone = AtomicBool::new(false);
-        Arc::new(Self { blocks, id, indirect_shift, state: Mutex::new(state), is_gone })
+        Arc::new(Self {
+            blocks,
+            id,
+            indirect_shift,
+            state: Mutex::new(Rank::ObjectSet, state),
+            is_gone,
+        })
     }
 
     /// Records that the dataset was destroyed or rolled back. To be called before that txg is
@@ -373,7 +380,7 @@ impl Live {
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     /// A broken invariant.

@@ -6,13 +6,14 @@
 //! it succeeds, so that a small cache cannot make it run for ever.
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::Since;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
 use cenote_ondisk::objset::{ObjSetPhys, PROJECTUSED_OBJECT};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, Error, FixedMap, Kind};
 
 use super::blocks::Blocks;
@@ -47,13 +48,19 @@ const DNODES_MAX: usize = 1 << 12;
 
 /// Decoded dnodes of a tree. A dnode look-up passes seven levels of cached blocks, and every
 /// operation on a file does it several times. A tree never changes, so entries never expire.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Dnodes(Mutex<FixedMap<u64, Arc<DnodePhys>>>);
+
+impl Default for Dnodes {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::TreeDnodes))
+    }
+}
 
 impl Dnodes {
     // Held for a look-up; always taken under the object set's lock or by a sync.
     fn lock(&self) -> MutexGuard<'_, FixedMap<u64, Arc<DnodePhys>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     fn get(&self, object: u64) -> Option<Arc<DnodePhys>> {
@@ -79,14 +86,14 @@ const POINTERS: usize = 64;
 
 impl Default for Pointers {
     fn default() -> Self {
-        Self(Mutex::new(vec![None; POINTERS]))
+        Self(Mutex::new(Rank::TreePointers, vec![None; POINTERS]))
     }
 }
 
 impl Pointers {
     // Held for a look-up; always taken under the object set's lock or by a sync.
     fn get(&self, object: u64, number: u64) -> Option<Buf> {
-        let places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let places = self.0.lock();
         match places.get(place_of(object, number))? {
             Some((of, at, block)) if (*of, *at) == (object, number) => Some(block.clone()),
             _ => None,
@@ -94,7 +101,7 @@ impl Pointers {
     }
 
     fn put(&self, object: u64, number: u64, block: &Buf) {
-        let mut places = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut places = self.0.lock();
         if let Some(place) = places.get_mut(place_of(object, number)) {
             *place = Some((object, number, block.clone()));
         }

@@ -1,5 +1,6 @@
 //! Leaves whose devices fail to flush, delay requests, or are replaced.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
 use cenote_device::{DeviceInfo, MemoryDevice};
@@ -217,7 +218,8 @@ fn an_io_that_hangs_on_a_former_device_ends_with_the_tree() {
         let stuck = fixture.begin_write(0, 1, 5);
         old.until_held().await;
         let new = Valve::new();
-        old.now.edit(|from| new.now.edit(|to| to.copy_from_slice(from)));
+        let content = old.now.snapshot();
+        new.now.edit(|bytes| bytes.copy_from_slice(&content));
         let bringing = {
             let (tree, guid) = (Arc::clone(tree), fixture.guids[0]);
             let device = Arc::clone(&new) as Arc<dyn Device>;

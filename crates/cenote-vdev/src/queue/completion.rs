@@ -1,8 +1,9 @@
 //! Completions: where the result of a request goes, and batches of requests that form one write.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, oneshot};
 
 /// An I/O that ended because the runtime shut down.
@@ -71,7 +72,7 @@ impl Batch {
         } else {
             Some(sender)
         };
-        let outcome = Mutex::new(Outcome { sender, failed: Vec::new() });
+        let outcome = Mutex::new(Rank::WriteBatch, Outcome { sender, failed: Vec::new() });
         Arc::new(Self { left: AtomicUsize::new(count), outcome })
     }
 
@@ -90,7 +91,7 @@ impl Batch {
     }
 
     fn lock(&self) -> MutexGuard<'_, Outcome> {
-        self.outcome.lock().unwrap_or_else(PoisonError::into_inner)
+        self.outcome.lock()
     }
 }
 

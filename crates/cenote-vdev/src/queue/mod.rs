@@ -40,9 +40,10 @@ mod stats;
 mod tests;
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use cenote_device::Device;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, oneshot};
 
 use crate::IoClass;
@@ -157,7 +158,8 @@ pub struct Hold {
 impl Queue {
     /// Returns a queue in front of `device`; `load` is that of the pool.
     pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
-        let (since_ns, reading, state) = (now_ns(), AtomicU64::new(0), Mutex::default());
+        let (since_ns, reading, state) =
+            (now_ns(), AtomicU64::new(0), Mutex::with_default(Rank::Queue));
         Self { shared: Arc::new(Shared { device, load, since_ns, reading, state }) }
     }
 
@@ -342,7 +344,7 @@ fn now_ns() -> u64 {
 
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock()
     }
 
     fn limits(&self) -> Limits {

@@ -4,20 +4,27 @@
 //! the first write before there is a second one to aggregate it with. While a [`Plug`] exists,
 //! queues issue no async writes; when the last one is dropped, the deferred queues continue.
 //!
-//! LOCK: the lock of [`Plugs`] is taken with a queue's lock held, never the other way round.
+//! Lock order: a queue's lock, then the lock of [`Plugs`] (`Rank::Queue`, `Rank::Plugs`).
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::{Load, Shared};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 /// The plugs of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Plugs {
     /// Number of plugs; changed with `due` locked.
     count: AtomicUsize,
     /// Deferred queues, each once.
     due: Mutex<Vec<Arc<Shared>>>,
+}
+
+impl Default for Plugs {
+    fn default() -> Self {
+        Self { count: AtomicUsize::new(0), due: Mutex::with_default(Rank::Plugs) }
+    }
 }
 
 /// Holds back the async writes of a pool. It must be dropped without waiting for anything, least of
@@ -29,7 +36,7 @@ pub struct Plug {
 
 impl Plugs {
     fn due(&self) -> MutexGuard<'_, Vec<Arc<Shared>>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+        self.due.lock()
     }
 
     /// Whether a plug exists, without the lock: the answer may be outdated; [`defer`](Self::defer)

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 
 use cenote_device::{Fault, FaultyDevice, Image, ImageDevice, InjectedFault, WriteFault};
 use cenote_rt::{BoxFuture, Rng};

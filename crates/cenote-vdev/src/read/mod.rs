@@ -22,8 +22,9 @@ mod stripes;
 #[cfg(test)]
 mod tests;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Result};
 use futures_util::future::join_all;
 
@@ -340,11 +341,11 @@ impl BlockRead<'_> {
         }
         let (guid, path, len) = (leaf.guid, leaf.path.clone(), len as u64);
         let bad = BadChild { leaf: id, guid, path, offset, len, cause };
-        self.bad.lock().unwrap_or_else(PoisonError::into_inner).push(bad);
+        self.bad.lock().push(bad);
     }
 
     fn into_bad(self) -> Vec<BadChild> {
-        self.bad.into_inner().unwrap_or_else(PoisonError::into_inner)
+        self.bad.into_inner()
     }
 }
 
@@ -385,7 +386,7 @@ impl Tree {
         offset: i64,
         len: usize,
     ) -> Option<Vec<(usize, i64, usize)>> {
-        let (psize, birth, bad) = (len, 0, Mutex::default());
+        let (psize, birth, bad) = (len, 0, Mutex::with_default(Rank::BadChildren));
         let read = BlockRead { tree: self, reader: self, psize, birth, bad };
         let (is_scrub, is_quiet) = (false, true);
         let request = ReadRequest { offset, len, check: None, is_scrub, is_quiet, depth: 0 };
@@ -561,7 +562,13 @@ impl Tree {
         self.check_open()?;
         let (top, len) = self.check_range(place, psize)?;
         let psize = psize as usize;
-        let read = BlockRead { tree: self, reader, psize, birth, bad: Mutex::default() };
+        let read = BlockRead {
+            tree: self,
+            reader,
+            psize,
+            birth,
+            bad: Mutex::with_default(Rank::BadChildren),
+        };
         let (offset, check) = (place.offset as i64, Some(verify));
         let request = ReadRequest { offset, len, check, is_scrub, is_quiet: false, depth: 0 };
         let result = read.fetch(top, request).await.and_then(|piece| {
@@ -611,7 +618,13 @@ impl Tree {
         if depth > DEPTH_MAX || is_left_out {
             return;
         }
-        let read = BlockRead { tree: self, reader: self, psize: len, birth, bad: Mutex::default() };
+        let read = BlockRead {
+            tree: self,
+            reader: self,
+            psize: len,
+            birth,
+            bad: Mutex::with_default(Rank::BadChildren),
+        };
         let whole = (offset, len);
         let request =
             ReadRequest { offset, len, check: None, is_scrub: true, is_quiet: true, depth };

@@ -5,8 +5,6 @@
 //! every copy of every segment is read, and the combinations of differing copies are tried (spec 06
 //! §7, 05 §11).
 
-use std::sync::PoisonError;
-
 use cenote_rt::{BufMut, Rng, tunables};
 use futures_util::future::join_all;
 
@@ -93,7 +91,7 @@ impl BlockRead<'_> {
             if steps > self.tree.tops.len() * (request.len / 512 + 1) {
                 return Err(unmapped);
             }
-            let indirect = self.tree.indirect.read().unwrap_or_else(PoisonError::into_inner);
+            let indirect = self.tree.indirect.read();
             let map = indirect.get(&node.id).ok_or_else(|| unmapped.clone())?;
             let pieces = map.pieces(offset, segment.len as u64).ok_or(unmapped)?;
             for piece in pieces.iter().rev() {

@@ -14,7 +14,7 @@
 //! * S2  In no try are more than `nparity` columns of a row dead.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cenote_codec::parity;
 use cenote_rt::{Buf, BufMut, tunables, yield_now};
@@ -214,7 +214,7 @@ impl BlockRead<'_> {
         if is_any_there && !stripes.is_short(freshness) {
             return Fail::Checksum;
         }
-        let bad = self.bad.lock().unwrap_or_else(PoisonError::into_inner);
+        let bad = self.bad.lock();
         let error = bad.iter().find_map(|bad| match &bad.cause {
             Cause::Io(error) => Some(Fail::Io(Arc::clone(error))),
             _ => None,

@@ -73,7 +73,13 @@ impl Bench {
 }
 
 fn block_read(tree: &Tree, psize: usize) -> BlockRead<'_> {
-    BlockRead { tree, reader: tree, psize, birth: BIRTH, bad: Mutex::default() }
+    BlockRead {
+        tree,
+        reader: tree,
+        psize,
+        birth: BIRTH,
+        bad: Mutex::with_default(Rank::BadChildren),
+    }
 }
 
 fn request(offset: i64, len: usize) -> ReadRequest<'static> {

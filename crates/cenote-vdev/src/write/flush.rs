@@ -21,6 +21,7 @@
 
 use std::sync::Arc;
 
+use cenote_rt::lock::branch;
 use cenote_rt::{Error, Kind, Result, side_by_side};
 use futures_util::future::join_all;
 
@@ -84,7 +85,7 @@ impl Tree {
             .iter()
             .flat_map(|top| self.leaves_below(*top).into_iter().map(|leaf| (*top, leaf)))
             .collect();
-        let flushes = join_all(leaves.iter().map(|(_, leaf)| self.leaf(*leaf).flush()));
+        let flushes = join_all(leaves.iter().map(|(_, leaf)| branch(self.leaf(*leaf).flush())));
         let results = if leaves.len() > 1 { side_by_side(flushes).await } else { flushes.await };
         let mut outcome = FlushOutcome::default();
         let mut lost = Vec::new();

@@ -17,14 +17,16 @@
 //! cache for each; the store's limit on bytes being prefetched, beyond which no read is started;
 //! [`OBJECTS_MAX`] objects.
 //!
-//! Lock order: the object set's lock, then the one in here, which is held for look-ups.
+//! Lock order: the object set's lock, then the one in here, which is held while the next blocks are
+//! looked up (`Rank::Prefetch`).
 
 mod streams;
 
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{FixedMap, tunables};
 
 use self::streams::{BLOCKS_MIN, ObjectShape, PrefetchLimits, PrefetchPlan, Streams};
@@ -37,9 +39,15 @@ use crate::dnode::Dnode;
 const OBJECTS_MAX: usize = 1024;
 
 /// The streams of recently read objects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Prefetcher {
     objects: Mutex<FixedMap<u64, Streams>>,
+}
+
+impl Default for Prefetcher {
+    fn default() -> Self {
+        Self { objects: Mutex::with_default(Rank::Prefetch) }
+    }
 }
 
 impl Prefetcher {
@@ -99,7 +107,7 @@ impl Prefetcher {
             return;
         }
         let (limits, now) = (limits(), cenote_rt::monotonic());
-        let mut objects = self.objects.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut objects = self.objects.lock();
         make_room(&mut objects, object, now, limits.reap);
         let streams = objects.entry(object).or_default();
         if let Some(plan) = streams.note(blocks, waits, shape, &limits, now) {

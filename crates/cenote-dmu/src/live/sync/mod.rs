@@ -26,7 +26,7 @@ mod meta;
 mod object;
 mod tree;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::policy::BlockSpec;
 use cenote_block::{Draft, WriteContext, WriteMethod, Written};
@@ -37,6 +37,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{
     GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit};
 
 use super::blocks::Blocks;
@@ -138,7 +139,7 @@ async fn write(
         kind: tree.phys.kind,
         context,
         in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
-        facts: Mutex::default(),
+        facts: Mutex::with_default(Rank::PassFacts),
     };
     pass.note(Facts { has_long_name: layer.has_long_name, ..Facts::default() });
     let (meta_dnode, changes) = pass.write_objects(layer, &tree.phys.meta_dnode).await?;
@@ -148,7 +149,7 @@ async fn write(
     phys.flags = layer.flags.unwrap_or(phys.flags);
     phys.len = phys.len.max(context.policy.root_len());
     let root = pass.write_root(&phys, &tree.root).await?;
-    let facts = *pass.facts.lock().unwrap_or_else(PoisonError::into_inner);
+    let facts = *pass.facts.lock();
     let synced = Synced { root, is_changed: true, facts, flags: phys.flags };
     Ok((synced, Tree::new(root, phys), changes))
 }
@@ -239,7 +240,7 @@ impl SyncPass<'_> {
             return -freed;
         }
         self.context.sink.born(new);
-        let mut facts = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut facts = self.facts.lock();
         *facts = facts.and(Facts::of_block(new));
         self.blocks.dsize(new) as i64 - freed
     }
@@ -259,7 +260,7 @@ impl SyncPass<'_> {
     }
 
     pub(super) fn note(&self, facts: Facts) {
-        let mut all = self.facts.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = self.facts.lock();
         *all = all.and(facts);
     }
 

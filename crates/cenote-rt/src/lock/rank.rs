@@ -1,0 +1,165 @@
+//! The order of all locks: one table, lowest rank first.
+//!
+//! A thread or task that holds a lock takes only locks that stand further down. A row has the
+//! lock's rank, its name in messages, its crate, and what it protects; `docs/design/locks.md` is
+//! made from the rows (`cargo run -p xtask -- locks`).
+//!
+//! A new lock gets a row below every lock that is held when it is taken, and above every lock that
+//! is taken while it is held. Locks of tasks stand first: a task that holds a lock of a thread
+//! takes none of them.
+
+macro_rules! ranks {
+    (
+        tasks { $($task:ident = ($task_name:literal, $task_crate:literal, $task_what:literal),)+ }
+        threads { $($thread:ident = ($name:literal, $crate_name:literal, $what:literal),)+ }
+    ) => {
+        /// Name of a lock, and its place in the order of all locks.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum Rank {
+            $(#[doc = $task_what] $task,)+
+            /// Divides the locks of tasks from those of threads; no lock has it.
+            Threads,
+            $(#[doc = $what] $thread,)+
+        }
+
+        impl Rank {
+            /// Returns the name that messages use.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$task => $task_name,)+
+                    Self::Threads => "",
+                    $(Self::$thread => $name,)+
+                }
+            }
+        }
+    };
+}
+
+impl Rank {
+    /// Returns true for a lock that is held across awaits, an [`AsyncMutex`](super::AsyncMutex).
+    #[must_use]
+    pub const fn is_of_tasks(self) -> bool {
+        (self as u8) < (Self::Threads as u8)
+    }
+}
+
+ranks! {
+    tasks {
+        DaemonMounts = ("changes of mounts", "cenote-bin", "One command at a time mounts and unmounts file systems of a pool."),
+        NbdExports = ("opening of exports", "cenote-serve", "Volumes that NBD clients have open; held while one is opened."),
+        NbdRoom = ("memory of NBD requests", "cenote-serve", "The request that waits for memory which other requests release."),
+        NbdSender = ("NBD answers", "cenote-serve", "The connection to an NBD client, for one answer at a time."),
+        AutoTrim = ("batch of automatic trim", "cenote-engine", "One batch of freed ranges that is discarded at a time."),
+        LeafService = ("service of leaves", "cenote-engine", "Leaves leave and enter service one after the other."),
+        AdmissionGate = ("sync for space", "cenote-engine", "One writer at a time asks for a sync that may free space."),
+        Syncing = ("syncing", "cenote-engine", "One sync of a pool at a time, held across all I/O of the sync."),
+        LogWriter = ("writer of an intent log", "cenote-engine", "One writer of a dataset's intent log at a time."),
+        LogGate = ("gate of log blocks", "cenote-engine", "Log blocks are allocated in the open txg, and the open txg does not change meanwhile."),
+        BlockBatch = ("batch of block writes", "cenote-block", "Begins the writes of one batch without writes of another batch between them."),
+        LeafFlush = ("leaf flush", "cenote-vdev", "One flush of a leaf's device at a time."),
+    }
+
+    threads {
+        CacheFile = ("cache file", "cenote-cli", "From the reading of a cache file of pools to its replacement."),
+        VerifyFindings = ("findings of verify", "cenote-cli", "Damage that `verify` has not printed yet."),
+        ZdbLines = ("findings of zdb", "cenote-cli", "Damage that `zdb` has not printed yet."),
+        DaemonPools = ("pools of the daemon", "cenote-bin", "Pools that the daemon has open."),
+        DaemonGone = ("events of closed pools", "cenote-bin", "Event logs of pools that were closed."),
+        DaemonMountTable = ("mounts of a pool", "cenote-bin", "File systems of a pool that the daemon has mounted."),
+        DaemonJobs = ("jobs of spare threads", "cenote-bin", "Held by the thread that waits for the next job."),
+        DaemonClient = ("client of a job", "cenote-bin", "The connection that a new thread takes over."),
+        DaemonSlots = ("slots of clients", "cenote-bin", "Clients that are connected, by user."),
+        DaemonStreams = ("output of a command", "cenote-bin", "Output that was not yet sent to a client."),
+        DaemonSpool = ("budget of output", "cenote-bin", "Bytes of output that are kept for each user."),
+        DaemonKstats = ("kstat files", "cenote-bin", "Files of kstats while they are written."),
+        DaemonParameters = ("parameter files", "cenote-bin", "Values of tunables as their files show them."),
+        FuseService = ("FUSE service", "cenote-serve", "The threads of this process that answer FUSE requests; held while they are started."),
+        FuseSessions = ("FUSE connections", "cenote-serve", "Connections to the kernel, by number."),
+        FuseSnapshots = ("open snapshots", "cenote-serve", "Snapshots of a file system that are open below `.zfs`."),
+        FuseMount = ("mounted file system", "cenote-serve", "The file system behind a mount; a rollback replaces it."),
+        FuseNodes = ("nodes of the kernel", "cenote-serve", "Nodes that the kernel knows, with its lookup counts."),
+        MountWorkers = ("mount helpers", "cenote-serve", "Helper processes for mounting."),
+        MountGuard = ("mount guard", "cenote-serve", "The process that aborts FUSE connections when this process dies."),
+        FsOwnership = ("ownership of a dataset", "cenote-fs", "Keeps a mounted dataset from being destroyed."),
+        EngineConfig = ("pool config", "cenote-engine", "The pool's config of vdevs and its facts."),
+        EngineState = ("engine state", "cenote-engine", "Tasks that wait for the next sync, and state that a sync changes."),
+        HeadsOpen = ("open heads", "cenote-engine", "Datasets that are open for writing."),
+        HeadsRemoved = ("removed heads", "cenote-engine", "Datasets that were removed while they were open."),
+        LeafWorks = ("leaf work", "cenote-engine", "Trim and initialize that run, by leaf."),
+        ObjectSet = ("object set", "cenote-dmu", "Layers of an object set's changes; closures that change objects run under it."),
+        FsLimits = ("quotas of users", "cenote-fs", "Quotas of users, groups and projects as last read."),
+        FsOpeners = ("open objects", "cenote-fs", "Objects of a file system that have open handles."),
+        FsInodes = ("cached inodes", "cenote-fs", "Attributes of files that are read."),
+        FsSettings = ("settings of a file system", "cenote-fs", "Properties of a mounted file system."),
+        FsSchema = ("attribute layouts", "cenote-fs", "System attributes and their layouts."),
+        FsSettingsCount = ("settings count", "cenote-fs", "Count of property changes that a mount has seen."),
+        FsSnapshotsSeen = ("snapshot directory", "cenote-fs", "Snapshots of a file system as last listed."),
+        FsAccessTimes = ("access times", "cenote-fs", "How a mount updates access times."),
+        FsNodeLocks = ("range locks of files", "cenote-fs", "Range locks of files that are in use, by object."),
+        RangeLocks = ("range locks", "cenote-fs", "Ranges of one file or volume that are locked."),
+        FsReap = ("unlinked nodes", "cenote-fs", "Unlinked nodes that wait to be freed."),
+        FsUnreaped = ("unlinked nodes that failed", "cenote-fs", "Unlinked nodes that could not be freed."),
+        OpenSnapshots = ("snapshots in use", "cenote-engine", "Snapshots that are read, with their counts."),
+        HeadSettings = ("settings of a dataset", "cenote-engine", "Properties of an open dataset that change how it is written."),
+        HeadShared = ("shared state of a dataset", "cenote-engine", "State that all mounts of an open dataset share."),
+        LogQueue = ("queue of an intent log", "cenote-engine", "Records of an intent log that are not written yet."),
+        LogChain = ("chain of an intent log", "cenote-engine", "Blocks of an intent log."),
+        Admission = ("admission of changes", "cenote-engine", "Costs of changes that are not synced yet, by dataset."),
+        Checkpoint = ("pool checkpoint", "cenote-engine", "The pool's checkpoint and the space that it keeps."),
+        AutoTrimRanges = ("ranges for automatic trim", "cenote-engine", "Freed ranges that wait to be discarded."),
+        LeafWorkSaved = ("progress of leaf work", "cenote-engine", "When the progress of trim and initialize was stored last."),
+        LeafWorkEnd = ("end of leaf work", "cenote-engine", "How a trim or initialize ended."),
+        Ledger = ("births and deaths of a txg", "cenote-engine", "Blocks that a sync wrote and freed."),
+        MetaslabMaps = ("metaslab maps", "cenote-engine", "Metaslab arrays of top-level vdevs as last committed."),
+        Uberblock = ("uberblock", "cenote-engine", "The last committed uberblock."),
+        BlockPolicy = ("block policy", "cenote-engine", "What the pool's features mean for new blocks."),
+        Replayers = ("replayers", "cenote-engine", "Functions that replay intent logs, by kind of dataset."),
+        EngineRng = ("random numbers", "cenote-engine", "The pool's source of random numbers."),
+        OwnerProbe = ("owner probe", "cenote-engine", "Function that finds the owner of an object."),
+        Notices = ("notices", "cenote-engine", "Messages for the next command on the pool."),
+        UnreadLogs = ("unread intent logs", "cenote-engine", "Intent logs that could not be read at import."),
+        StalledTrees = ("stalled destroys", "cenote-engine", "Destroyed trees whose blocks cannot be read."),
+        TaskAnswer = ("answer of a task", "cenote-engine", "Result of an administrative task."),
+        Views = ("view of the pool", "cenote-engine", "The newest view that readers share."),
+        WriteDelay = ("write delay", "cenote-engine", "When the last delayed write may proceed."),
+        Heartbeat = ("multihost heartbeat", "cenote-engine", "State of the multihost heartbeat."),
+        Damage = ("damaged blocks", "cenote-engine", "Damaged blocks that are not in the error log yet."),
+        Presence = ("mounts and options", "cenote-pool", "Temporary properties and mount points of datasets."),
+        Suspension = ("suspension", "cenote-engine", "Whether the pool is suspended, and why."),
+        Events = ("pool events", "cenote-engine", "Ring of the pool's events."),
+        Keys = ("loaded keys", "cenote-pool", "Keys of encrypted datasets that are loaded."),
+        DirNames = ("dataset names", "cenote-pool", "Names of datasets that were looked up."),
+        PoolSpace = ("pool space", "cenote-pool", "Space of a pool that is open for reading, once computed."),
+        VerifyLacking = ("incomplete leaves", "cenote-pool", "Leaves that a verification found incomplete."),
+        PassFacts = ("facts of a pass", "cenote-dmu", "Counts that one pass of a sync collects."),
+        Prefetch = ("prefetch streams", "cenote-dmu", "Streams of sequential reads, by object."),
+        TreeDnodes = ("dnodes of a tree", "cenote-dmu", "Decoded dnodes of a committed tree."),
+        TreePointers = ("pointers of a tree", "cenote-dmu", "Lowest indirect blocks of a committed tree."),
+        Salt = ("pool salt", "cenote-block", "The pool's checksum salt."),
+        Allocator = ("allocator", "cenote-block", "Allocation classes and metaslabs of a pool."),
+        AllocatorLanes = ("allocation throttle", "cenote-block", "Limits of bytes in flight, by allocation class."),
+        VdevStates = ("vdev states", "cenote-vdev", "One derivation of interior vdevs' states at a time."),
+        IndirectMaps = ("indirect maps", "cenote-vdev", "Mappings of removed vdevs."),
+        Reflow = ("RAID-Z expansion", "cenote-vdev", "Progress of a RAID-Z expansion."),
+        BadChildren = ("bad children of a read", "cenote-vdev", "Children that gave wrong bytes to one read."),
+        Permutations = ("dRAID permutations", "cenote-vdev", "Permutation maps that were computed."),
+        Unflushed = ("unflushed writes", "cenote-vdev", "Writes that a leaf's device may not have made durable."),
+        LeafDevices = ("leaf devices", "cenote-vdev", "The device of a leaf, and devices on trial."),
+        Dtl = ("dirty time log", "cenote-vdev", "Txgs that a leaf lacks."),
+        Queue = ("leaf queue", "cenote-vdev", "Requests that wait for a leaf's device."),
+        Plugs = ("plugs", "cenote-vdev", "Queues that continue when the last plug is dropped."),
+        WriteBatch = ("write outcome", "cenote-vdev", "Errors of the writes that are awaited together."),
+        DeviceHandle = ("device handle", "cenote-device", "The device behind a revocable handle."),
+        Recorder = ("recorder", "cenote-device", "Events that a recording device saw."),
+        CachedWrites = ("writes to the page cache", "cenote-device", "Writes of one file that wait for their turn."),
+        Ring = ("io_uring queue", "cenote-device", "Requests that wait for the thread of the ring."),
+        ImageBytes = ("image of a device", "cenote-device", "Bytes of a sparse device in memory."),
+        MemoryBytes = ("bytes of a device", "cenote-device", "Bytes of a device in memory."),
+        SimulatedExtents = ("extents of a device", "cenote-device", "Content of a simulated device."),
+        Stages = ("stages", "cenote-bin", "The stage at which a test stops the process."),
+        BufferPool = ("buffer pool", "cenote-rt", "Storage of buffers, for another use."),
+        Test = ("lock of a test", "", "Locks of tests, under which no other lock is taken."),
+    }
+}
