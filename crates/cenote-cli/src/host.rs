@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use cenote_engine::{Engine, EventLog};
-use cenote_pool::dsl::deleg::Asker;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::BoxFuture;
 use cenote_serve::fuse::{MountOptions, Suspension};
 
@@ -192,7 +192,7 @@ pub struct Caller {
     streams: Option<Arc<dyn CallerStreams>>,
     environment: Variables,
     /// Looked up on first use, once per command.
-    asker: Arc<OnceLock<Asker>>,
+    requester: Arc<OnceLock<Requester>>,
 }
 
 impl Caller {
@@ -200,7 +200,7 @@ impl Caller {
     #[must_use]
     pub fn new(uid: u32, gid: u32, folder: PathBuf) -> Self {
         let environment = Variables::new();
-        Self { uid, gid, folder, streams: None, environment, asker: Arc::default() }
+        Self { uid, gid, folder, streams: None, environment, requester: Arc::default() }
     }
 
     /// Returns this caller with variables of its environment.
@@ -245,9 +245,9 @@ impl Caller {
 
     /// Returns the caller as a subject of permission checks: with all groups of this system that
     /// list the user.
-    pub(crate) fn asker(&self) -> &Asker {
+    pub(crate) fn requester(&self) -> &Requester {
         let (uid, gid) = (self.uid, self.gid);
-        self.asker.get_or_init(|| Asker { uid, gids: accounts::groups(uid, gid) })
+        self.requester.get_or_init(|| Requester { uid, gids: accounts::groups(uid, gid) })
     }
 
     /// Whether the caller may change everything: the daemon's own user, and root.

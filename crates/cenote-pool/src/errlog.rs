@@ -1,8 +1,8 @@
-//! The logs of blocks that could not be read (spec 04 §22, spec 08 §36).
+//! The error logs: blocks that could not be read (spec 04 §22, spec 08 §36).
 //!
-//! Two logs: errors since and of the last finished scan, and errors of the running one. With
-//! `head_errlog` an entry names the head dataset and the txg the block was born in, so that the
-//! snapshots and clones that share the block can be told; without, just the object set.
+//! There are two: errors of the last finished scan and since, and errors of the running scan. With
+//! `head_errlog` an entry names the head dataset and the block's birth txg, from which the
+//! snapshots and clones that share the block are found; otherwise it names just the object set.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,13 +19,13 @@ use crate::{Pool, mos};
 /// One damaged block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DamagedBlock {
-    /// Its place; the object set is a dataset object, 0 the MOS.
+    /// Its bookmark; the object set is a dataset object, 0 the MOS.
     pub place: Bookmark,
-    /// Physical birth; none if it is not known.
+    /// Physical birth, if known.
     pub birth: Option<u64>,
 }
 
-/// Entries of one log.
+/// Reads the entries of one log.
 async fn read(mos: &Arc<ObjSet>, object: u64, by_head: bool) -> Result<Vec<DamagedBlock>> {
     let mut blocks = Vec::new();
     for (key, value) in mos::entries(mos, object).await? {
@@ -48,7 +48,7 @@ async fn read(mos: &Arc<ObjSet>, object: u64, by_head: bool) -> Result<Vec<Damag
     Ok(blocks)
 }
 
-/// All entries of both logs, sorted, each once.
+/// Returns the entries of both logs, sorted and without duplicates.
 pub(crate) async fn all(mos: &Arc<ObjSet>, by_head: bool) -> Result<Vec<DamagedBlock>> {
     let mut blocks = Vec::new();
     for log in [ERRLOG_LAST, ERRLOG_SCRUB] {
@@ -61,7 +61,7 @@ pub(crate) async fn all(mos: &Arc<ObjSet>, by_head: bool) -> Result<Vec<DamagedB
     Ok(blocks)
 }
 
-/// An object with damage, in a dataset or snapshot that holds it.
+/// A damaged object of a dataset or snapshot.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DamagedObject {
     /// Dataset object; 0 is the MOS.
@@ -71,8 +71,8 @@ pub struct DamagedObject {
 }
 
 impl Pool {
-    /// Every object that the error log names, in the heads, snapshots and clones that share the
-    /// damaged block; sorted, each once. A dataset that is gone is listed by number alone.
+    /// Returns every object that the error log names, in the heads, snapshots and clones that share
+    /// the damaged block; sorted, without duplicates. A destroyed dataset is listed by number.
     pub async fn damaged_objects(self: &Arc<Self>) -> Result<Vec<DamagedObject>> {
         let mut objects = BTreeSet::new();
         for block in self.error_log().await? {
@@ -84,7 +84,7 @@ impl Pool {
                         expand(&head, &block, birth, &mut objects).await?;
                     }
                     if objects.len() == before {
-                        // Nobody is left who holds it as it was; the log still names it.
+                        // No dataset holds the block any more, but the log still names it.
                         objects.insert(DamagedObject { objset, object });
                     }
                 }
@@ -97,7 +97,7 @@ impl Pool {
     }
 }
 
-/// Adds the head, its snapshots, and clones of those, as far as they hold the same block.
+/// Adds the head, its snapshots and their clones, if they hold the same block.
 async fn expand(
     head: &Dataset,
     block: &DamagedBlock,
@@ -124,10 +124,10 @@ async fn expand(
     Ok(())
 }
 
-/// Whether a dataset has a block of that physical birth at that place.
+/// Whether a dataset has a block with this physical birth at `place`.
 async fn holds(dataset: &Dataset, place: &Bookmark, birth: u64) -> bool {
     let Ok(level) = u8::try_from(place.level) else {
-        // The object set's own block.
+        // The block of the object set itself.
         return dataset.phys().bp.physical_birth() == birth;
     };
     let found = async {
@@ -137,7 +137,7 @@ async fn holds(dataset: &Dataset, place: &Bookmark, birth: u64) -> bool {
     found.await.is_some_and(|pointer| pointer.physical_birth() == birth)
 }
 
-/// Heads of the clones of a snapshot.
+/// Returns the heads of the clones of a snapshot.
 async fn clones(snapshot: &Dataset) -> Result<Vec<Dataset>> {
     let zap = snapshot.phys().next_clones_obj;
     let mut heads = Vec::new();

@@ -1,6 +1,6 @@
 //! The pool's history: commands and internal events, oldest first (spec 01 §13, 08 §38).
 //!
-//! A broken record ends the history where it stands; it never keeps a pool from opening.
+//! A damaged record ends the history at its place; it never prevents opening a pool.
 
 use cenote_ondisk::history::{HistoryPhys, key, records};
 use cenote_ondisk::nvlist::NvList;
@@ -8,72 +8,72 @@ use cenote_rt::{Error, Kind, Result};
 
 use crate::{Pool, mos};
 
-/// Pool directory: the history object.
+/// Pool directory entry: the history object.
 const HISTORY: &str = "history";
 
-/// A ring has a thousandth of the pool, at most 1 GiB; one this full has not been seen.
+/// Longest history that is read. The ring is a thousandth of the pool, at most 1 GiB.
 const HISTORY_BYTES_MAX: u64 = 128 << 20;
 
-/// What a record tells.
+/// The event of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HistoryEvent {
-    /// A command line.
+    /// A command with its arguments.
     Command(String),
-    /// Something that the pool did.
+    /// An internal event of the pool.
     Internal {
-        /// When, in txgs.
+        /// Its txg.
         txg: u64,
-        /// What.
+        /// Its name.
         name: String,
-        /// To which dataset: its name and object.
+        /// Name and object of its dataset.
         dataset: Option<(String, u64)>,
-        /// How.
+        /// Its details.
         text: String,
     },
     /// An ioctl.
     Ioctl {
         /// Its name.
         name: String,
-        /// What it was given.
+        /// Its input.
         input: Option<NvList>,
-        /// What it gave back.
+        /// Its output.
         output: Option<NvList>,
-        /// Bytes given back, where that was too much to log.
+        /// Size of an output that was too large to log.
         output_size: Option<u64>,
-        /// Its result, if it failed.
+        /// Its errno, if it failed.
         errno: i64,
-        /// How long it took.
+        /// Its duration.
         elapsed_ns: i64,
     },
-    /// A record of a kind we do not know.
+    /// A record of an unknown kind.
     Other,
 }
 
 /// One record.
 #[derive(Debug, Clone, PartialEq)]
 pub struct HistoryRecord {
-    /// When, seconds since 1970.
+    /// Seconds since 1970.
     pub time: u64,
-    /// What.
+    /// The event.
     pub event: HistoryEvent,
-    /// Uid of who did it.
+    /// Uid of the user.
     pub who: Option<u64>,
-    /// On which host.
+    /// Name of the host.
     pub hostname: Option<String>,
-    /// In which zone.
+    /// Name of the zone.
     pub zone: Option<String>,
     /// The whole record.
     pub list: NvList,
 }
 
-/// A history, as far as it can be read.
+/// The readable part of a history.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct History {
     /// Its records, oldest first.
     pub records: Vec<HistoryRecord>,
-    /// Records that were overwritten by later ones.
+    /// Number of records that were overwritten.
     pub lost: u64,
-    /// What ended it early.
+    /// Damage at which reading ended.
     pub damage: Option<String>,
 }
 
@@ -112,7 +112,7 @@ impl HistoryRecord {
     }
 }
 
-/// The name of an event that old releases stored as a number.
+/// Returns the name of an event that old releases stored as a number.
 fn old_event(list: &NvList) -> Option<String> {
     const NAMES: [&str; 35] = [
         "invalid event",
@@ -156,7 +156,7 @@ fn old_event(list: &NvList) -> Option<String> {
 }
 
 impl Pool {
-    /// The history, as far as it can be read.
+    /// Reads the history.
     pub async fn history(&self) -> Result<History> {
         let Some(object) = self.directory_object(HISTORY) else { return Ok(History::default()) };
         let dnode = self.mos().dnode(object).await?;

@@ -1,12 +1,11 @@
-//! Keys of encrypted datasets: from what the user has to what blocks are read with
-//! (spec 08 §2-§4).
+//! Keys of encrypted datasets: from the user's key to block keys (spec 08 §2-§4).
 //!
 //!     passphrase/hex/raw ──> wrapping key ──unwraps──> master key, HMAC key ──> BlockKeys
 //!                            of the encryption root    of each dir below it
 //!
-//! Loading a key is done for an encryption root and holds for every dir below it that names that
-//! root. Each key object is unwrapped at once, which proves the key (its tag must match), so a
-//! dataset that the store has keys for is readable. Key material is wiped when it is dropped.
+//! A key is loaded for an encryption root and every dir below it that names this root. Each key
+//! object is unwrapped right away, which verifies the key by its tag; so every dataset with keys in
+//! the store is readable. Key material is wiped when it is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,25 +19,25 @@ use cenote_rt::{Error, Kind, Result};
 use crate::dsl::{Dataset, DslError};
 use crate::{Pool, mos};
 
-/// PBKDF2 costs about this much per iteration.
+/// Approximate cost of a PBKDF2 iteration.
 const ITERATION_NS: u64 = 1000;
 
-/// Why a key was not loaded.
+/// Reasons why a key cannot be loaded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// The dataset is encrypted and nobody has given its key.
+    /// The dataset is encrypted and its key is not loaded.
     #[error("encryption key is not loaded")]
     NotLoaded,
     /// The dataset is not encrypted.
     #[error("dataset is not encrypted")]
     NotEncrypted,
-    /// Its key is that of another dataset.
+    /// Another dataset is its encryption root.
     #[error("dataset inherits its key from another")]
     NotRoot,
-    /// The key is loaded already.
+    /// The key is already loaded.
     #[error("key is already loaded")]
     AlreadyLoaded,
-    /// The key, or the key object, is not good.
+    /// The key is wrong, or the key object is damaged.
     #[error(transparent)]
     Crypto(#[from] crypto::KeyError),
     /// A field of a key object has the wrong number of bytes.
@@ -68,15 +67,15 @@ impl From<KeyError> for Error {
 pub struct KeyInfo {
     /// Its MOS object.
     pub object: u64,
-    /// The keys, wrapped; with suite and id.
+    /// The wrapped keys, with cipher suite and id.
     pub wrapped: WrappedKeys,
     /// Key format, as stored.
     pub format_value: u64,
-    /// Salt and rounds of a passphrase.
+    /// Salt and iterations of a passphrase.
     pub pbkdf2: Pbkdf2,
     /// DSL dir of the encryption root.
     pub root_dir: u64,
-    /// Dirs that use this object.
+    /// Number of dirs that use this object.
     pub refcount: u64,
 }
 
@@ -107,12 +106,12 @@ impl KeyInfo {
         })
     }
 
-    /// How the user's key is written down.
+    /// Returns the format of the user's key.
     pub fn format(&self) -> Result<KeyFormat, KeyError> {
         Ok(KeyFormat::from_value(self.format_value)?)
     }
 
-    /// The wrapping key that `material` stands for. Takes a while for a passphrase.
+    /// Derives the wrapping key from `material`. Slow for a passphrase.
     pub async fn wrapping_key(&self, material: &[u8]) -> Result<WrappingKey> {
         let (format, pbkdf2) = (self.format()?, self.pbkdf2);
         let material = material.to_vec();
@@ -135,7 +134,7 @@ fn field<const N: usize>(
         .ok_or_else(|| mos::corrupt(object)(KeyError::FieldLength(key)))
 }
 
-/// Keys that were loaded, by key object.
+/// Loaded keys, by key object.
 #[derive(Debug, Default)]
 pub struct KeyStore(Mutex<BTreeMap<u64, Arc<BlockKeys>>>);
 
@@ -144,20 +143,20 @@ impl KeyStore {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The keys of the key object, if they were loaded.
+    /// Returns the keys of the key object, if loaded.
     pub fn block_keys(&self, object: u64) -> Option<Arc<BlockKeys>> {
         self.lock().get(&object).cloned()
     }
 
-    /// Whether the keys of the key object were loaded.
+    /// Whether the keys of the key object are loaded.
     pub fn is_loaded(&self, object: u64) -> bool {
         self.lock().contains_key(&object)
     }
 }
 
 impl Pool {
-    /// Loads the key of an encryption root for it and every dataset below that shares its key;
-    /// gives the number of key objects that were opened.
+    /// Loads the key of an encryption root for all datasets that share it; returns the number of
+    /// opened key objects.
     ///
     /// # Errors
     /// A [`KeyError`]; `Kind::WrongKey` if `material` is not the key.
@@ -172,7 +171,7 @@ impl Pool {
             .map_err(|error| Error::from(KeyError::from(error)).in_dataset(dataset.name()))?;
         self.keys().lock().insert(info.object, Arc::new(keys));
         let mut count = 1;
-        // What is damaged below stays locked, and does not keep the others locked.
+        // Damaged dirs stay locked and do not prevent unlocking the others.
         let mut pending = dataset.dir().readable_children(self.mos()).await;
         while let Some(dir) = pending.pop() {
             pending.extend(dir.readable_children(self.mos()).await);
@@ -189,7 +188,7 @@ impl Pool {
         Ok(count)
     }
 
-    /// Forgets the key of an encryption root, for it and all that share it.
+    /// Unloads the key of an encryption root, for all datasets that share it.
     pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
         let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
         if !self.keys().is_loaded(info.object) {
@@ -197,7 +196,7 @@ impl Pool {
         }
         let loaded: Vec<u64> = self.keys().lock().keys().copied().collect();
         for object in loaded {
-            // Keys whose object cannot be read any more are rather forgotten than kept.
+            // Keys whose object cannot be read any more are unloaded as well.
             let root = KeyInfo::load(self.mos(), object).await.map(|child| child.root_dir);
             if root.is_ok_and(|root| root != info.root_dir) {
                 continue;
@@ -207,7 +206,7 @@ impl Pool {
         Ok(())
     }
 
-    /// The key object of an encryption root.
+    /// Reads the key object of an encryption root.
     async fn root_key(&self, dataset: &Dataset) -> Result<KeyInfo> {
         let info = dataset.key_info().await?.ok_or(KeyError::NotEncrypted)?;
         if info.root_dir != dataset.dir().object || dataset.is_snapshot() {
@@ -218,7 +217,7 @@ impl Pool {
 }
 
 impl Dataset {
-    /// The key object of the dataset, if it is encrypted.
+    /// Returns the key object of the dataset, if it is encrypted.
     pub async fn key_info(&self) -> Result<Option<KeyInfo>> {
         match self.dir().crypto_key_object(self.mos()).await? {
             Some(object) => KeyInfo::load(self.mos(), object).await.map(Some),
@@ -226,7 +225,7 @@ impl Dataset {
         }
     }
 
-    /// The name of the dataset whose key opens this one, if it is encrypted.
+    /// Returns the name of the dataset's encryption root, if it is encrypted.
     pub async fn encryption_root(&self) -> Result<Option<String>> {
         match self.key_info().await? {
             Some(info) => self.pool().dir_name(info.root_dir).await.map(Some),

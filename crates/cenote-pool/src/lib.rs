@@ -5,8 +5,8 @@
 //!                                               MOS            |── props, keys, history, errlog
 //!                                                              `── space, status
 //!
-//! A [`Pool`] is immutable: it is what one uberblock says, and everything that is read from it
-//! agrees. It is shared (`Arc`) by its datasets. Opening never writes.
+//! A [`Pool`] is the immutable state of one uberblock; everything read from it is consistent. Its
+//! datasets share it (`Arc`). Opening never writes.
 //!
 //! Sources: spec 01 (labels, import), 04 (datasets), 05 (space), 08 (keys).
 

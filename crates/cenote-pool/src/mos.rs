@@ -1,7 +1,7 @@
-//! Reading the meta object set: entries of its ZAPs, bonus buffers, packed nvlists.
+//! Reads the meta object set: entries of its ZAPs, bonus buffers, packed nvlists.
 //!
-//! Thin on purpose: every question that the pool layer asks the MOS goes through here, so that
-//! object numbers are on every error, and a missing entry is `None` and not an error.
+//! The pool layer reads the MOS through these functions only, so that every error has the object
+//! number, and a missing entry is `None` rather than an error.
 
 use std::sync::Arc;
 
@@ -16,18 +16,18 @@ pub const DIRECTORY: u64 = 1;
 /// Entries of a ZAP with string keys.
 pub(crate) type Entries = Vec<(String, Value)>;
 
-/// Type and contents of an object's bonus buffer.
+/// Returns the type and contents of an object's bonus buffer.
 pub(crate) async fn bonus(objset: &Arc<ObjSet>, object: u64) -> Result<(ObjectType, Vec<u8>)> {
     let dnode = objset.dnode(object).await?;
     Ok((dnode.phys().bonus_type, dnode.bonus()?.to_vec()))
 }
 
-/// The type of an object.
+/// Returns the type of an object.
 pub(crate) async fn object_type(objset: &Arc<ObjSet>, object: u64) -> Result<ObjectType> {
     Ok(objset.dnode(object).await?.phys().object_type)
 }
 
-/// The value of `name` in the ZAP in `object`.
+/// Returns the value of `name` in the ZAP in `object`.
 pub(crate) async fn value(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option<Value>> {
     Zap::open(objset, object).await?.lookup(name).await
 }
@@ -37,7 +37,8 @@ pub async fn u64(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option
     Ok(value(objset, object, name).await?.and_then(|value| value.first()))
 }
 
-/// All entries with string keys, in ZAP order. A key that is no UTF-8 is shown as well as it goes.
+/// Returns all entries with string keys, in ZAP order. Keys that are not UTF-8 are converted
+/// lossily.
 pub(crate) async fn entries(objset: &Arc<ObjSet>, object: u64) -> Result<Entries> {
     let mut cursor = Zap::open(objset, object).await?.entries();
     let mut entries = Vec::new();
@@ -49,7 +50,7 @@ pub(crate) async fn entries(objset: &Arc<ObjSet>, object: u64) -> Result<Entries
     Ok(entries)
 }
 
-/// An extra key of a dir or dataset; none if the object carries none at all.
+/// Returns an extra key of a dir or dataset, `None` if it is not zapified.
 pub(crate) async fn extra(objset: &Arc<ObjSet>, object: u64, key: &str) -> Result<Option<Value>> {
     if object_type(objset, object).await? != ObjectType::ZAP_METADATA {
         return Ok(None);
@@ -57,7 +58,7 @@ pub(crate) async fn extra(objset: &Arc<ObjSet>, object: u64, key: &str) -> Resul
     value(objset, object, key).await
 }
 
-/// `None` instead of an error that says that something is not there.
+/// Converts a "not found" error to `None`.
 pub(crate) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -66,7 +67,7 @@ pub(crate) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
     }
 }
 
-/// Turns a decoder's refusal into an error that names the MOS object.
+/// Converts a decoder's error to an error that names the MOS object.
 pub(crate) fn corrupt<E>(object: u64) -> impl FnOnce(E) -> Error
 where
     E: Into<Box<dyn std::error::Error + Send + Sync>>,

@@ -1,24 +1,24 @@
-//! A pool's presence on this host: what is not stored in it and still counts among its properties.
+//! The state of a pool on this host that is not stored in the pool but shown in its properties.
 //!
-//! Whoever keeps a pool open notes here under which folder it mounts, where it is remembered, and
-//! which of its file systems are mounted, and how, and whether it is suspended. Views of the
-//! pool show it: `altroot`, `cachefile`, `mounted`, and values with the source `temporary`.
+//! The process that imports a pool records its `altroot`, its `cachefile`, the mounted file systems
+//! with their mount options, and whether it is suspended. Views of the pool show these as the
+//! properties `altroot`, `cachefile` and `mounted`, and as values with source `temporary`.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::status::Reason;
 
-/// Tells why a pool that is open for writing is suspended.
+/// Returns why a pool that is open for writing is suspended.
 pub trait SuspensionProbe: std::fmt::Debug + Send + Sync {
     /// Returns the reason as the pool's status shows it, or `None` while the pool is running.
     fn reason(&self) -> Option<Reason>;
 }
 
-/// A pool's presence on this host.
+/// State of a pool on this host.
 #[derive(Debug, Default)]
 pub struct Presence(
-    // Held for a look.
+    // Held for single reads and updates.
     Mutex<State>,
 );
 
@@ -27,9 +27,9 @@ struct State {
     is_writable: bool,
     altroot: Option<String>,
     cache_file: Option<String>,
-    /// Of a pool that is open for writing.
+    /// Set if the pool is open for writing.
     suspension: Option<Arc<dyn SuspensionProbe>>,
-    /// Options in force, by number of the dataset.
+    /// Mount options, by dataset object.
     mounts: BTreeMap<u64, Vec<(&'static str, u64)>>,
 }
 
@@ -38,17 +38,17 @@ impl Presence {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that the pool is open for writing.
+    /// Marks the pool as open for writing.
     pub fn set_writable(&self) {
         self.lock().is_writable = true;
     }
 
-    /// Whether somebody has the pool open for writing.
+    /// Whether the pool is open for writing.
     pub fn is_writable(&self) -> bool {
         self.lock().is_writable
     }
 
-    /// Sets the probe that tells views whether the pool is suspended.
+    /// Sets the probe for suspension.
     pub fn set_suspension_probe(&self, probe: Arc<dyn SuspensionProbe>) {
         self.lock().suspension = Some(probe);
     }
@@ -59,32 +59,32 @@ impl Presence {
         probe.reason()
     }
 
-    /// Everything mounts below this folder (property `altroot`).
+    /// Sets the property `altroot`.
     pub fn set_altroot(&self, folder: Option<&str>) {
         self.lock().altroot = folder.map(str::to_owned);
     }
 
-    /// The folder below which everything mounts.
+    /// Returns the property `altroot`.
     pub fn altroot(&self) -> Option<String> {
         self.lock().altroot.clone()
     }
 
-    /// Where the pool is remembered (property `cachefile`), if that is not where all are.
+    /// Sets the property `cachefile`; `None` is the default file.
     pub fn set_cache_file(&self, file: Option<&str>) {
         self.lock().cache_file = file.map(str::to_owned);
     }
 
-    /// Where the pool is remembered, if that is not where all are.
+    /// Returns the property `cachefile`; `None` is the default file.
     pub fn cache_file(&self) -> Option<String> {
         self.lock().cache_file.clone()
     }
 
-    /// A dataset is mounted, with these values of properties.
+    /// Records that a dataset is mounted, with the property values of its mount options.
     pub fn mounted(&self, dataset: u64, options: Vec<(&'static str, u64)>) {
         self.lock().mounts.insert(dataset, options);
     }
 
-    /// A dataset is not mounted any more.
+    /// Records that a dataset is not mounted.
     pub fn unmounted(&self, dataset: u64) {
         self.lock().mounts.remove(&dataset);
     }
@@ -94,16 +94,16 @@ impl Presence {
         self.lock().mounts.contains_key(&dataset)
     }
 
-    /// The value of a property that a mounted dataset has for the time being.
+    /// Returns the value that a mount option gives a property of a dataset.
     pub fn option(&self, dataset: u64, property: &str) -> Option<u64> {
         let state = self.lock();
         let mut options = state.mounts.get(&dataset)?.iter();
         options.find(|(name, _)| *name == property).map(|(_, value)| *value)
     }
 
-    /// Properties that were set, by number of the dataset, do not have other values any more that
-    /// they had for the time being.
-    pub fn set_again(&self, set: &[(u64, &str)]) {
+    /// Drops the mount options that override the given (dataset object, property) pairs, after the
+    /// properties were set.
+    pub fn drop_temporary(&self, set: &[(u64, &str)]) {
         let mut state = self.lock();
         for (dataset, property) in set {
             if let Some(options) = state.mounts.get_mut(dataset) {
@@ -112,7 +112,7 @@ impl Presence {
         }
     }
 
-    /// A path as it is below the folder.
+    /// Returns a path with the `altroot` before it.
     pub(crate) fn below_altroot(&self, path: String) -> String {
         match (self.altroot(), path.as_str()) {
             (None, _) => path,
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_noted_is_found() {
+    fn altroot_and_temporary_properties_are_recorded() {
         let presence = Presence::default();
         assert_eq!(presence.below_altroot("/t".into()), "/t");
         presence.set_altroot(Some("/mnt/"));
@@ -137,9 +137,9 @@ mod tests {
         assert!(presence.is_mounted(7) && !presence.is_mounted(8));
         assert_eq!(presence.option(7, "readonly"), Some(1));
         assert_eq!(presence.option(7, "atime"), None);
-        presence.set_again(&[(7, "atime"), (8, "readonly")]);
+        presence.drop_temporary(&[(7, "atime"), (8, "readonly")]);
         assert_eq!(presence.option(7, "readonly"), Some(1));
-        presence.set_again(&[(7, "readonly")]);
+        presence.drop_temporary(&[(7, "readonly")]);
         assert_eq!(presence.option(7, "readonly"), None);
         assert!(presence.is_mounted(7));
         presence.unmounted(7);

@@ -1,4 +1,4 @@
-//! The token with which an interrupted receive goes on (spec 07 B8).
+//! The resume token of an interrupted receive (spec 07 B8).
 //!
 //!     1-<checksum>-<length>-<zlib of a packed list, in hex>
 
@@ -12,10 +12,10 @@ use cenote_rt::Result;
 use crate::dsl::{Dataset, Dir};
 use crate::mos;
 
-/// Child under which a receive into an existing dataset works.
+/// Child of an existing dataset into which a receive writes.
 const RECEIVE_CHILD: &str = "%recv";
 
-/// The token of a dataset into which a resumable receive was interrupted.
+/// Returns the token of a dataset with an interrupted resumable receive.
 pub(crate) async fn token(dataset: &Dataset) -> Result<Option<String>> {
     if dataset.is_snapshot() {
         return Ok(None);
@@ -30,7 +30,7 @@ pub(crate) async fn token(dataset: &Dataset) -> Result<Option<String>> {
     }
 }
 
-/// What is known of the receive into the dataset in `object`.
+/// Returns the state of the receive into the dataset in `object`.
 async fn state(dataset: &Dataset, object: u64) -> Result<Option<NvList>> {
     let mos = dataset.mos();
     let value = |key| mos::extra(mos, object, key);
@@ -72,7 +72,7 @@ async fn state(dataset: &Dataset, object: u64) -> Result<Option<NvList>> {
     Ok(Some(list))
 }
 
-/// The token of a list.
+/// Packs a list into a token.
 fn pack(list: &NvList) -> Option<String> {
     let packed = list.encode(Encoding::Xdr);
     let mut zlib = vec![0; packed.len() + 1024];
@@ -87,7 +87,7 @@ fn pack(list: &NvList) -> Option<String> {
     Some(token)
 }
 
-/// First word of Fletcher-4 over the whole 32-bit words of `bytes`.
+/// Returns the first word of Fletcher-4 over the whole 32-bit words of `bytes`.
 fn fletcher4_first(bytes: &[u8]) -> u64 {
     let (words, _rest) = bytes.as_chunks::<4>();
     words.iter().fold(0_u64, |sum, word| sum.wrapping_add(u64::from(u32::from_le_bytes(*word))))
@@ -98,7 +98,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_checksum_leaves_trailing_bytes_out() {
+    fn receive_resume_token_checksum_omits_trailing_bytes() {
         assert_eq!(fletcher4_first(&[1, 0, 0, 0, 2, 0, 0, 0, 9, 9]), 3);
     }
 }

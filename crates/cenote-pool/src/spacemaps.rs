@@ -1,9 +1,9 @@
-//! What the space maps say: the allocated ranges of a metaslab, exactly.
+//! Reads the exact allocated ranges of metaslabs from space maps.
 //!
 //!     own map (changes before txg U) ──replay──> ranges <──replay── logs of txg >= U
 //!
-//! Entries apply strictly in stream order. An ALLOC of what is allocated, or a FREE of what is
-//! free, is a fault of the maps: it is told, and the rest of the entry counts (spec 05 §2.5, §4).
+//! Entries are applied strictly in order. An ALLOC of allocated space or a FREE of free space is a
+//! fault: it is reported, and the rest of the entry is applied (spec 05 §2.5, §4).
 
 use cenote_dmu::SpaceMap;
 use cenote_ondisk::config::VdevConfig;
@@ -16,18 +16,18 @@ use crate::accounting::{MetaslabFigures, VdevFigures, top_zap};
 pub use crate::accounting::logs::list as logs;
 pub use cenote_ranges::RangeSet;
 
-/// An entry that does not fit what came before it.
+/// An entry that contradicts earlier entries.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Fault {
     /// Top-level vdev.
     pub vdev: u64,
-    /// What the entry does.
+    /// ALLOC or FREE.
     pub action: Action,
-    /// First byte.
+    /// Offset on the vdev.
     pub offset: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Txg of the log; none in the metaslab's own map.
+    /// Txg of the log, `None` for the metaslab's own space map.
     pub log_txg: Option<u64>,
 }
 
@@ -46,14 +46,14 @@ impl std::fmt::Display for Fault {
     }
 }
 
-/// Entries of the logs that metaslabs have not taken over yet.
+/// Log entries that were not flushed to the metaslabs' own space maps.
 #[derive(Debug, Default)]
 pub struct Unflushed {
     by_metaslab: FixedMap<(u64, u64), Vec<(u64, Entry)>>,
 }
 
 impl Unflushed {
-    /// Reads all logs, for the vdevs and offsets that `wanted` says.
+    /// Reads all logs, restricted to the vdevs and offsets for which `wanted` is true.
     pub async fn load(
         pool: &Pool,
         vdevs: &[VdevFigures],
@@ -83,7 +83,7 @@ impl Unflushed {
     }
 }
 
-/// The allocated ranges of metaslab `number` of a vdev, and what does not fit.
+/// Returns the allocated ranges of metaslab `number` of a vdev, and the faults.
 pub async fn allocated(
     pool: &Pool,
     vdev: &VdevFigures,
@@ -119,12 +119,12 @@ pub async fn allocated(
     Ok((ranges, faults))
 }
 
-/// An object that the ZAP of a top-level vdev names, if it does.
+/// Returns an object that the ZAP of a top-level vdev names.
 pub async fn vdev_zap(pool: &Pool, config: &VdevConfig, key: &str) -> Result<Option<u64>> {
     Ok(top_zap(pool.mos(), config, key).await?.filter(|object| *object != 0))
 }
 
-/// Where the map of a metaslab lies and in which units.
+/// Returns the location and the unit of a metaslab's space map.
 pub fn geometry(pool: &Pool, vdev: &VdevFigures, metaslab: &MetaslabFigures) -> Geometry {
     let ashift = pool.tree().top(vdev.id).map_or(9, cenote_vdev::Vdev::ashift);
     Geometry { start: metaslab.start, size: metaslab.size, shift: ashift as u8 }

@@ -16,7 +16,7 @@ use crate::snapshot::Snapshot;
 
 pub use cenote_pool::DatasetKind;
 
-/// A file system or volume, by its name. Reading answers with the last committed state.
+/// A file system or volume, by name. Reads return the last committed state.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     pool: Pool,
@@ -46,7 +46,7 @@ impl Dataset {
     /// Returns whether it is a file system or a volume.
     ///
     /// # Errors
-    /// Those of reading the pool.
+    /// Errors of reading the pool.
     pub async fn kind(&self) -> Result<DatasetKind> {
         self.pool.read(async |view| view.dataset(&self.name).await?.kind().await).await
     }
@@ -82,7 +82,7 @@ impl Dataset {
         set_all(&self.pool.0.engine, &self.name, settings).await
     }
 
-    /// Returns the space that the volume can ever occupy.
+    /// Returns the space that the volume can occupy at most.
     async fn whole_reservation(&self) -> Result<u64> {
         let mut numbers = [0; 3];
         for (number, name) in numbers.iter_mut().zip(["volsize", "volblocksize", "copies"]) {
@@ -117,16 +117,16 @@ impl Dataset {
     /// Returns the snapshots, oldest first.
     ///
     /// # Errors
-    /// Those of reading the pool.
+    /// Errors of reading the pool.
     pub async fn snapshots(&self) -> Result<Vec<Snapshot>> {
         let found = self.names(async |dataset| dataset.snapshots().await).await?;
         Ok(found.into_iter().map(|name| Snapshot::named(&self.pool, name)).collect())
     }
 
-    /// Returns the datasets directly below, in name order.
+    /// Returns the child datasets, in name order.
     ///
     /// # Errors
-    /// Those of reading the pool.
+    /// Errors of reading the pool.
     pub async fn children(&self) -> Result<Vec<Self>> {
         let found = self.names(async |dataset| dataset.children().await).await?;
         Ok(found.into_iter().map(|name| Self::named(&self.pool, name)).collect())
@@ -154,7 +154,7 @@ impl Dataset {
         Ok(Self { name: name.to_owned(), ..self })
     }
 
-    /// Makes a clone independent of its origin: their roles are exchanged.
+    /// Makes a clone independent of its origin by exchanging their roles.
     ///
     /// # Errors
     /// `Kind::Invalid` if it is no clone.
@@ -196,7 +196,7 @@ pub(crate) async fn property(pool: &Pool, dataset: &str, name: &str) -> Result<S
 pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) -> Result<()> {
     pool.check_open()?;
     let properties = options::parse(&options.properties, 'f', Moment::Creation)?;
-    let inherited = rules_of_names(pool, name).await?;
+    let inherited = name_settings(pool, name).await?;
     let all: Vec<_> = properties.iter().chain(&inherited).cloned().collect();
     let root = NewFileSystem {
         has_projects: pool.0.engine.has_feature("project_quota").await?,
@@ -214,8 +214,8 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
     pool.0.engine.create_dataset(new).await.map(drop)
 }
 
-/// Returns the parent's rules for names of files, which a new file system takes over.
-async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<Setting>> {
+/// Returns the parent's settings for file names, which a new file system takes over.
+async fn name_settings(pool: &Pool, name: &str) -> Result<Vec<Setting>> {
     let Some((parent, _)) = name.rsplit_once('/') else { return Ok(Vec::new()) };
     pool.read(async |view| {
         let parent = view.dataset(parent).await?;
@@ -223,7 +223,7 @@ async fn rules_of_names(pool: &Pool, name: &str) -> Result<Vec<Setting>> {
             let cause = "encryption is not supported by this version of cenote";
             return Err(Error::new(Kind::Unsupported, cause).in_dataset(name));
         }
-        parent.props().await?.rules_of_names().await
+        parent.props().await?.name_settings().await
     })
     .await
 }

@@ -16,7 +16,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET, LEVEL_ZIL};
 use cenote_pool::dsl::DatasetKind;
 use cenote_pool::traverse::MOS;
-use cenote_pool::verify::{self, Finding, Lacking, Observer, Progress, Summary};
+use cenote_pool::verify::{self, Finding, MissingBytes, Observer, Progress, Summary};
 use cenote_pool::{Pool, leaks};
 use cenote_rt::{BoxFuture, Semaphore};
 use futures_util::future::{Either, select};
@@ -59,9 +59,9 @@ pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
     source::run(async {
         let pool = source.whole_pool(name).await?;
         let mut report = Report::new(&pool, shows_progress);
-        let (summary, lacking) = report.verify(io).await?;
-        report.sums(&summary, &lacking, io)?;
-        let mut is_clean = summary.is_clean() && lacking.is_empty();
+        let (summary, missing) = report.verify(io).await?;
+        report.sums(&summary, &missing, io)?;
+        let mut is_clean = summary.is_clean() && missing.is_empty();
         if parsed.has('L') {
             is_clean &= report.leaks(io).await?;
         }
@@ -141,7 +141,7 @@ impl<'p> Report<'p> {
     async fn verify(
         &mut self,
         io: &mut Io<'_>,
-    ) -> Result<(Summary, BTreeMap<String, Lacking>), Exit> {
+    ) -> Result<(Summary, BTreeMap<String, MissingBytes>), Exit> {
         let (waiting, room) = (Mutex::default(), Semaphore::new(WAITING_MAX));
         let queue = Arc::new(Queue { waiting, room });
         let progress = Arc::new(Progress::default());
@@ -167,7 +167,7 @@ impl<'p> Report<'p> {
             }
             if let Some(ended) = ended {
                 let ended = ended.map_err(|error| Exit::failed(format!("verify: {error}")))?;
-                return Ok((ended?, progress.lacking()));
+                return Ok((ended?, progress.missing()));
             }
             if self.shows_progress && cenote_rt::monotonic().saturating_sub(shown) >= PROGRESS {
                 shown = cenote_rt::monotonic();
@@ -290,7 +290,7 @@ impl<'p> Report<'p> {
     fn sums(
         &self,
         summary: &Summary,
-        lacking: &BTreeMap<String, Lacking>,
+        missing: &BTreeMap<String, MissingBytes>,
         io: &mut Io<'_>,
     ) -> CommandResult {
         let seconds = self.seconds();
@@ -304,7 +304,7 @@ impl<'p> Report<'p> {
         for (dataset, errors) in &self.by_dataset {
             out!(io, "  {dataset}: {} parts wrong, {} blocks lost", errors.parts, errors.lost)?;
         }
-        for (device, Lacking { bytes, txgs, is_absent }) in lacking {
+        for (device, MissingBytes { bytes, txgs, is_absent }) in missing {
             let bytes = bytes_b(*bytes);
             match is_absent {
                 true => out!(io, "  {device}: not available, {bytes} of blocks belong on it")?,
@@ -314,8 +314,8 @@ impl<'p> Report<'p> {
                 }
             }
         }
-        if summary.is_clean() && !lacking.is_empty() {
-            let count = lacking.len();
+        if summary.is_clean() && !missing.is_empty() {
+            let count = missing.len();
             let what = if count == 1 { "1 device may lack" } else { "several devices may lack" };
             return out!(io, "{name}: nothing that was read is wrong, but {what} blocks");
         }

@@ -14,7 +14,7 @@ use cenote_ondisk::blkptr::{BlockPtr, EMBEDDED_MAX};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_pool::leaks::{self, Census, LeakReport, Origin, Sighting, Table};
+use cenote_pool::leaks::{self, Census, LeakReport, Origin, Reference, Table};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{AllocationClass, Pool, Space};
 use cenote_rt::BoxFuture;
@@ -47,7 +47,7 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
     out!(io, "\nTraversing all blocks {aims}...\n")?;
     let mut tally =
         Tally::new(pool, if options.has('P') { |figure| figure.to_string() } else { bytes });
-    let report = leaks::check_with(pool, &mut tally).await?;
+    let report = leaks::check_counting(pool, &mut tally).await?;
     let mut is_clean = true;
     if checks > 0 {
         is_clean &= check(pool, checks, io).await?;
@@ -196,7 +196,7 @@ struct Tally<'p> {
 }
 
 impl Census for Tally<'_> {
-    fn count(&mut self, bp: &BlockPtr, _place: &Bookmark, origin: Origin, sighting: Sighting) {
+    fn count(&mut self, bp: &BlockPtr, _place: &Bookmark, origin: Origin, reference: Reference) {
         let kind = match (origin, bp.object_type()) {
             (Origin::FreeQueue, _) => DEFERRED,
             (Origin::Tree, ObjectType(number)) if usize::from(number) < DEFERRED => number.into(),
@@ -221,10 +221,10 @@ impl Census for Tally<'_> {
             (*count, *sum) = (*count + 1, *sum + size);
         }
         self.note_dittos(bp);
-        let repeated = match sighting {
-            Sighting::First => return,
-            Sighting::Again(Table::Dedup) => &mut self.deduped,
-            Sighting::Again(Table::Clones) => &mut self.cloned,
+        let repeated = match reference {
+            Reference::First => return,
+            Reference::Again(Table::Dedup) => &mut self.deduped,
+            Reference::Again(Table::Clones) => &mut self.cloned,
         };
         *repeated = (repeated.0 + 1, repeated.1 + asize);
     }

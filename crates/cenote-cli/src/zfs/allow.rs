@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn allow_turns_arguments_into_keys() {
+    fn allow_converts_arguments_to_keys() {
         let keys = |line: &str| {
             let changes = request(line).expect(line).changes();
             changes

@@ -436,7 +436,7 @@ impl Changes {
                 not_set(name, &why)
             })?;
         }
-        engine.presence().set_again(&self.again);
+        engine.presence().drop_temporary(&self.again);
         for limit in self.limits {
             limit.set(engine, name).await?;
         }
@@ -508,7 +508,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                         Exit::cannot(&format!("inherit {property} for"), &dataset, why)
                     })?;
                 }
-                engine.presence().set_again(&again);
+                engine.presence().drop_temporary(&again);
                 Ok(())
             }));
             let done = source.without_mounts(&moved, false, work).await;

@@ -140,7 +140,7 @@ impl FileSystemOptions {
     pub(super) async fn below(source: &Source, pool: &Arc<Pool>, name: &str) -> Result<Self, Exit> {
         let base = existing_ancestor(pool, name).await?;
         check_parent(name, &base).await?;
-        let inherited = base.props().await?.rules_of_names().await?;
+        let inherited = base.props().await?.name_settings().await?;
         let has_projects = has(pool, "project_quota");
         Ok(Self { inherited, has_projects, creator: source.creator() })
     }

@@ -114,7 +114,7 @@ pub(super) async fn need_for(
     let Some(session) = source.session.as_ref().filter(|_| !source.is_trusted()) else {
         return Ok(());
     };
-    if dataset.permits(session.caller.asker(), permissions).await? {
+    if dataset.permits(session.caller.requester(), permissions).await? {
         return Ok(());
     }
     Err(Exit::cannot(action, subject, "permission denied"))

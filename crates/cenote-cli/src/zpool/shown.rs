@@ -23,15 +23,15 @@ const ZPL_VERSION: u64 = 5;
 pub(super) enum Shown<'a> {
     /// Its metadata can be read.
     Read(&'a Arc<Pool>),
-    /// It is suspended, and its metadata cannot be read.
+    /// The pool is suspended, and its metadata cannot be read.
     FromMemory(&'a Arc<Engine>),
 }
 
 /// Properties of a pool.
 pub(super) struct Properties {
-    /// All that is shown for `all`.
+    /// All properties, for `all`.
     pub(super) all: Vec<PropRow>,
-    /// What was asked for by name.
+    /// The properties requested by name.
     pub(super) named: Vec<Option<PropRow>>,
 }
 

@@ -1,32 +1,32 @@
-//! From raw vdev space to the space that datasets see (spec 04 §17.1, 05 §6.2-§6.4).
+//! Converts raw vdev space to the space that datasets see (spec 04 §17.1, 05 §6.2-§6.4).
 //!
-//! RAID-Z parity counts in a vdev's size and not in a dataset's. The ratio between the two is
-//! fixed per vdev by what a 128 KiB block takes on it, truncated once, so that sums of it agree
+//! RAID-Z parity counts in a vdev's size and not in a dataset's. Each vdev has a fixed ratio
+//! between the two: the allocated size of a 128 KiB block on it, truncated once, so that sums agree
 //! for the life of the pool.
 
 use cenote_rt::tunables;
 
-/// Ratio of a vdev without parity.
+/// Deflate ratio of a vdev without parity.
 pub const RATIO_ONE: u64 = 512;
-/// The pool keeps no more back than this.
+/// Largest slop space.
 const SLOP_MAX: u64 = 128 << 30;
-/// And no less than this, or half of a tiny pool.
+/// Smallest slop space, unless half of the pool is less.
 const SLOP_MIN: u64 = 128 << 20;
 
-/// The ratio of a vdev on which a 128 KiB block takes `asize` bytes.
+/// Returns the deflate ratio of a vdev on which a 128 KiB block allocates `asize` bytes.
 #[must_use]
 pub fn ratio(asize: u64) -> u64 {
     131_072_u64.checked_div(asize >> 9).unwrap_or(RATIO_ONE)
 }
 
-/// `bytes` of raw space as datasets see it.
+/// Returns the deflated size of `bytes` of raw space.
 #[must_use]
 pub fn deflate(bytes: u64, ratio: u64) -> u64 {
     (bytes >> 9).saturating_mul(ratio)
 }
 
-/// What the pool keeps back, of `rdspace` bytes of deflated normal space of which
-/// `embedded_log` more are set aside for the intent log.
+/// Returns the slop space of a pool with `rdspace` bytes of deflated normal space and another
+/// `embedded_log` bytes reserved for the intent log.
 #[must_use]
 pub fn slop(rdspace: u64, embedded_log: u64) -> u64 {
     if rdspace == 0 {
@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn checked_pools() {
+    fn slop_space_and_deflate_ratios_equal_openzfs() {
         // Spec 04 §17.1, pools A and B.
         assert_eq!(slop(150_994_944, 0), 75_497_472);
         assert_eq!(ratio(196_608), 341);

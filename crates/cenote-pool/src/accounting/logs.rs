@@ -1,4 +1,4 @@
-//! Log space maps: what changed in metaslabs since their own maps were written (spec 05 §4).
+//! Log space maps: changes of metaslabs since their own space maps were written (spec 05 §4).
 
 use cenote_dmu::SpaceMap;
 use cenote_ondisk::dsl::key;
@@ -8,7 +8,7 @@ use cenote_rt::Result;
 use super::VdevFigures;
 use crate::{Pool, mos};
 
-/// Logs of the pool: (txg, space map object), oldest first.
+/// Returns (txg, space map object) of each log, oldest first.
 pub async fn list(pool: &Pool) -> Result<Vec<(u64, u64)>> {
     let Some(zap) = pool.directory_object(LOG_SPACEMAP_ZAP) else { return Ok(Vec::new()) };
     let mut logs: Vec<_> = mos::entries(pool.mos(), zap)
@@ -20,7 +20,7 @@ pub async fn list(pool: &Pool) -> Result<Vec<(u64, u64)>> {
     Ok(logs)
 }
 
-/// Adds what the logs say to the metaslabs' figures.
+/// Applies the logs to the figures of the metaslabs.
 pub(super) async fn apply(pool: &Pool, vdevs: &mut [VdevFigures]) -> Result<()> {
     for (txg, object) in list(pool).await? {
         let map = SpaceMap::open(pool.mos(), object).await?;

@@ -5,10 +5,10 @@
 //!                                                           v
 //!                                        space of datasets, less slop, checkpoint, deferred frees
 //!
-//! Nothing of this is stored; it is recomputed when first asked for and kept with the pool, which
-//! is immutable. OpenZFS's read-only imports leave the logs out; here they are applied, so the
-//! figures are those of the pool in use. Damaged space maps make figures incomplete, never an
-//! error: data can be read without them.
+//! Nothing of this is stored; it is computed on first use and cached with the pool, which is
+//! immutable. OpenZFS's read-only imports ignore the logs; they are applied here, so the figures
+//! are those of the imported pool. Damaged space maps make figures incomplete, never an error: data
+//! can be read without them.
 //!
 //! Sources: spec 05 §3-§6, spec 04 §17.
 
@@ -35,53 +35,53 @@ use crate::{Pool, mos};
 /// Figures of the whole pool.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Space {
-    /// Every top-level slot, by id.
+    /// Every top-level vdev, by id; holes included.
     pub vdevs: Vec<VdevFigures>,
-    /// Bytes of all classes but the log.
+    /// Bytes of all classes except the log class.
     pub size: u64,
-    /// Allocated bytes of the same.
+    /// Allocated bytes of all classes except the log class.
     pub allocated: u64,
     /// Percent, of the normal class.
     pub fragmentation: Option<u64>,
-    /// Bytes of metaslabs that the vdevs of the normal class could have more.
+    /// Bytes of metaslabs that could be added to the vdevs of the normal class.
     pub expandable: u64,
     /// Bytes that a checkpoint holds; none without a checkpoint.
     pub checkpoint: Option<u64>,
     /// Deflated space of the normal class.
     pub rdspace: u64,
-    /// Space that datasets share, savings included. (Releases after 2.3 add what special and dedup
-    /// vdevs have allocated, which their datasets are charged for.)
+    /// Space available to datasets, including savings. (Releases after 2.3 add the allocations of
+    /// special and dedup vdevs, for which their datasets are charged.)
     pub dspace: u64,
-    /// What the pool keeps back.
+    /// Slop space.
     pub slop: u64,
-    /// Frees that wait for the next txg.
+    /// Deferred frees.
     pub deferred: u64,
     /// Deduplication.
     pub dedup: DedupStats,
     /// Block cloning.
     pub clones: CloneStats,
-    /// Space of destroyed datasets that is still to be freed.
+    /// Space of destroyed datasets that is yet to be freed.
     pub freeing: u64,
     /// Space that could not be freed.
     pub leaked: u64,
-    /// What could not be read; figures lack it.
+    /// Damage because of which the figures are incomplete.
     pub damage: Vec<String>,
 }
 
 impl Space {
-    /// Bytes free.
+    /// Returns the free bytes.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.allocated)
     }
 
-    /// Percent allocated.
+    /// Returns the allocated space in percent.
     #[must_use]
     pub fn capacity(&self) -> u64 {
         (u128::from(self.allocated) * 100).checked_div(u128::from(self.size)).unwrap_or(0) as u64
     }
 
-    /// Space that datasets may use in the end, after what is kept back.
+    /// Returns the space that datasets can use: without slop space.
     #[must_use]
     pub fn usable(&self) -> u64 {
         self.dspace
@@ -90,7 +90,7 @@ impl Space {
             .saturating_sub(self.slop)
     }
 
-    /// Figures of one top-level vdev.
+    /// Returns the figures of a top-level vdev.
     #[must_use]
     pub fn vdev(&self, id: u64) -> Option<&VdevFigures> {
         self.vdevs.iter().find(|vdev| vdev.id == id)
@@ -100,15 +100,15 @@ impl Space {
     pub(crate) async fn compute(pool: &Pool) -> Result<Self> {
         let mos = pool.mos();
         let mut space = Self::default();
-        // Also while one is being discarded.
+        // A checkpoint that is being discarded counts, too.
         let is_checkpointed = pool.features().is_active("zpool_checkpoint");
         let has_histograms = pool.features().state("spacemap_histogram") != FeatureState::Disabled;
         for config in &pool.config().vdev_tree.children {
             let ratio = pool.deflate_ratio(config.id);
             let mut vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
-            vdev.see_devices(pool.tree(), config);
+            vdev.set_expandable(pool.tree(), config);
             if !has_histograms {
-                vdev.forget_fragmentation();
+                vdev.clear_fragmentation();
             }
             space.vdevs.push(vdev);
         }
@@ -155,7 +155,7 @@ impl Space {
         }
     }
 
-    /// Classes, and the pool as datasets see it.
+    /// Sums up the classes and computes the space that datasets see.
     fn sum_up(&mut self) {
         let mut embedded = 0_u64;
         let mut class_size = 0_u64;
@@ -190,7 +190,7 @@ impl Space {
     }
 }
 
-/// Used bytes of one of the pool's own dirs, 0 if there is none.
+/// Returns the used bytes of one of the pool's internal dirs, 0 if it does not exist.
 async fn internal_used(pool: &Pool, name: &str) -> Result<u64> {
     let mos = pool.mos();
     match mos::u64(mos, pool.root_dir().phys.child_dir_zapobj, name).await? {
@@ -199,8 +199,8 @@ async fn internal_used(pool: &Pool, name: &str) -> Result<u64> {
     }
 }
 
-/// Free space in a dataset's dir: what is left of the tightest of the quotas above it and of the
-/// pool, with reservations counted to those who hold them (spec 04 §17.5).
+/// Returns the available space of a dataset: the minimum over the quotas above it and the pool's
+/// free space, with reservations counted for the datasets that own them (spec 04 §17.5).
 pub(crate) async fn available(dataset: &Dataset, space: &Arc<Space>) -> Result<u64> {
     let mos = dataset.mos();
     let mut dirs = vec![Dir::clone(dataset.dir())];

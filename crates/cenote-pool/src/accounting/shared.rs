@@ -1,6 +1,6 @@
 //! Space saved by sharing blocks: deduplication and block cloning (spec 08 §21, §23, §27).
 //!
-//! Both subsystems keep running sums in the MOS, so nothing here walks a table.
+//! Both subsystems keep totals in the MOS, so no table is walked here.
 
 use std::sync::Arc;
 
@@ -13,45 +13,45 @@ use cenote_rt::Result;
 
 use crate::mos;
 
-/// Pool directory: start of the names of dedup tables.
+/// Prefix of the names of dedup tables in the pool directory.
 const DDT_PREFIX: &str = "DDT-";
 
-/// Sums over entries of the dedup tables.
+/// Totals of the dedup tables.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DedupStats {
     /// Blocks stored and referenced, with their sizes.
     pub total: DdtStat,
-    /// The same by how often they are referenced.
+    /// Totals by refcount.
     pub histogram: Box<DdtHistogram>,
-    /// Bytes that the tables themselves take.
+    /// Bytes of the tables themselves.
     pub table_bytes: u64,
 }
 
 impl DedupStats {
-    /// Referenced over stored bytes, in hundredths.
+    /// Returns referenced over stored bytes, in hundredths.
     #[must_use]
     pub fn ratio(&self) -> u64 {
         ratio(self.total.ref_dsize, self.total.dsize)
     }
 
-    /// Bytes not stored thanks to it.
+    /// Returns the bytes that deduplication saves.
     #[must_use]
     pub fn saved(&self) -> u64 {
         self.total.ref_dsize.saturating_sub(self.total.dsize)
     }
 }
 
-/// Sums over entries of the clone tables.
+/// Totals of the block reference tables.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct CloneStats {
     /// Allocated bytes of blocks with more than one reference.
     pub used: u64,
-    /// Bytes not stored thanks to it.
+    /// Bytes that cloning saves.
     pub saved: u64,
 }
 
 impl CloneStats {
-    /// Referenced over stored bytes, in hundredths.
+    /// Returns referenced over stored bytes, in hundredths.
     #[must_use]
     pub fn ratio(&self) -> u64 {
         ratio(self.used.wrapping_add(self.saved), self.used)
@@ -65,7 +65,7 @@ fn ratio(referenced: u64, stored: u64) -> u64 {
     }
 }
 
-/// Reads the sums of the dedup tables.
+/// Reads the totals of the dedup tables.
 pub(crate) async fn dedup(mos: &Arc<ObjSet>, directory: &[(String, Value)]) -> Result<DedupStats> {
     let mut stats = DedupStats::default();
     for (name, value) in directory.iter().filter(|(name, _)| name.starts_with(DDT_PREFIX)) {
@@ -84,7 +84,7 @@ pub(crate) async fn dedup(mos: &Arc<ObjSet>, directory: &[(String, Value)]) -> R
     Ok(stats)
 }
 
-/// Bytes of a store object, or of all stores in a table's directory.
+/// Returns the bytes of a table's store object, or of all stores in its directory.
 async fn table_bytes(mos: &Arc<ObjSet>, object: u64) -> Result<u64> {
     let dnode = mos.dnode(object).await?;
     if dnode.phys().object_type == ObjectType::DDT_ZAP {
@@ -99,7 +99,7 @@ async fn table_bytes(mos: &Arc<ObjSet>, object: u64) -> Result<u64> {
     Ok(bytes)
 }
 
-/// Reads the sums of the clone tables.
+/// Reads the totals of the block reference tables.
 pub(crate) async fn clones(mos: &Arc<ObjSet>, directory: &[(String, Value)]) -> Result<CloneStats> {
     let mut stats = CloneStats::default();
     for (name, value) in directory {
@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ratios() {
+    fn dedupratio_and_bcloneratio_in_hundredths() {
         assert_eq!(DedupStats::default().ratio(), 100);
         let clones = CloneStats { used: 787_456, saved: 1_578_496 };
         assert_eq!(clones.ratio(), 300);

@@ -1,8 +1,8 @@
 //! Figures of one top-level vdev, from the headers of its space maps (spec 05 §2.2, §3, §4).
 //!
-//! A metaslab's own map says how much of it is allocated as of a txg U; what changed since is in
-//! the pool's log space maps. Headers and logs together give exact figures without reading a
-//! single metaslab's entries.
+//! A metaslab's own space map gives its allocated bytes as of a txg U; later changes are in the
+//! pool's log space maps. Headers and logs together give exact figures without reading the entries
+//! of any metaslab.
 
 use std::sync::Arc;
 
@@ -17,71 +17,71 @@ use cenote_vdev::{Tree, layout};
 use crate::mos;
 use cenote_block::alloc::fragmentation;
 
-/// More metaslabs than any vdev has: `asize` and `metaslab_shift` do not fit together.
+/// Limit for the number of metaslabs; above it `asize` and `metaslab_shift` are inconsistent.
 const METASLABS_MAX: u64 = 1 << 18;
 
-/// What a top-level vdev is for.
+/// Allocation class of a top-level vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum AllocationClass {
-    /// Everything.
+    /// The normal class.
     Normal,
     /// Metadata and small blocks.
     Special,
-    /// Dedup tables.
+    /// Deduplication tables.
     Dedup,
     /// The intent log.
     Log,
 }
 
-/// A slice of a vdev.
+/// Figures of a metaslab.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MetaslabFigures {
-    /// First byte.
+    /// Offset on the vdev.
     pub start: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
     /// Its space map object; 0 if nothing was ever allocated in it.
     pub space_map: u64,
-    /// Header of its space map.
+    /// The header of its space map.
     pub header: Option<SpaceMapPhys>,
-    /// From which txg on the logs apply; 0 if it was never logged.
+    /// First txg of which log entries apply; 0 if it was never logged.
     pub unflushed_txg: u64,
     /// Allocated bytes, logs included.
     pub allocated: u64,
-    /// Percent, or none where the histogram is missing.
+    /// Percent, or `None` if the space map has no histogram.
     pub fragmentation: Option<u64>,
 }
 
 /// Figures of a top-level vdev.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct VdevFigures {
-    /// Its number.
+    /// Vdev id.
     pub id: u64,
-    /// Its guid.
+    /// Vdev guid.
     pub guid: u64,
-    /// What it is for.
+    /// Allocation class.
     pub class: AllocationClass,
     /// Whether new data may go to it.
     pub is_allocating: bool,
-    /// Whether it has space at all: not an indirect vdev, a hole or a missing one.
+    /// Whether it has space at all: false for indirect and missing vdevs and holes.
     pub is_concrete: bool,
-    /// Sum of its metaslabs, bytes.
+    /// Sum of the sizes of its metaslabs.
     pub size: u64,
     /// Allocated bytes.
     pub allocated: u64,
-    /// Bytes that were freed and that a checkpoint still holds.
+    /// Freed bytes that a checkpoint still holds.
     pub checkpoint: u64,
-    /// Bytes of metaslabs that it could have more, since its devices have grown.
+    /// Bytes of metaslabs that could be added, because its devices have grown.
     pub expandable: u64,
     /// Percent.
     pub fragmentation: Option<u64>,
     /// Deflate ratio.
     pub ratio: u64,
-    /// Log2 of a metaslab's size.
+    /// Log2 of the metaslab size.
     pub metaslab_shift: u32,
     /// The metaslabs.
     pub metaslabs: Vec<MetaslabFigures>,
-    /// The metaslab that serves the intent log.
+    /// Index of the metaslab that is reserved for the intent log.
     pub embedded_log: Option<usize>,
     /// Why figures are incomplete.
     pub damage: Option<String>,
@@ -99,7 +99,7 @@ pub fn metaslab_range(id: u64, shift: u32, row: u64) -> (u64, u64) {
 }
 
 impl VdevFigures {
-    /// Reads headers and the start of the logs; logs are applied later.
+    /// Reads the space map headers; log entries are applied later.
     pub(crate) async fn read(
         mos: &Arc<ObjSet>,
         config: &VdevConfig,
@@ -178,7 +178,7 @@ impl VdevFigures {
         Ok(())
     }
 
-    /// The emptiest metaslab, first of equals, as each open of the pool picks it.
+    /// Returns the emptiest metaslab (the first of several), like OpenZFS at each import.
     fn pick_embedded_log(&self) -> Option<usize> {
         if self.class != AllocationClass::Normal
             || self.metaslabs.len() <= tunables::EMBEDDED_SLOG_MIN_MS.get_usize()
@@ -195,8 +195,8 @@ impl VdevFigures {
         Ok(())
     }
 
-    /// Looks at how large its devices are now.
-    pub(crate) fn see_devices(&mut self, tree: &Tree, config: &VdevConfig) {
+    /// Computes the expandable size from the current sizes of the devices.
+    pub(crate) fn set_expandable(&mut self, tree: &Tree, config: &VdevConfig) {
         if !self.is_concrete || self.damage.is_some() {
             return;
         }
@@ -209,7 +209,7 @@ impl VdevFigures {
         self.expandable = more >> self.metaslab_shift << self.metaslab_shift;
     }
 
-    /// Applies one entry of a log: `len` bytes from `offset` came or went in `txg`.
+    /// Applies a log entry: `len` bytes at `offset` were allocated or freed in `txg`.
     pub(crate) fn apply_log(&mut self, offset: u64, len: u64, is_alloc: bool, txg: u64) {
         let Some(id) = offset.checked_shr(self.metaslab_shift) else { return };
         let Some(metaslab) = usize::try_from(id).ok().and_then(|id| self.metaslabs.get_mut(id))
@@ -226,12 +226,12 @@ impl VdevFigures {
         };
     }
 
-    /// On a pool whose space maps have no histograms no metaslab has a figure, used or not.
-    pub(crate) fn forget_fragmentation(&mut self) {
+    /// Clears all fragmentation figures, for a pool whose space maps have no histograms.
+    pub(crate) fn clear_fragmentation(&mut self) {
         self.metaslabs.iter_mut().for_each(|metaslab| metaslab.fragmentation = None);
     }
 
-    /// Adds the metaslabs up, once all logs are applied.
+    /// Sums up the metaslabs, after all logs were applied.
     pub(crate) fn sum_up(&mut self) {
         let sum = |figure: fn(&MetaslabFigures) -> u64| {
             self.metaslabs.iter().map(figure).fold(0, u64::wrapping_add)
@@ -247,7 +247,7 @@ impl VdevFigures {
         }));
     }
 
-    /// Bytes free.
+    /// Returns the free bytes.
     #[must_use]
     pub fn free(&self) -> u64 {
         self.size.saturating_sub(self.allocated)
@@ -265,7 +265,7 @@ pub fn row_size(config: &VdevConfig) -> u64 {
     }
 }
 
-/// A number in the vdev's top ZAP.
+/// Returns a number in the vdev's top ZAP.
 pub(crate) async fn top_zap(
     mos: &Arc<ObjSet>,
     config: &VdevConfig,
@@ -277,7 +277,8 @@ pub(crate) async fn top_zap(
     }
 }
 
-/// The class of a vdev. Where its ZAP cannot be read, what the config says.
+/// Returns the allocation class of a vdev from its ZAP, or from the config if the ZAP cannot be
+/// read.
 pub(crate) async fn class_of(mos: &Arc<ObjSet>, config: &VdevConfig) -> AllocationClass {
     let bias = match config.top.zap_top {
         Some(zap @ 1..) => mos::value(mos, zap, ALLOCATION_BIAS).await.ok().flatten(),
@@ -292,13 +293,13 @@ pub(crate) async fn class_of(mos: &Arc<ObjSet>, config: &VdevConfig) -> Allocati
     }
 }
 
-/// The header of the space map in `object`.
+/// Returns the header of the space map in `object`.
 pub(crate) async fn header(mos: &Arc<ObjSet>, object: u64) -> Result<SpaceMapPhys> {
     let (_, bonus) = mos::bonus(mos, object).await?;
     SpaceMapPhys::decode(&bonus).map_err(mos::corrupt(object))
 }
 
-/// The first `count` words of an object; what it does not have is 0.
+/// Returns the first `count` words of an object, with zeros after its end.
 pub(crate) async fn words_of(mos: &Arc<ObjSet>, object: u64, count: u64) -> Result<Vec<u64>> {
     let count = usize::try_from(count).unwrap_or(0);
     let mut array = vec![0; count];

@@ -1,4 +1,5 @@
-//! Bookmarks: what is left of a snapshot after it is gone, enough to send from (spec 04 §15).
+//! Bookmarks: the creation txg and guid of a snapshot, kept after its destruction as a source of
+//! incremental sends (spec 04 §15).
 
 use std::sync::Arc;
 
@@ -12,26 +13,26 @@ use crate::mos;
 /// A bookmark of a file system or volume.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Bookmark {
-    /// Its whole name, `pool/fs#name`.
+    /// Full name, `pool/fs#name`.
     pub name: String,
-    /// What is stored.
+    /// The stored bookmark.
     pub phys: BookmarkPhys,
 }
 
 impl Bookmark {
-    /// The part behind the `#`.
+    /// Returns the part after the `#`.
     #[must_use]
     pub fn short_name(&self) -> &str {
         self.name.rsplit_once('#').map_or(&self.name, |(_, short)| short)
     }
 
-    /// The snapshots that its redaction list was made with, by guid; none if it has no list.
+    /// Returns the guids of the snapshots of its redaction list, `None` if it has no list.
     pub async fn redaction_snapshots(&self, mos: &Arc<ObjSet>) -> Result<Option<Vec<u64>>> {
         let object = self.phys.redaction_obj;
         if object == 0 {
             return Ok(None);
         }
-        // The header stands in the spill block when it is too long for the bonus.
+        // The header is in the spill block if it is too long for the bonus buffer.
         let dnode = mos.dnode(object).await?;
         let list = match dnode.spill().await? {
             Some(spill) => RedactionPhys::decode(&spill),
@@ -41,7 +42,7 @@ impl Bookmark {
     }
 }
 
-/// All bookmarks of the head in `object`, by creation txg and then name.
+/// Returns all bookmarks of the head in `object`, by creation txg and then name.
 pub(crate) async fn all(mos: &Arc<ObjSet>, object: u64, dataset: &str) -> Result<Vec<Bookmark>> {
     let Some(zap) = mos::extra(mos, object, key::BOOKMARKS).await?.and_then(|value| value.first())
     else {

@@ -1,4 +1,4 @@
-//! A dataset: the live head of a file system or volume, or one of its snapshots.
+//! A dataset: the head of a file system or volume, or one of its snapshots.
 
 use std::sync::Arc;
 
@@ -13,27 +13,27 @@ use super::{Bookmark, Deadlist, Dir, DslError, bookmark};
 use crate::keys::KeyError;
 use crate::{Pool, mos};
 
-/// What a dataset holds.
+/// Type of a dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum DatasetKind {
     /// A file system.
     Filesystem,
     /// A volume.
     Volume,
-    /// Something else, or nothing yet.
+    /// Any other type, or an empty dataset.
     Other,
 }
 
 /// A hold on a snapshot.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hold {
-    /// Its tag.
+    /// The tag.
     pub tag: String,
-    /// When it was taken, seconds since 1970.
+    /// Creation time, seconds since 1970.
     pub time: u64,
 }
 
-/// A head or a snapshot, as the pool's txg has it. Cheap to clone.
+/// A head or a snapshot at the pool's txg. Cheap to clone.
 #[derive(Debug, Clone)]
 pub struct Dataset {
     pool: Arc<Pool>,
@@ -44,7 +44,7 @@ pub struct Dataset {
 }
 
 impl Dataset {
-    /// Reads the dataset in `object`, which belongs to `dir` and is called `name`.
+    /// Reads the dataset in `object`, which belongs to `dir` and has the name `name`.
     pub(crate) async fn load(
         pool: &Arc<Pool>,
         object: u64,
@@ -60,22 +60,22 @@ impl Dataset {
         &self.pool
     }
 
-    /// The whole name: `pool/a` or `pool/a@s`.
+    /// Returns the full name: `pool/a` or `pool/a@s`.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The MOS object, which is also the number of its object set.
+    /// Returns the MOS object, which is also the number of the object set.
     pub fn object(&self) -> u64 {
         self.object
     }
 
-    /// What is stored of it.
+    /// Returns the stored dataset (`dsl_dataset_phys_t`).
     pub fn phys(&self) -> &DatasetPhys {
         &self.phys
     }
 
-    /// Its directory; that of the head for a snapshot.
+    /// Returns its directory; for a snapshot that of the head.
     pub fn dir(&self) -> &Arc<Dir> {
         &self.dir
     }
@@ -85,12 +85,12 @@ impl Dataset {
         self.phys.num_children != 0
     }
 
-    /// The part behind the `@`.
+    /// Returns the part after the `@`.
     pub fn snapshot_name(&self) -> Option<&str> {
         self.name.rsplit_once('@').map(|(_, short)| short)
     }
 
-    /// Whether a receive has begun and not ended; its contents mean nothing then.
+    /// Whether it is the target of an unfinished receive; its contents are then meaningless.
     pub fn is_inconsistent(&self) -> bool {
         self.phys.flags.contains(DatasetFlags::INCONSISTENT)
     }
@@ -104,7 +104,7 @@ impl Dataset {
         self.pool.mos()
     }
 
-    /// What it holds, as the header of its object set says.
+    /// Returns the dataset's type, from the header of its object set.
     pub async fn kind(&self) -> Result<DatasetKind> {
         if self.phys.bp.is_hole() {
             return Ok(DatasetKind::Other);
@@ -134,7 +134,7 @@ impl Dataset {
         self.open_with(keys).await
     }
 
-    /// Opens the object set without keys: of an encrypted one only what is not secret is readable.
+    /// Opens the object set without keys: encrypted contents cannot be read.
     pub async fn open_without_key(&self) -> Result<Arc<ObjSet>> {
         self.open_with(None).await
     }
@@ -146,7 +146,7 @@ impl Dataset {
             .map_err(|error| error.in_dataset(&self.name))
     }
 
-    /// The head that a snapshot belongs to; the dataset itself if it is one.
+    /// Returns the head that a snapshot belongs to, or the dataset itself if it is a head.
     pub async fn head(&self) -> Result<Self> {
         if !self.is_snapshot() {
             return Ok(self.clone());
@@ -155,7 +155,7 @@ impl Dataset {
         Self::load(&self.pool, self.dir.phys.head_dataset_obj, Arc::clone(&self.dir), name).await
     }
 
-    /// Its snapshots, oldest first.
+    /// Returns its snapshots, oldest first.
     pub async fn snapshots(&self) -> Result<Vec<Self>> {
         let zap = self.phys.snapnames_zapobj;
         let mut snapshots = Vec::new();
@@ -173,7 +173,7 @@ impl Dataset {
         Ok(snapshots)
     }
 
-    /// The snapshot called `short`; its name may differ in case on a case-insensitive dataset.
+    /// Returns the snapshot called `short`; case may differ if the dataset is case-insensitive.
     pub async fn snapshot(&self, short: &str) -> Result<Self> {
         let not_found = || Error::not_found(DslError::NoSnapshot).in_dataset(&self.name);
         let zap = self.phys.snapnames_zapobj;
@@ -195,7 +195,7 @@ impl Dataset {
         Self::load(&self.pool, object, Arc::clone(&self.dir), name).await
     }
 
-    /// File systems and volumes directly below it, in name order.
+    /// Returns the child file systems and volumes, in name order.
     pub async fn children(&self) -> Result<Vec<Self>> {
         let mut children = Vec::new();
         for dir in self.dir.children(self.mos()).await? {
@@ -207,12 +207,12 @@ impl Dataset {
         Ok(children)
     }
 
-    /// Its bookmarks, oldest first.
+    /// Returns its bookmarks, oldest first.
     pub async fn bookmarks(&self) -> Result<Vec<Bookmark>> {
         bookmark::all(self.mos(), self.object, &self.name).await
     }
 
-    /// The bookmark called `short`.
+    /// Returns the bookmark called `short`.
     pub async fn bookmark(&self, short: &str) -> Result<Bookmark> {
         let bookmarks = self.bookmarks().await?;
         bookmarks
@@ -221,7 +221,7 @@ impl Dataset {
             .ok_or_else(|| Error::not_found(DslError::NoBookmark).in_dataset(&self.name))
     }
 
-    /// The snapshot that it is a clone of, if it is one.
+    /// Returns the origin snapshot of a clone.
     pub async fn origin(&self) -> Result<Option<Self>> {
         let object = self.dir.phys.origin_obj;
         if self.is_snapshot() || object == 0 || Some(object) == self.pool.origin_snapshot() {
@@ -230,15 +230,15 @@ impl Dataset {
         self.pool.dataset_by_object(object).await.map(Some)
     }
 
-    /// Names of the file systems and volumes that are clones of this snapshot, in name order.
+    /// Returns the names of the clones of this snapshot, in name order.
     pub async fn clone_names(&self) -> Result<Vec<String>> {
         let zap = self.phys.next_clones_obj;
         let mut names = Vec::new();
         if zap != 0 {
             for (_, value) in mos::entries(self.mos(), zap).await? {
                 if let Some(object) = value.first() {
-                    // The set holds the first dataset of each branch, perhaps a snapshot: what
-                    // counts is the dir it belongs to.
+                    // The ZAP holds the first dataset of each branch, which can be a snapshot: the
+                    // head of its dir is the clone.
                     let dir = load_phys(self.mos(), object).await?.dir_obj;
                     names.push(self.pool.dir_name(dir).await?);
                 }
@@ -248,7 +248,7 @@ impl Dataset {
         Ok(names)
     }
 
-    /// Holds on this snapshot, by tag.
+    /// Returns the holds on this snapshot, by tag.
     pub async fn holds(&self) -> Result<Vec<Hold>> {
         if self.phys.userrefs_obj == 0 {
             return Ok(Vec::new());
@@ -262,24 +262,24 @@ impl Dataset {
         Ok(holds)
     }
 
-    /// Its deadlist.
+    /// Reads its deadlist.
     pub async fn deadlist(&self) -> Result<Deadlist> {
         Deadlist::load(self.mos(), self.phys.deadlist_obj).await
     }
 
-    /// Guids of the snapshots that it was redacted with, if it was received redacted.
+    /// Returns the guids of the redaction snapshots of a dataset that was received redacted.
     pub async fn redaction_snapshots(&self) -> Result<Option<Vec<u64>>> {
         let value = mos::extra(self.mos(), self.object, key::REDACTED_DATASETS).await?;
         Ok(value.map(|value| value.words()))
     }
 
-    /// A number among the extra keys of a zapified dataset (spec 04 §4.2).
+    /// Returns a number from the extra keys of a zapified dataset (spec 04 §4.2).
     pub async fn extra(&self, key: &str) -> Result<Option<u64>> {
         mos::extra(self.mos(), self.object, key).await.map(|value| value.and_then(|v| v.first()))
     }
 }
 
-/// Reads what is stored of the dataset in `object`.
+/// Reads the stored dataset in `object`.
 pub(crate) async fn load_phys(mos: &Arc<ObjSet>, object: u64) -> Result<DatasetPhys> {
     let (found, bonus) = mos::bonus(mos, object).await?;
     let expected = ObjectType::DSL_DATASET;

@@ -1,8 +1,8 @@
-//! Deadlists, as sums: how much space died between a snapshot and what came after it.
+//! Deadlists: sums of the space that died between a snapshot and the next one.
 //!
-//! Sums over a range of births come from the headers of the bpobjs between two keys, without
-//! reading a single entry; the one form without keys (pools from before version 26) is walked
-//! (spec 04 §10).
+//! The sum over a range of birth txgs comes from the headers of the bpobjs between two keys,
+//! without reading any entry. A deadlist without keys (pools before version 26) is walked (spec 04
+//! §10).
 
 use std::ops::{Add, AddAssign};
 use std::sync::Arc;
@@ -57,19 +57,19 @@ impl From<DeadlistPhys> for SpaceSum {
     }
 }
 
-/// A deadlist: its sum, and its pieces by birth.
+/// A deadlist: its total, and its bpobjs by birth txg.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Deadlist {
-    /// Pieces between keys.
+    /// One bpobj for each range of birth txgs.
     Keyed {
-        /// Sum of all.
+        /// The total.
         total: SpaceSum,
         /// Ascending (key, bpobj).
         entries: Vec<(u64, u64)>,
     },
-    /// One bpobj with everything.
+    /// One bpobj for all blocks.
     Plain {
-        /// Sum of all.
+        /// The total.
         total: SpaceSum,
         /// The bpobj.
         object: u64,
@@ -77,7 +77,7 @@ pub enum Deadlist {
 }
 
 impl Deadlist {
-    /// Reads the deadlist in `object`; 0 is an empty one.
+    /// Reads the deadlist in `object`; 0 means an empty one.
     pub async fn load(mos: &Arc<ObjSet>, object: u64) -> Result<Self> {
         if object == 0 {
             return Ok(Self::Keyed { total: SpaceSum::default(), entries: Vec::new() });
@@ -97,7 +97,7 @@ impl Deadlist {
         Ok(Self::Keyed { total, entries })
     }
 
-    /// The sum of everything on it.
+    /// Returns the total.
     #[must_use]
     pub fn total(&self) -> SpaceSum {
         match self {
@@ -105,7 +105,7 @@ impl Deadlist {
         }
     }
 
-    /// The sum over blocks with `min < birth <= max`; both must be keys, or 0 and 2^64-1.
+    /// Returns the sum over blocks with `min < birth <= max`; both must be keys, or 0 and 2^64-1.
     pub async fn space_range(&self, mos: &Arc<ObjSet>, min: u64, max: u64) -> Result<SpaceSum> {
         match self {
             Self::Keyed { entries, .. } => {
@@ -122,7 +122,7 @@ impl Deadlist {
     }
 }
 
-/// The sum over a bpobj's entries with `min < birth <= max`, by reading all of them.
+/// Reads all entries of a bpobj and sums up those with `min < birth <= max`.
 async fn walk(mos: &Arc<ObjSet>, object: u64, min: u64, max: u64) -> Result<SpaceSum> {
     let tree = mos.store().tree();
     let mut sum = SpaceSum::default();
@@ -148,7 +148,7 @@ async fn walk(mos: &Arc<ObjSet>, object: u64, min: u64, max: u64) -> Result<Spac
     Ok(sum)
 }
 
-/// The sum in a bpobj's header, sub-objects included; 0 is an empty one.
+/// Returns the sum in a bpobj's header, sub-objects included; 0 means an empty bpobj.
 pub(crate) async fn bpobj_sum(mos: &Arc<ObjSet>, object: u64) -> Result<SpaceSum> {
     if object == 0 {
         return Ok(SpaceSum::default());

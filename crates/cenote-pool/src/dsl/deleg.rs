@@ -1,4 +1,4 @@
-//! Delegated permissions, and whether somebody has one (spec 04 §24).
+//! Delegated permissions and their evaluation (spec 04 §24).
 //!
 //! ```text
 //!   tank       everyone may "snapshot" below;  set @ops = create, destroy
@@ -6,8 +6,8 @@
 //!        `- b  asks for user 1000 and "destroy": b grants nothing; a grants @ops, but only here
 //! ```
 //!
-//! What a dataset itself grants counts if it is granted locally, what those above it grant if it is
-//! for descendants. A set means what it is defined to be where it is granted, or above.
+//! A dataset's own grants apply if they are local, those of its ancestors if they are for
+//! descendents. A permission set is looked up on the dataset that grants it and its ancestors.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,45 +20,45 @@ use cenote_rt::Result;
 use super::{Dataset, Dir};
 use crate::mos;
 
-/// Where a permission holds.
+/// The scope of a permission.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reach {
-    /// On the dataset itself.
+    /// The dataset itself.
     pub local: bool,
-    /// On those below it.
+    /// Its descendents.
     pub descendent: bool,
 }
 
-/// What somebody may on a dataset, or what a set consists of.
+/// The permissions of a user, of a group or of everyone, or the contents of a permission set.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Grant {
-    /// Who.
+    /// Type of grantee.
     pub who: Who,
-    /// His number, or the name of a set; empty for others.
+    /// The uid or gid, or the name of a set; empty for others.
     pub id: String,
-    /// Names of permissions and of sets, with where they hold.
+    /// Names of permissions and sets, with their scopes.
     pub permissions: BTreeMap<String, Reach>,
 }
 
-/// What is granted by one dataset.
+/// The grants of one dataset.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Delegation {
-    /// The dataset.
+    /// The dataset's name.
     pub dataset: String,
     /// Sets, creators, users, groups, everyone; each by id.
     pub grants: Vec<Grant>,
 }
 
-/// Somebody who asks.
+/// The user of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Asker {
-    /// His uid.
+pub struct Requester {
+    /// User id.
     pub uid: u32,
-    /// His groups.
+    /// Group ids.
     pub gids: Vec<u32>,
 }
 
-/// The order in which grants are shown.
+/// Returns the position of a type of grantee in `zfs allow` output.
 fn rank(who: Who) -> u8 {
     match who {
         Who::Set => 0,
@@ -70,10 +70,10 @@ fn rank(who: Who) -> u8 {
 }
 
 impl Dataset {
-    /// What is granted on the dataset and above it, its own first.
+    /// Returns the delegations of the dataset and of its ancestors, its own first.
     ///
     /// # Errors
-    /// Those of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn delegations(&self) -> Result<Vec<Delegation>> {
         let mut found = Vec::new();
         let mut dir = Arc::clone(self.dir());
@@ -87,28 +87,28 @@ impl Dataset {
         }
     }
 
-    /// Whether somebody has all of these permissions on the dataset. Nobody has one where the pool
-    /// does not delegate.
+    /// Whether a user has all of these permissions on the dataset; false if the pool's `delegation`
+    /// property is off.
     ///
     /// # Errors
-    /// Those of reading the MOS.
-    pub async fn permits(&self, asker: &Asker, permissions: &[&str]) -> Result<bool> {
+    /// Errors of reading the MOS.
+    pub async fn permits(&self, requester: &Requester, permissions: &[&str]) -> Result<bool> {
         if !self.pool().delegates().await? {
             return Ok(false);
         }
         let (here, all) = (&self.dir().name, self.delegations().await?);
-        Ok(permissions.iter().all(|permission| is_granted(&all, here, asker, permission)))
+        Ok(permissions.iter().all(|permission| is_granted(&all, here, requester, permission)))
     }
 }
 
-/// What one ZAP grants.
+/// Reads the grants in a delegation ZAP.
 async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
     let mut found: BTreeMap<(u8, String), Grant> = BTreeMap::new();
     if deleg == 0 {
         return Ok(Vec::new());
     }
     for (key, jump) in mos::entries(mos, deleg).await? {
-        // What nobody can read grants nothing.
+        // Unreadable entries grant nothing.
         let (Some(key), Some(jump)) = (DelegKey::parse(&key), Value::first(&jump)) else {
             continue;
         };
@@ -129,20 +129,21 @@ async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
     Ok(found.into_values().collect())
 }
 
-/// Whether somebody has a permission on the dataset `here`, by what it and those above it grant.
-fn is_granted(all: &[Delegation], here: &str, asker: &Asker, permission: &str) -> bool {
+/// Whether the user has a permission on the dataset `here`, by its grants and those of its
+/// ancestors.
+fn is_granted(all: &[Delegation], here: &str, requester: &Requester, permission: &str) -> bool {
     let mut sets = BTreeSet::new();
     for delegation in all {
         let is_here = delegation.dataset == here;
         let counts = |reach: &Reach| if is_here { reach.local } else { reach.descendent };
-        for grant in delegation.grants.iter().filter(|grant| is_of(grant, asker)) {
+        for grant in delegation.grants.iter().filter(|grant| is_of(grant, requester)) {
             if grant.permissions.get(permission).is_some_and(&counts) {
                 return true;
             }
             let granted = grant.permissions.iter().filter(|(_, reach)| counts(reach));
             sets.extend(granted.map(|(name, _)| name).filter(|name| name.starts_with('@')));
         }
-        // A set may consist of others.
+        // A set may contain other sets.
         let defined = |name: &str| {
             let mut grants = delegation.grants.iter();
             grants.find(|grant| grant.who == Who::Set && grant.id == name)
@@ -160,11 +161,11 @@ fn is_granted(all: &[Delegation], here: &str, asker: &Asker, permission: &str) -
     false
 }
 
-fn is_of(grant: &Grant, asker: &Asker) -> bool {
+fn is_of(grant: &Grant, requester: &Requester) -> bool {
     let is = |id: u32| grant.id == id.to_string();
     match grant.who {
-        Who::User => is(asker.uid),
-        Who::Group => asker.gids.iter().any(|gid| is(*gid)),
+        Who::User => is(requester.uid),
+        Who::Group => requester.gids.iter().any(|gid| is(*gid)),
         Who::Everyone => true,
         Who::Create | Who::Set => false,
     }
@@ -182,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn who_may_what() {
+    fn allow_grants_users_groups_sets_and_everyone() {
         let set = |id, names: &[(&str, bool, bool)]| grant(Who::Set, id, names);
         let below = Delegation {
             dataset: "t/a".into(),
@@ -202,12 +203,12 @@ mod tests {
             ],
         };
         let all = [below, above];
-        let one = Asker { uid: 1, gids: vec![5] };
-        let two = Asker { uid: 2, gids: vec![5, 7] };
-        for (asker, here, permission, wanted) in [
+        let one = Requester { uid: 1, gids: vec![5] };
+        let two = Requester { uid: 2, gids: vec![5, 7] };
+        for (requester, here, permission, wanted) in [
             (&one, "t/a", "mount", true),
             (&one, "t/a", "create", true),
-            // Its inner set is defined above.
+            // The inner set is defined on an ancestor.
             (&one, "t/a", "destroy", true),
             (&one, "t/a", "rename", true),
             (&one, "t/a", "snapshot", true),
@@ -218,8 +219,8 @@ mod tests {
             (&two, "t/a", "hold", false),
             (&two, "t/a", "create", false),
         ] {
-            let found = is_granted(&all, here, asker, permission);
-            assert_eq!(found, wanted, "{} {here} {permission}", asker.uid);
+            let found = is_granted(&all, here, requester, permission);
+            assert_eq!(found, wanted, "{} {here} {permission}", requester.uid);
         }
         assert!(!is_granted(&all[1..], "t", &one, "snapshot"));
         assert!(is_granted(&all[1..], "t", &one, "send"));

@@ -1,4 +1,4 @@
-//! A DSL directory: the node of the dataset tree that carries space, limits and properties.
+//! A DSL directory: the node of the dataset tree that has space figures, limits and properties.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -11,14 +11,14 @@ use cenote_rt::{Error, Result};
 use super::{DslError, name};
 use crate::mos;
 
-/// A directory, with the name it was reached by.
+/// A directory with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dir {
     /// Its MOS object.
     pub object: u64,
-    /// Its name, from the pool's on.
+    /// Full name, from the pool's on.
     pub name: String,
-    /// What is stored.
+    /// The stored directory (`dsl_dir_phys_t`).
     pub phys: DirPhys,
 }
 
@@ -35,7 +35,7 @@ impl Dir {
         Ok(Self { object, name: name.into(), phys })
     }
 
-    /// Names and objects of all children, internal ones too, in name order.
+    /// Returns names and objects of all children, including internal ones, in name order.
     async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
         let mut children: Vec<_> = mos::entries(mos, self.phys.child_dir_zapobj)
             .await?
@@ -46,7 +46,7 @@ impl Dir {
         Ok(children)
     }
 
-    /// The child called `component`.
+    /// Returns the child called `component`.
     pub async fn child(&self, mos: &Arc<ObjSet>, component: &str) -> Result<Option<Self>> {
         let Some(object) = mos::u64(mos, self.phys.child_dir_zapobj, component).await? else {
             return Ok(None);
@@ -54,8 +54,9 @@ impl Dir {
         self.load_child(mos, object, component).await.map(Some)
     }
 
-    /// The child in `object`. It must name this directory as its parent: with that, and one name
-    /// for each child, every directory has one place, and a walk over damaged ones ends.
+    /// Reads the child in `object`. Fails unless the child names this directory as its parent.
+    /// Because each child also has one name only, every directory has one place, and walks over
+    /// damaged directories terminate.
     async fn load_child(&self, mos: &Arc<ObjSet>, object: u64, component: &str) -> Result<Self> {
         let child = Self::load(mos, object, format!("{}/{component}", self.name)).await?;
         let parent = child.phys.parent_obj;
@@ -66,7 +67,7 @@ impl Dir {
         Ok(child)
     }
 
-    /// Children that users see, in name order.
+    /// Returns the children that users see, in name order.
     pub async fn children(&self, mos: &Arc<ObjSet>) -> Result<Vec<Self>> {
         let (mut children, mut objects) = (Vec::new(), BTreeSet::new());
         if self.name.len() >= name::NAME_MAX {
@@ -83,7 +84,7 @@ impl Dir {
         Ok(children)
     }
 
-    /// The children that users see, as far as they can be read.
+    /// Returns the readable children that users see.
     pub(crate) async fn readable_children(&self, mos: &Arc<ObjSet>) -> Vec<Self> {
         let (mut children, mut objects) = (Vec::new(), BTreeSet::new());
         if self.name.len() >= name::NAME_MAX {
@@ -100,12 +101,12 @@ impl Dir {
         children
     }
 
-    /// A number among the extra keys of a zapified dir (spec 04 §4.1).
+    /// Returns a number from the extra keys of a zapified dir (spec 04 §4.1).
     pub async fn extra(&self, mos: &Arc<ObjSet>, key: &str) -> Result<Option<u64>> {
         mos::extra(mos, self.object, key).await.map(|value| value.and_then(|value| value.first()))
     }
 
-    /// The DSL crypto key object, if the dir is encrypted.
+    /// Returns the DSL crypto key object if the dir is encrypted.
     pub async fn crypto_key_object(&self, mos: &Arc<ObjSet>) -> Result<Option<u64>> {
         self.extra(mos, key::CRYPTO_KEY_OBJ).await
     }

@@ -1,5 +1,4 @@
-//! Names of datasets, snapshots and bookmarks, and every way in which one can be wrong
-//! (spec 04 §6).
+//! Names of datasets, snapshots and bookmarks, and the reasons to refuse one (spec 04 §6).
 //!
 //!     pool/a/b          a file system or volume
 //!     pool/a/b@name     a snapshot
@@ -7,10 +6,10 @@
 
 use std::fmt;
 
-/// Bytes that a whole name must stay below.
+/// Names are shorter than this number of bytes.
 pub const NAME_MAX: usize = 256;
 
-/// What a name names.
+/// The part of a name after the dataset.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Suffix<'a> {
     /// A file system or volume.
@@ -21,27 +20,27 @@ pub enum Suffix<'a> {
     Bookmark(&'a str),
 }
 
-/// A checked name, in its parts.
+/// A checked name, in parts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct DatasetName<'a> {
     /// The pool: the part before the first slash.
     pub pool: &'a str,
-    /// The file system or volume, with the pool's name.
+    /// The file system or volume, including the pool's name.
     pub dataset: &'a str,
-    /// What hangs on it.
+    /// The snapshot or bookmark.
     pub suffix: Suffix<'a>,
 }
 
-/// Every way in which the name of a new pool can be refused. The texts are OpenZFS's.
+/// Reasons to refuse the name of a new pool, with OpenZFS's texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadPoolName {
     /// Does not begin with an ASCII letter.
     #[error("name must begin with a letter")]
     NoLetter,
-    /// A word that stands for a kind of vdev in the syntax of layouts.
+    /// A keyword of vdev specifications.
     #[error("name is reserved")]
     Reserved,
-    /// A character that no pool's name may have.
+    /// A character that pool names cannot have.
     #[error("invalid character '{0}' in pool name")]
     InvalidCharacter(char),
     /// 256 bytes or more.
@@ -49,11 +48,11 @@ pub enum BadPoolName {
     TooLong,
 }
 
-/// Names that no pool may have.
+/// Names that pools cannot have.
 const RESERVED: [&str; 8] =
     ["mirror", "raidz", "draid", "spare", "log", "cache", "special", "dedup"];
 
-/// Refuses names that no new pool may have (spec 04 §6).
+/// Checks the name of a new pool (spec 04 §6).
 ///
 /// # Errors
 /// The first reason, in OpenZFS's order.
@@ -74,7 +73,7 @@ pub fn check_pool_name(name: &str) -> Result<(), BadPoolName> {
     if name.len() >= NAME_MAX { Err(BadPoolName::TooLong) } else { Ok(()) }
 }
 
-/// Every way in which a name can be refused. The texts are OpenZFS's.
+/// Reasons to refuse a name, with OpenZFS's texts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum BadName {
     /// 256 bytes or more.
@@ -83,13 +82,13 @@ pub enum BadName {
     /// Starts with a slash.
     #[error("leading slash in name")]
     LeadingSlash,
-    /// Two slashes in a row, or nothing at all before or after a delimiter.
+    /// Two slashes in a row, or nothing before or after a delimiter.
     #[error("empty component or misplaced '@' or '#' delimiter in name")]
     EmptyComponent,
     /// Ends with a slash.
     #[error("trailing slash in name")]
     TrailingSlash,
-    /// A character that no name may have.
+    /// A character that names cannot have.
     #[error("invalid character '{0}' in name")]
     InvalidCharacter(char),
     /// More than one `@` or `#`.
@@ -104,10 +103,10 @@ pub enum BadName {
 }
 
 impl<'a> DatasetName<'a> {
-    /// Takes a name apart and checks it.
+    /// Parses and checks a name.
     ///
     /// # Errors
-    /// The first thing that is wrong with it.
+    /// The first reason to refuse it.
     pub fn parse(name: &'a str) -> Result<Self, BadName> {
         if name.len() >= NAME_MAX {
             return Err(BadName::TooLong);
@@ -145,14 +144,14 @@ impl<'a> DatasetName<'a> {
         Ok(Self { pool, dataset, suffix })
     }
 
-    /// The components below the pool.
+    /// Returns the components after the pool.
     pub fn components(&self) -> impl Iterator<Item = &'a str> {
         self.dataset.split('/').skip(1)
     }
 }
 
 fn check_characters(component: &str) -> Result<(), BadName> {
-    // '%' belongs to internal temporaries: it can be looked up, and cannot be created.
+    // '%' is for internal temporary datasets, which can be looked up but not created.
     let legal = |c: char| c.is_ascii_alphanumeric() || "-_.: %$".contains(c);
     match component.chars().find(|c| !legal(*c)) {
         Some('/') => Err(BadName::EmptyComponent),
@@ -161,14 +160,14 @@ fn check_characters(component: &str) -> Result<(), BadName> {
     }
 }
 
-/// The parent's name, if there is one.
+/// Returns the name of the parent dataset.
 #[must_use]
 pub fn parent(dataset: &str) -> Option<&str> {
     dataset.rsplit_once('/').map(|(parent, _)| parent)
 }
 
-/// Whether a component belongs to the pool itself (`$MOS`, `$FREE`, `$ORIGIN`, `$LEAK`) or to an
-/// operation under way (`%recv`), and is hidden from listings.
+/// Whether a component is internal to the pool (`$MOS`, `$FREE`, `$ORIGIN`, `$LEAK`) or to a
+/// running operation (`%recv`), and is hidden from listings.
 #[must_use]
 pub fn is_internal(component: &str) -> bool {
     component.contains(['$', '%'])
@@ -189,7 +188,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_come_apart() {
+    fn dataset_names_are_parsed() {
         let name = DatasetName::parse("p/a b/c@s.1").unwrap();
         assert_eq!((name.pool, name.dataset), ("p", "p/a b/c"));
         assert_eq!(name.suffix, Suffix::Snapshot("s.1"));
@@ -200,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn wrong_names_are_told_why() {
+    fn invalid_dataset_names_are_refused_with_a_reason() {
         for (name, want) in [
             ("/p", BadName::LeadingSlash),
             ("p/", BadName::TrailingSlash),

@@ -1,4 +1,4 @@
-//! How much was written since an earlier state (spec 04 §17.3).
+//! Space written since an earlier state (spec 04 §17.3).
 
 use std::sync::Arc;
 
@@ -8,11 +8,12 @@ use cenote_rt::{Error, Result};
 use super::dataset::load_phys;
 use super::{Bookmark, Dataset, Deadlist, DslError};
 
-/// Longer chains of snapshots than this are loops.
+/// Limit for the number of snapshots of a chain; a longer one has a loop.
 const CHAIN_MAX: u64 = 1 << 24;
 
 impl Dataset {
-    /// Bytes referenced now that the previous snapshot (or the origin) does not reference.
+    /// Returns the bytes referenced now that the previous snapshot (or the origin) does not
+    /// reference.
     pub async fn written(&self) -> Result<u64> {
         let phys = self.phys();
         let mut before = 0;
@@ -23,7 +24,7 @@ impl Dataset {
         Ok(phys.referenced_bytes.wrapping_sub(before))
     }
 
-    /// Bytes referenced now that the earlier snapshot `since` does not reference.
+    /// Returns the bytes referenced now that the earlier snapshot `since` does not reference.
     pub async fn written_since(&self, since: &Self) -> Result<u64> {
         let phys = since.phys();
         let not_ancestor = || DslError::NotAncestor(since.name().to_owned());
@@ -35,7 +36,7 @@ impl Dataset {
         Ok(self.phys().referenced_bytes.wrapping_sub(phys.referenced_bytes).wrapping_add(dead))
     }
 
-    /// Bytes referenced now that the earlier snapshot behind a bookmark did not reference.
+    /// Returns the bytes referenced now that the earlier snapshot of a bookmark did not reference.
     pub async fn written_since_bookmark(&self, since: &Bookmark) -> Result<u64> {
         if !since.phys.flags.contains(BookmarkFlags::HAS_FBN) {
             return Err(Error::not_found(DslError::NoFreedSums(since.name.clone())));
@@ -46,7 +47,7 @@ impl Dataset {
         Ok(self.phys().referenced_bytes.wrapping_sub(since.phys.referenced[0]).wrapping_add(dead))
     }
 
-    /// Walks back to the dataset whose previous snapshot was taken in `txg`, or before it.
+    /// Walks back to the dataset whose previous snapshot was taken in `txg` or before.
     async fn deadlists_back_to(
         &self,
         txg: u64,
@@ -71,7 +72,8 @@ impl Dataset {
         Err(Error::corrupt(DslError::Loop { object: self.object() }))
     }
 
-    /// Bytes that destroying the snapshots from `self` up to `last`, its line's later one, frees.
+    /// Returns the bytes that destroying the snapshots from `self` to `last` frees; `last` is the
+    /// same snapshot or a later one of the same head.
     pub async fn space_of_snapshots(&self, last: &Self) -> Result<u64> {
         let mos = self.mos();
         let (first_txg, min) = (self.phys().creation_txg, self.phys().prev_snap_txg);
@@ -94,10 +96,10 @@ impl Dataset {
 }
 
 struct Walk {
-    /// What died on the way and is older than the start.
+    /// Dead bytes of the deadlists on the way that were born before the start.
     dead: u64,
-    /// The whole deadlist of the dataset that came right after the start.
+    /// Bytes of the whole deadlist of the dataset right after the start.
     first_deadlist: u64,
-    /// The snapshot arrived at.
+    /// The snapshot that the walk reached.
     reached: Option<u64>,
 }

@@ -1,18 +1,17 @@
-//! Feature sets: what the `compatibility` property lets a pool have (spec 06 §19.1, row 25).
+//! Feature sets of the `compatibility` property (spec 06 §19.1, row 25).
 //!
-//! The property is a comma list of names of files, each a list of feature names. A few sets that
-//! are derived from releases are known without files; the others are looked for where OpenZFS
-//! installs them.
+//! The property is a comma-separated list of file names; each file lists features. A few sets of
+//! releases are built in; other files are searched where OpenZFS installs them.
 
 use std::collections::BTreeSet;
 
 use super::FEATURES;
 
-/// Where the files are, first choice first.
+/// Directories of the files, in search order.
 const FOLDERS: [&str; 2] = ["/etc/zfs/compatibility.d", "/usr/share/zfs/compatibility.d"];
-/// Longer files than this are not lists of features.
+/// Maximum length of a file.
 const FILE_LEN_MAX: u64 = 16 << 10;
-/// What GRUB 2.12 reads, and what does not keep it from reading.
+/// Features that GRUB 2.12 reads, or that do not affect it.
 const GRUB2: [&str; 22] = [
     "allocation_classes",
     "async_destroy",
@@ -38,7 +37,8 @@ const GRUB2: [&str; 22] = [
     "zpool_checkpoint",
 ];
 
-/// The features that a value of the property allows; none if it names a file that cannot be read.
+/// Returns the features that a value of the property allows, or `None` if it names a file that
+/// cannot be read.
 #[must_use]
 pub fn allowed(compatibility: Option<&str>) -> Option<BTreeSet<&'static str>> {
     let every = || super::identity().map(|feature| feature.name).collect();
@@ -72,7 +72,7 @@ fn from_files(name: &str) -> Option<BTreeSet<&'static str>> {
     Some(parse(&text))
 }
 
-/// Names between white space and commas; `#` starts a comment.
+/// Parses names separated by white space and commas; `#` starts a comment.
 fn parse(text: &str) -> BTreeSet<&'static str> {
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or(""));
     let words = lines.flat_map(|line| line.split([' ', '\t', ',']));
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sets() {
+    fn compatibility_feature_sets() {
         assert_eq!(allowed(None).map(|set| set.len()), Some(44));
         assert_eq!(allowed(Some("legacy")).map(|set| set.len()), Some(0));
         assert_eq!(built_in("openzfs-2.1-linux").map(|set| set.len()), Some(34));

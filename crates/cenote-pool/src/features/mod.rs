@@ -1,5 +1,4 @@
-//! Feature flags of a pool: which are enabled, which are in use, which stand in the way
-//! (spec 01 §11).
+//! Feature flags of a pool: enabled, active and unsupported ones (spec 01 §11).
 
 pub mod compat;
 
@@ -13,24 +12,24 @@ use cenote_rt::Result;
 
 use crate::mos;
 
-/// Pool directory: features that reading needs.
+/// Pool directory entry: features needed for reading.
 const FOR_READ: &str = "features_for_read";
-/// Pool directory: features that only writing needs.
+/// Pool directory entry: features needed for writing only.
 const FOR_WRITE: &str = "features_for_write";
-/// Pool directory: what features do, for people.
+/// Pool directory entry: descriptions of features.
 const DESCRIPTIONS: &str = "feature_descriptions";
-/// Pool directory: when each was enabled.
+/// Pool directory entry: txg in which each feature was enabled.
 const ENABLED_TXG: &str = "feature_enabled_txg";
 
-/// Features of the release whose identity we carry; later ones are read, and never enabled.
+/// The OpenZFS release whose feature set cenote writes; later features are read but never enabled.
 pub const IDENTITY_SINCE: (u8, u8) = (2, 3);
 
-/// The features of the release whose identity we carry, in its order.
+/// Returns the features of that release, in its order.
 pub fn identity() -> impl Iterator<Item = &'static Feature> {
     FEATURES.iter().filter(|feature| is_in_identity(feature))
 }
 
-/// Whether the release whose identity we carry has the feature.
+/// Whether that release has the feature.
 #[must_use]
 pub fn is_in_identity(feature: &Feature) -> bool {
     feature.since <= IDENTITY_SINCE
@@ -41,7 +40,7 @@ pub fn is_in_identity(feature: &Feature) -> bool {
 pub enum FeatureState {
     /// Not enabled.
     Disabled,
-    /// Enabled, and nothing on disk depends on it.
+    /// Enabled, but not in use.
     Enabled,
     /// In use.
     Active,
@@ -50,27 +49,27 @@ pub enum FeatureState {
 /// A feature entry of the pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FeatureEntry {
-    /// How much on disk depends on it.
+    /// Number of structures on disk that use it.
     pub refcount: u64,
-    /// Whether it stands among those that reading does not need.
+    /// Whether it is not needed for reading.
     pub is_read_only_compatible: bool,
-    /// When it was enabled, if that is recorded.
+    /// Txg in which it was enabled, if recorded.
     pub enabled_txg: Option<u64>,
 }
 
-/// A feature that we do not know.
+/// An unsupported feature.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct UnknownFeature {
     /// Its name on disk.
     pub guid: String,
-    /// What it does, as the pool says.
+    /// Its description, from the pool.
     pub description: String,
     /// Its entry.
     pub entry: FeatureEntry,
 }
 
 impl UnknownFeature {
-    /// Its name, and what it does if that is known.
+    /// Returns its name, with its description if there is one.
     #[must_use]
     pub fn described(&self) -> String {
         match self.description.as_str() {
@@ -80,7 +79,7 @@ impl UnknownFeature {
     }
 }
 
-/// The features of a pool, by name on disk.
+/// The features of a pool, by guid.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct FeatureTable {
     entries: BTreeMap<String, FeatureEntry>,
@@ -89,7 +88,7 @@ pub struct FeatureTable {
 }
 
 impl FeatureTable {
-    /// Reads the features of the pool; a pool from before feature flags has none.
+    /// Reads the features of the pool; a pool without feature flags has none.
     pub async fn load(
         mos: &Arc<ObjSet>,
         directory: &[(String, cenote_ondisk::zap::Value)],
@@ -107,43 +106,43 @@ impl FeatureTable {
                 table.entries.insert(guid, entry);
             }
         }
-        // The rest is for people, or for writing: damage there does not keep anybody from reading.
+        // Reading the pool does not need these ZAPs: damage is only noted.
         if let Some(zap) = object(ENABLED_TXG) {
-            for (guid, value) in table.spare_entries(mos, zap).await {
+            for (guid, value) in table.nonessential_entries(mos, zap).await {
                 if let Some(entry) = table.entries.get_mut(&guid) {
                     entry.enabled_txg = value.first();
                 }
             }
         }
         if let Some(zap) = object(DESCRIPTIONS) {
-            for (guid, value) in table.spare_entries(mos, zap).await {
+            for (guid, value) in table.nonessential_entries(mos, zap).await {
                 table.descriptions.extend(value.as_str().map(|text| (guid, text.to_owned())));
             }
         }
         Ok(table)
     }
 
-    /// Entries that can be done without.
-    async fn spare_entries(&mut self, mos: &Arc<ObjSet>, zap: u64) -> mos::Entries {
+    /// Reads the entries of a ZAP that is not essential; notes damage.
+    async fn nonessential_entries(&mut self, mos: &Arc<ObjSet>, zap: u64) -> mos::Entries {
         mos::entries(mos, zap).await.unwrap_or_else(|error| {
             self.damage.push(format!("features: {error}"));
             Vec::new()
         })
     }
 
-    /// What could not be read and can be done without: texts, and when a feature was enabled.
+    /// Returns the damage of nonessential ZAPs (descriptions and enabled txgs).
     #[must_use]
     pub fn damage(&self) -> &[String] {
         &self.damage
     }
 
-    /// The entry of the feature with this name on disk.
+    /// Returns the entry of the feature with this guid.
     #[must_use]
     pub fn entry(&self, guid: &str) -> Option<&FeatureEntry> {
         self.entries.get(guid)
     }
 
-    /// State of a known feature, by short name.
+    /// Returns the state of a known feature, by short name.
     #[must_use]
     pub fn state(&self, name: &str) -> FeatureState {
         match by_name(name).and_then(|feature| self.entry(feature.guid)) {
@@ -153,24 +152,24 @@ impl FeatureTable {
         }
     }
 
-    /// Whether a known feature is in use, by short name.
+    /// Whether a known feature is active, by short name.
     #[must_use]
     pub fn is_active(&self, name: &str) -> bool {
         self.state(name) == FeatureState::Active
     }
 
-    /// All entries, by name on disk.
+    /// Returns all entries, by guid.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &FeatureEntry)> {
         self.entries.iter().map(|(guid, entry)| (guid.as_str(), entry))
     }
 
-    /// Text that the pool carries about a feature.
+    /// Returns the pool's description of a feature.
     #[must_use]
     pub fn description(&self, guid: &str) -> Option<&str> {
         self.descriptions.get(guid).map(String::as_str)
     }
 
-    /// Features that we do not know, in use or not.
+    /// Returns the unsupported features, active or not.
     #[must_use]
     pub fn unknown(&self) -> Vec<UnknownFeature> {
         let unknown = self.entries.iter().filter(|(guid, _)| by_guid(guid).is_none());
@@ -183,7 +182,7 @@ impl FeatureTable {
             .collect()
     }
 
-    /// Features in use that we do not know and that reading needs.
+    /// Returns the active unsupported features that reading needs.
     #[must_use]
     pub fn unreadable(&self) -> Vec<UnknownFeature> {
         let mut unknown = self.unknown();
@@ -193,7 +192,7 @@ impl FeatureTable {
         unknown
     }
 
-    /// Features in use that we do not know and that only writing needs.
+    /// Returns the active unsupported features that only writing needs.
     #[must_use]
     pub fn unwritable(&self) -> Vec<UnknownFeature> {
         let mut unknown = self.unknown();

@@ -1,4 +1,4 @@
-//! A pool that could be opened: what the labels of its devices say together.
+//! A pool that can be imported: the merged labels of its devices.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,26 +10,26 @@ use cenote_ondisk::uberblock::Uberblock;
 use super::device::Found;
 use super::mmp::LastUse;
 
-/// A root with more slots than this comes from a damaged label.
+/// Maximum number of top-level vdevs; more come from a damaged label.
 const SLOTS_MAX: u64 = 1 << 16;
 
-/// A pool as its labels have it.
+/// A pool as described by its labels.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// What the newest label says of the pool.
+    /// Facts about the pool, from the newest label.
     pub facts: PoolFacts,
-    /// The tree: top-level configs of the highest txg, holes, and `missing` where nothing is known.
+    /// The vdev tree: top-level configs of the highest txg, holes, and `missing` for unknown ones.
     pub root: VdevConfig,
     /// Its devices, by path.
     pub devices: Vec<Arc<Found>>,
-    /// Devices that claim to be a leaf for which another one is better.
+    /// Devices that claim the guid of a leaf for which a better device was found.
     pub duplicates: Vec<Arc<Found>>,
-    /// Idle spares and caches of any pool that were found beside it.
+    /// Idle spares and cache devices of any pool that were found by the same scan.
     pub others: Vec<Arc<Found>>,
 }
 
 impl Candidate {
-    /// Merges devices of one pool.
+    /// Merges the devices of one pool.
     pub(super) fn merge(devices: Vec<Arc<Found>>, others: Vec<Arc<Found>>) -> Option<Self> {
         let (devices, duplicates) = without_duplicates(devices);
         let newest = devices.iter().max_by_key(|found| found.config.txg)?;
@@ -43,7 +43,7 @@ impl Candidate {
             }
         }
         let mut tops: Vec<_> = tops.into_values().collect();
-        // Older configs first, so that newer ones take their slots.
+        // Older configs first, so that newer ones replace them.
         tops.sort_by_key(|(txg, member)| (*txg, member.top_guid));
         let root = root_of(&facts, tops.iter().map(|(_, member)| &member.vdev_tree));
         let mut candidate = Self { facts, root, devices, duplicates, others };
@@ -63,23 +63,24 @@ impl Candidate {
         &self.facts.name
     }
 
-    /// Whether it was destroyed.
+    /// Whether the pool was destroyed.
     pub fn is_destroyed(&self) -> bool {
         self.facts.state == PoolState::Destroyed
     }
 
-    /// The host that used it last.
+    /// Returns the host that used it last.
     pub fn last_use(&self) -> LastUse {
         let is_released = matches!(self.facts.state, PoolState::Exported | PoolState::Destroyed);
         LastUse { hostid: self.facts.hostid, is_released }
     }
 
-    /// Every valid uberblock of any of its devices.
+    /// Returns every valid uberblock of its devices.
     pub fn uberblocks(&self) -> Vec<Uberblock> {
         self.devices.iter().flat_map(|found| found.uberblocks.iter().copied()).collect()
     }
 
-    /// The device that is the leaf `guid`, or was when it was a top-level vdev of that guid.
+    /// Returns the device of the leaf `guid`, or of the top-level vdev with this guid that became a
+    /// leaf.
     pub fn found(&self, guid: u64) -> Option<&Arc<Found>> {
         if guid == 0 {
             return None;
@@ -88,7 +89,7 @@ impl Candidate {
         as_leaf.or_else(|| {
             let is_top = |found: &&Arc<Found>| {
                 found.config.member.as_ref().is_some_and(|member| {
-                    // Only a leaf can stand for its top-level vdev.
+                    // Only a leaf can take the place of its top-level vdev.
                     member.top_guid == guid && member.vdev_tree.children.is_empty()
                 })
             };
@@ -96,17 +97,17 @@ impl Candidate {
         })
     }
 
-    /// The device for a leaf of a config.
+    /// Returns the device of a leaf of a config.
     pub fn device(&self, leaf: &VdevConfig) -> Option<Arc<dyn Device>> {
         self.found(leaf.guid).map(|found| Arc::clone(&found.device))
     }
 
-    /// The idle spare or cache with that guid, or a spare in use.
+    /// Returns the idle spare or cache device with this guid, or a spare in use.
     pub fn other(&self, guid: u64) -> Option<&Arc<Found>> {
         self.others.iter().chain(&self.devices).find(|found| found.guid() == guid)
     }
 
-    /// Puts the paths at which devices were found in place of those that a config has.
+    /// Replaces the paths in a config by those at which the devices were found.
     pub(crate) fn set_paths(&self, config: &mut VdevConfig) {
         if config.kind.is_leaf()
             && let Some(found) = self.found(config.guid)
@@ -120,7 +121,7 @@ impl Candidate {
     }
 }
 
-/// Of devices with the same guid, keeps the best.
+/// Keeps the best of the devices with the same guid; also returns the others.
 fn without_duplicates(mut devices: Vec<Arc<Found>>) -> (Vec<Arc<Found>>, Vec<Arc<Found>>) {
     devices.sort_by(|a, b| b.rank().cmp(&a.rank()).then_with(|| a.path.cmp(&b.path)));
     let (mut best, mut rest): (Vec<Arc<Found>>, _) = (Vec::new(), Vec::new());
@@ -132,7 +133,7 @@ fn without_duplicates(mut devices: Vec<Arc<Found>>) -> (Vec<Arc<Found>>, Vec<Arc
     (best, rest)
 }
 
-/// A root with each top-level config in its slot.
+/// Builds a root vdev of the top-level configs.
 fn root_of<'a>(facts: &PoolFacts, tops: impl Iterator<Item = &'a VdevConfig>) -> VdevConfig {
     let mut slots: Vec<Option<VdevConfig>> = Vec::new();
     let limit = facts.vdev_children.unwrap_or(SLOTS_MAX).min(SLOTS_MAX);

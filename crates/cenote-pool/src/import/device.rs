@@ -1,4 +1,4 @@
-//! A device that carries a label.
+//! A device with a ZFS label.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,25 +12,25 @@ use cenote_vdev::labels::{self, Label};
 /// A device with at least one usable label.
 #[derive(Debug)]
 pub struct Found {
-    /// Where it was found.
+    /// Its path.
     pub path: String,
     /// The device, open for reading.
     pub device: Arc<dyn Device>,
-    /// The config of the highest txg among its labels.
+    /// Of its label configs the one with the highest txg.
     pub config: LabelConfig,
-    /// All configs whose labels are good, each txg once.
+    /// The configs of its valid labels, one for each txg.
     pub configs: Vec<LabelConfig>,
-    /// Labels that are good.
+    /// Number of valid labels.
     pub good_labels: usize,
-    /// Every valid uberblock in any of its labels.
+    /// Every valid uberblock of its labels.
     pub uberblocks: Vec<Uberblock>,
-    /// Other guids that its labels have for the pool: it was given another one, and a crash came
-    /// before all labels told so.
+    /// Other pool guids in its labels: a crash interrupted `zpool reguid` before it updated all
+    /// labels.
     pub(super) other_guids: Vec<u64>,
 }
 
 impl Found {
-    /// Reads the labels of a device; none if it carries none that can be used.
+    /// Reads the labels of a device; `None` if it has no usable label.
     pub async fn read(device: Arc<dyn Device>) -> Option<Self> {
         let labels = labels::read(&*device).await.labels;
         let owner = owner(&labels)?;
@@ -50,24 +50,23 @@ impl Found {
         Some(Self { path, device, config, configs, good_labels, uberblocks, other_guids })
     }
 
-    /// Guid of the leaf that it is.
+    /// Returns the guid of its leaf.
     pub fn guid(&self) -> u64 {
         self.config.guid
     }
 
-    /// The pool that it belongs to; none for idle spares and caches.
+    /// Returns the pool's guid, `None` for idle spares and cache devices.
     pub fn pool_guid(&self) -> Option<u64> {
         self.config.member.as_ref().map(|member| member.facts.pool_guid)
     }
 
-    /// Order of trust among devices that claim to be the same leaf.
+    /// Sort key among devices that claim to be the same leaf; the highest is trusted.
     pub(super) fn rank(&self) -> (u64, usize) {
         (self.config.txg, self.good_labels)
     }
 }
 
-/// Guids by which other labels call the pool that `config` tells of: the same leaf of a pool of the
-/// same name.
+/// Returns other pool guids in the labels with the pool name and leaf of `config`.
 fn other_guids(labels: &[Label], config: &LabelConfig) -> Vec<u64> {
     let Some(own) = &config.member else { return Vec::new() };
     let is_same = |label: &&LabelConfig| is_in_use(label) && label.guid == config.guid;
@@ -78,18 +77,19 @@ fn other_guids(labels: &[Label], config: &LabelConfig) -> Vec<u64> {
     others.map(|facts| facts.pool_guid).collect()
 }
 
-/// A label of txg 0 is that of a device that left, or never became a member.
+/// Whether the device is in use: a label of txg 0 is that of a removed device or of one that was
+/// never added.
 fn is_in_use(config: &LabelConfig) -> bool {
     config.member.is_none() || config.txg != 0
 }
 
-/// Pool and leaf that a label names; spares and cache devices have no pool.
+/// Returns the pool and leaf of a label; spares and cache devices have no pool.
 fn owner_of(config: &LabelConfig) -> (Option<u64>, u64) {
     (config.member.as_ref().map(|member| member.facts.pool_guid), config.guid)
 }
 
-/// Whose device it is: his who has most of its labels, then the highest txg. So one label of
-/// another pool, left from earlier or written by mistake, does not take the device away.
+/// Returns the owner of a device: the one with most of its labels, then with the highest txg. So a
+/// single stale or misplaced label of another pool does not take the device away.
 fn owner(labels: &[Label]) -> Option<(Option<u64>, u64)> {
     let mut votes: BTreeMap<_, (usize, u64)> = BTreeMap::new();
     let in_use = labels.iter().filter_map(Label::valid_config).filter(|config| is_in_use(config));
@@ -100,17 +100,17 @@ fn owner(labels: &[Label]) -> Option<(Option<u64>, u64)> {
     votes.into_iter().max_by_key(|(_, vote)| *vote).map(|(owner, _)| owner)
 }
 
-/// A hot spare or a cache device of a pool.
+/// A hot spare or cache device of a pool.
 #[derive(Debug, Clone)]
 pub struct AuxDevice {
     /// Its config in the MOS, with the path at which it was found.
     pub config: VdevConfig,
-    /// Where the MOS says it is.
+    /// Its path in the MOS.
     pub recorded_path: Option<String>,
-    /// Bytes of its device, if it was found.
+    /// Size of its device, if found.
     pub device_size: Option<u64>,
     /// Healthy if a device with its guid was found.
     pub state: VdevState,
-    /// Whether a device with its guid is at the recorded path too.
+    /// Whether a device with its guid is at the recorded path.
     pub is_at_recorded_path: bool,
 }

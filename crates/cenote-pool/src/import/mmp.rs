@@ -1,46 +1,46 @@
-//! Is the pool in use on another host? The rules of `multihost` (spec 01 §16.3, §17).
+//! Multihost protection: whether another host has the pool imported (spec 01 §16.3, §17).
 //!
-//! Two signs. The hostid in the config says who used the pool last, and if it was not exported,
-//! only force takes it. A heartbeat in the uberblocks says who uses it now: then the importer must
-//! watch for a while, and any change of the best uberblock means that somebody is writing, which
-//! no force overrides.
+//! The hostid in the config is that of the last host; a pool that this host did not export is
+//! opened only by force. A heartbeat in the uberblocks shows that a host has the pool imported now:
+//! the importer watches for a while, and any change of the best uberblock means that the pool is in
+//! use, which force does not override.
 
 use std::time::Duration;
 
 use cenote_ondisk::uberblock::Mmp;
 use cenote_rt::tunables;
 
-/// Shortest time to watch.
+/// Minimum time to watch.
 const WATCH_MIN: Duration = Duration::from_secs(1);
 
-/// What is known about the host we run on.
+/// Identity of this host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Host {
-    /// Its hostid, 0 if it has none.
+    /// Its hostid, 0 if unset.
     pub hostid: u64,
     /// Its name.
     pub hostname: String,
 }
 
-/// What the pool says of the host that used it last.
+/// The last use of a pool, from its config.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LastUse {
-    /// Hostid in the config, 0 if it has none.
+    /// Hostid in the config, 0 if unset.
     pub hostid: u64,
-    /// Whether it was exported or destroyed since.
+    /// Whether the pool was exported or destroyed since.
     pub is_released: bool,
 }
 
 impl LastUse {
-    /// Whether another host used it last and did not export it.
+    /// Whether another host used the pool last and did not export it.
     #[must_use]
     pub fn is_foreign(self, host: &Host) -> bool {
         !self.is_released && self.hostid != host.hostid
     }
 }
 
-/// How long to watch the uberblocks before the pool may be opened for writing; none if there is
-/// no heartbeat to watch for.
+/// Returns how long to watch the uberblocks before the pool may be opened for writing, `None` if
+/// there is no heartbeat to watch.
 #[must_use]
 pub fn watch_time(mmp: Option<&Mmp>, last: LastUse, host: &Host) -> Option<Duration> {
     let mmp = mmp.filter(|mmp| mmp.delay_ns != 0)?;
@@ -62,8 +62,8 @@ pub fn watch_time(mmp: Option<&Mmp>, last: LastUse, host: &Host) -> Option<Durat
 }
 
 impl Host {
-    /// The host we run on: `/etc/hostid`, unless `ZFS_HOSTID` is set, and the kernel's node name,
-    /// as OpenZFS reads them.
+    /// Returns this host, as OpenZFS reads it: `ZFS_HOSTID` or `/etc/hostid`, and the kernel's node
+    /// name.
     #[must_use]
     pub fn current() -> Self {
         let of_file = || {
@@ -77,7 +77,7 @@ impl Host {
     }
 }
 
-/// A hostid in decimal, or in hex behind `0x`.
+/// Parses a hostid: decimal, or hexadecimal after `0x`.
 fn parse_hostid(text: &str) -> Option<u64> {
     match text.strip_prefix("0x") {
         Some(hex) => u64::from_str_radix(hex, 16).ok(),
@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn watching_times() {
+    fn multihost_import_watch_time() {
         let host = Host { hostid: 7, hostname: String::new() };
         let other = LastUse { hostid: 8, is_released: false };
         let own = LastUse { hostid: 7, is_released: true };
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn hostids() {
+    fn hostids_are_parsed() {
         assert_eq!(
             (parse_hostid("0xff"), parse_hostid("12"), parse_hostid("x")),
             (Some(255), Some(12), None)
@@ -121,7 +121,7 @@ mod tests {
     }
 
     #[test]
-    fn last_use() {
+    fn last_use_by_another_host_is_foreign() {
         let host = Host { hostid: 7, hostname: String::new() };
         let use_by = |hostid, is_released| LastUse { hostid, is_released };
         assert!(use_by(8, false).is_foreign(&host));

@@ -1,4 +1,4 @@
-//! Reading the labels of all devices in some directories.
+//! Reads the labels of all devices in some directories.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -12,36 +12,36 @@ use futures_util::StreamExt;
 use super::candidate::Candidate;
 use super::device::Found;
 
-/// Where to look for pools.
+/// Where to search for pools.
 #[derive(Debug, Clone, Default)]
 pub struct ScanOptions {
-    /// Directories, of which every file and block device is looked at, and single devices.
+    /// Devices, and directories of which every file and block device is read.
     pub paths: Vec<PathBuf>,
 }
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, Default)]
 pub struct Scan {
-    /// Pools, in the order in which listings have them.
+    /// Pools, in the order of listings.
     pub candidates: Vec<Candidate>,
-    /// Paths that were asked for and cannot be looked at.
+    /// Requested paths that could not be read.
     pub failures: Vec<(PathBuf, Error)>,
 }
 
-/// Why a pool was not found by name or guid.
+/// Reasons why no pool was found by name or guid.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum FindError {
-    /// There is none.
+    /// There is no such pool.
     #[error("no such pool available")]
     NotFound,
-    /// There are several.
+    /// There are several pools with this name.
     #[error("more than one matching pool")]
     Ambiguous(Vec<u64>),
 }
 
 impl Scan {
-    /// The pool with that name, or with that guid in decimal. A destroyed pool is found only if
-    /// there is no other, since its name is free again.
+    /// Returns the pool with this name, or this guid in decimal. A destroyed pool is found only if
+    /// there is no other, because its name is free again.
     pub fn find(&self, name: &str) -> Result<&Candidate, FindError> {
         let matching = |candidate: &&Candidate| {
             candidate.name() == name || name.parse() == Ok(candidate.guid())
@@ -58,8 +58,8 @@ impl Scan {
     }
 }
 
-/// Reads labels and groups what was found into pools. What cannot be read is skipped, unless it
-/// was asked for by its own path.
+/// Reads labels and groups the devices into pools. Unreadable devices are skipped, unless they were
+/// requested by path.
 pub async fn scan(options: &ScanOptions) -> Result<Scan> {
     let (mut devices, mut failures) = (Vec::new(), Vec::new());
     for path in &options.paths {
@@ -78,12 +78,12 @@ pub async fn scan(options: &ScanOptions) -> Result<Scan> {
         .map(Arc::new)
         .collect()
         .await;
-    // A file that two directories lead to is one device.
+    // A file found in two directories is one device.
     found.dedup_by(|a, b| a.path == b.path);
     Ok(Scan { candidates: group(found), failures })
 }
 
-/// The same for devices that are open already.
+/// Groups opened devices into pools, like [`scan`].
 pub async fn scan_devices(devices: Vec<Arc<dyn Device>>) -> Scan {
     let mut found = Vec::new();
     for device in devices {
@@ -92,7 +92,7 @@ pub async fn scan_devices(devices: Vec<Arc<dyn Device>>) -> Scan {
     Scan { candidates: group(found), failures: Vec::new() }
 }
 
-/// The devices behind a path: itself, or what is in the directory.
+/// Returns the devices of a path: itself, or the contents of a directory.
 async fn list(path: &Path) -> Result<Vec<PathBuf>> {
     let path = path.to_owned();
     cenote_rt::blocking(move || {
@@ -113,7 +113,7 @@ async fn list(path: &Path) -> Result<Vec<PathBuf>> {
     .await?
 }
 
-/// The device at `path`, if it carries a label that can be used.
+/// Reads the device at `path`; `None` if it has no usable label.
 async fn read(path: PathBuf) -> Option<Found> {
     let opened = cenote_rt::blocking(move || {
         use std::os::unix::fs::FileTypeExt;
@@ -128,9 +128,9 @@ async fn read(path: PathBuf) -> Option<Found> {
     Found::read(device).await
 }
 
-/// A pool that is given another guid has both for a moment, on different devices and on one: after
-/// a crash then it is still one pool. It goes by what the newest label says.
-fn join_renumbered(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>) {
+/// Joins the devices of a pool whose guid was being changed when the host crashed: its labels have
+/// two guids, on one device or on several. The newest label decides.
+fn join_reguided(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>) {
     let found = pools.values().flatten();
     let pairs: Vec<(u64, u64)> = found
         .flat_map(|found| {
@@ -150,8 +150,8 @@ fn join_renumbered(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>) {
     }
 }
 
-/// Groups devices into pools. Listings have the pool whose first device comes last first, as
-/// OpenZFS's do.
+/// Groups devices into pools. As in OpenZFS's listings, the pool whose first device comes last is
+/// first.
 fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
     let mut order: Vec<u64> = Vec::new();
     let mut pools: BTreeMap<u64, Vec<Arc<Found>>> = BTreeMap::new();
@@ -167,7 +167,7 @@ fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
             }
         }
     }
-    join_renumbered(&mut pools);
+    join_reguided(&mut pools);
     order.retain(|pool| pools.contains_key(pool));
     let merge = |pool: &u64| Candidate::merge(pools.remove(pool)?, others.clone());
     order.iter().filter_map(merge).collect()

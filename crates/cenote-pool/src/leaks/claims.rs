@@ -1,4 +1,4 @@
-//! Claiming: everything that holds space, told to [`Claims`] address by address.
+//! Claims every allocated address of the pool in [`Claims`].
 
 use std::sync::Arc;
 
@@ -13,32 +13,32 @@ use cenote_rt::{BoxFuture, FixedMap, Result};
 use cenote_vdev::IndirectMap;
 
 use super::segments::{Claims, Segment};
-use super::shared::{Leftover, Meeting, Shared};
-use super::{Census, Origin, Sighting};
+use super::shared::{Leftover, Refcounts};
+use super::{Census, Origin, Reference};
 use crate::accounting::top_zap;
 use crate::pool::indirect;
 use crate::traverse::{self, Damage, Flow, Mark, Options, Order, Visitor};
 use crate::{Pool, mos};
 
-/// Bytes of a gang header that count for its space (spec 05 §5.6).
+/// Size of a gang header that counts as allocated (spec 05 §5.6).
 const GANG_HEADER: u64 = 512;
-/// Gang blocks within gang blocks that are followed.
+/// Maximum depth of nested gang blocks.
 const GANG_DEPTH_MAX: u32 = 16;
-/// Removed vdevs on removed vdevs that are followed.
+/// Maximum number of removed vdevs between an address and its data.
 const REMAP_DEPTH_MAX: u32 = 64;
 
-/// What one pass found beside the segments.
+/// Results of one pass other than the segments.
 #[derive(Debug, Default)]
 pub(super) struct Pass {
-    /// Bytes of all addresses met.
+    /// Bytes of all addresses.
     pub(super) bytes: u64,
-    /// The part of it that belongs to repeated references.
+    /// Bytes of repeated references, part of `bytes`.
     pub(super) shared_bytes: u64,
     /// Bytes that only the checkpoint holds.
     pub(super) checkpoint_bytes: u64,
-    /// Bytes of dedup entries that nothing refers to.
+    /// Bytes of dedup entries without references.
     pub(super) unreferenced_bytes: u64,
-    /// Addresses of fewer bytes than their vdevs need for such a block.
+    /// Addresses whose size is less than their vdevs need for the block.
     pub(super) short: Vec<Segment>,
     pub(super) leftovers: Vec<Leftover>,
     pub(super) damage: Vec<String>,
@@ -50,8 +50,8 @@ pub(super) struct Claimer<'a, C> {
     claims: Claims,
     census: &'a mut C,
     counts: bool,
-    shared: Shared,
-    /// The vdev that is being removed, with where its blocks are being copied to.
+    shared: Refcounts,
+    /// The vdev that is being removed, and the mapping of its copied blocks.
     removing: Option<(u64, IndirectMap)>,
     pass: Pass,
     origin: Origin,
@@ -65,9 +65,9 @@ impl<'a, C: Census> Claimer<'a, C> {
         counts: bool,
     ) -> Result<Self> {
         let mut pass = Pass::default();
-        let shared = Shared::load(pool).await.unwrap_or_else(|error| {
+        let shared = Refcounts::load(pool).await.unwrap_or_else(|error| {
             pass.damage.push(format!("tables of shared blocks: {error}"));
-            Shared::default()
+            Refcounts::default()
         });
         let removing = indirect::of_removing(pool.mos(), &pool.config().vdev_tree).await;
         let removing = removing.unwrap_or_else(|error| {
@@ -82,7 +82,7 @@ impl<'a, C: Census> Claimer<'a, C> {
         (self.claims, self.pass)
     }
 
-    /// Claims everything there is. Damage is noted, and what is beside it claimed.
+    /// Claims everything. Damage is noted, and the rest is claimed.
     pub(super) async fn claim_all(&mut self) -> Result<()> {
         let pool = Arc::clone(self.pool);
         self.origin = Origin::FreeQueue;
@@ -117,23 +117,23 @@ impl<'a, C: Census> Claimer<'a, C> {
             })
             .await?;
         for bp in batch {
-            self.meet(&bp, &Bookmark::default()).await;
+            self.count_reference(&bp, &Bookmark::default()).await;
         }
         Ok(())
     }
 
-    /// Object sets and clones whose blocks wait to be freed.
+    /// Claims object sets and clones whose blocks are yet to be freed.
     async fn claim_destroyed(&mut self) -> Result<()> {
         let pool = Arc::clone(self.pool);
         if let Some(object) = pool.directory_object(key::BPTREE_OBJ) {
             let tree = Bptree::open(pool.mos(), object).await?;
             for index in tree.phys().begin..tree.phys().end {
                 let entry = tree.entry(index).await?;
-                // Finished out of order: nothing of it is left.
+                // Already freed completely, out of order.
                 if entry.birth_txg == u64::MAX {
                     continue;
                 }
-                // Freeing goes parents last, and stopped there.
+                // Freeing visits parents last, and stopped here.
                 let start = resume_mark(&entry.resume, DNODES_PER_BLOCK);
                 let options = Options { min_txg: entry.birth_txg, order: Order::Up, start };
                 traverse::tree(&pool, &entry.bp, DESTROYED, options, self).await?;
@@ -142,13 +142,13 @@ impl<'a, C: Census> Claimer<'a, C> {
         let Some(object) = pool.directory_object(key::DELETED_CLONES) else { return Ok(()) };
         for (_, value) in mos::entries(pool.mos(), object).await? {
             let Some(object) = value.first() else { continue };
-            // A block with several references is there as often as it has them.
+            // A cloned or deduplicated block is listed once for each reference.
             let mut left = Vec::new();
             let mut freed: FixedMap<Option<Dva>, u64> = FixedMap::default();
             Deadlist::open(pool.mos(), object)
                 .await?
                 .for_each(|bp| {
-                    // Backwards, so that a FREE comes before its ALLOC.
+                    // In reverse, so that a FREE comes before its ALLOC.
                     let is_free = bp.words()[FILL_WORD] & 1 == 1;
                     let waiting = freed.entry(bp.dva(0)).or_default();
                     match (is_free, *waiting) {
@@ -160,13 +160,13 @@ impl<'a, C: Census> Claimer<'a, C> {
                 })
                 .await?;
             for bp in left {
-                self.meet(&bp, &Bookmark::default()).await;
+                self.count_reference(&bp, &Bookmark::default()).await;
             }
         }
         Ok(())
     }
 
-    /// Blocks that a dedup log is to free when it is flushed.
+    /// Claims blocks that a dedup log frees when it is flushed.
     async fn claim_unreferenced(&mut self) {
         for bp in self.shared.unreferenced().to_vec() {
             self.pass.unreferenced_bytes += bp.asize_total();
@@ -176,7 +176,7 @@ impl<'a, C: Census> Claimer<'a, C> {
         }
     }
 
-    /// Space that is freed in the pool and held by the checkpoint.
+    /// Claims space that is freed in the pool but held by the checkpoint.
     async fn claim_checkpoint(&mut self) -> Result<()> {
         let pool = Arc::clone(self.pool);
         for vdev in &pool.config().vdev_tree.children {
@@ -203,30 +203,29 @@ impl<'a, C: Census> Claimer<'a, C> {
         Ok(())
     }
 
-    /// Takes note of a block: counts it, and claims its space when it is met first.
-    async fn meet(&mut self, bp: &BlockPtr, place: &Bookmark) {
+    /// Counts a reference to a block, and claims its space on the first one.
+    async fn count_reference(&mut self, bp: &BlockPtr, place: &Bookmark) {
         if bp.is_hole() || bp.is_redacted() {
             return;
         }
         let bp = &self.shared.whole(bp);
-        let sighting = match self.shared.meet(bp) {
-            _ if bp.is_embedded() => Sighting::First,
-            Meeting::First => Sighting::First,
-            Meeting::Again(table) => Sighting::Again(table),
+        let reference = match self.shared.count_reference(bp) {
+            _ if bp.is_embedded() => Reference::First,
+            reference => reference,
         };
         if self.counts {
-            self.census.count(bp, place, self.origin, sighting);
+            self.census.count(bp, place, self.origin, reference);
         }
         let bytes = bp.asize_total();
         self.pass.bytes += bytes;
-        match sighting {
-            Sighting::First if !bp.is_embedded() => {
+        match reference {
+            Reference::First if !bp.is_embedded() => {
                 if let Err(error) = self.claim(bp, 0).await {
                     self.pass.damage.push(format!("gang block {place:?}: {error}"));
                 }
             }
-            Sighting::First => {}
-            Sighting::Again(_) => self.pass.shared_bytes += bytes,
+            Reference::First => {}
+            Reference::Again(_) => self.pass.shared_bytes += bytes,
         }
     }
 
@@ -252,24 +251,24 @@ impl<'a, C: Census> Claimer<'a, C> {
         })
     }
 
-    /// Notes an address that does not hold its block with its parity and pads.
+    /// Reports an address whose size does not fit its block with parity and padding.
     fn check_size(&mut self, bp: &BlockPtr, dva: Dva) {
         let (vdev, start) = (u64::from(dva.vdev), dva.offset);
         let needed = self.pool.tree().asize_for(vdev, bp.psize(), bp.physical_birth());
-        // Who is on a removed vdev has the size that he had before.
+        // Blocks of a removed vdev keep their allocated sizes.
         let is_moved = self.pool.tree().indirect(vdev).is_some();
         if self.counts && !is_moved && needed.is_some_and(|needed| dva.asize < needed) {
             self.pass.short.push(Segment { vdev, start, end: start.saturating_add(dva.asize) });
         }
     }
 
-    /// Claims a range, on a removed vdev also where it has gone, and on one that is being removed
-    /// where it has been copied to.
+    /// Claims a range. On a removed vdev its new location is claimed, too; on a vdev that is being
+    /// removed, its copies.
     fn claim_range(&mut self, vdev: u64, offset: u64, size: u64, depth: u32) {
         self.claims.claim(vdev, offset, size);
         let pieces = match (self.pool.tree().indirect(vdev), &self.removing) {
             (Some(map), _) => map.pieces(offset, size),
-            // The copying goes upwards, and may stand in the middle of a block.
+            // Copying proceeds upwards and may have stopped in the middle of a block.
             (None, Some((removing, map))) if *removing == vdev => {
                 let copied = map.entries().last().map_or(0, MappingEntry::end);
                 let size = copied.clamp(offset, offset.saturating_add(size)) - offset;
@@ -285,12 +284,13 @@ impl<'a, C: Census> Claimer<'a, C> {
     }
 }
 
-/// Number that stands for a destroyed object set.
+/// Object set number in the bookmarks of destroyed object sets.
 const DESTROYED: u64 = u64::MAX;
-/// Objects that a block of dnodes has room for.
+/// Objects in a block of dnodes.
 const DNODES_PER_BLOCK: u64 = 32;
 
-/// Where a walk goes on that stopped before the block in `resume`, everything below it done.
+/// Returns where to continue a walk that stopped before the block in `resume`, with everything
+/// below it done.
 fn resume_mark(resume: &Bookmark, slots: u64) -> Option<Mark> {
     let &Bookmark { objset, object, level, blkid } = resume;
     if (objset, object, level, blkid) == (0, 0, 0, 0) {
@@ -298,21 +298,21 @@ fn resume_mark(resume: &Bookmark, slots: u64) -> Option<Mark> {
     }
     let mark = |object, blkid| Some(Mark { objset: DESTROYED, object, blkid });
     match (object, level) {
-        // The last position in the block of dnodes: it is met, and none of its objects.
+        // The last position in the block of dnodes: the block is visited, but none of its objects.
         (0, 0) => mark(blkid.saturating_add(1).saturating_mul(slots) - 1, u64::MAX),
         (_, 0) => mark(object, blkid),
-        // Only damage stops a walk elsewhere: what is below is left out, and so leaks.
+        // Only damage stops a walk elsewhere: the objects below are skipped and counted as leaked.
         (0, _) => mark(u64::MAX, u64::MAX),
         _ => mark(object, u64::MAX),
     }
 }
 
-/// Word of a pointer in a livelist whose lowest bit says that the block was freed.
+/// Index of the word of a livelist entry whose lowest bit marks a FREE.
 const FILL_WORD: usize = 11;
 
 impl<C: Census> Visitor for Claimer<'_, C> {
     async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
-        self.meet(bp, place).await;
+        self.count_reference(bp, place).await;
         Ok(Flow::Continue)
     }
 

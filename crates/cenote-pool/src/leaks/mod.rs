@@ -1,19 +1,19 @@
-//! The leak check: what is reachable against what the space maps have as allocated.
+//! The leak check: compares reachable blocks with the allocations in the space maps.
 //!
 //!     reachable:  traversal + free queues + checkpointed frees + blocks that a dedup log frees
 //!     allocated:  space maps + logs that were not taken over yet
 //!
-//! Allocated and not claimed: leaked. Claimed and not allocated: a block in free space. Claimed
-//! twice: two blocks in one place, unless a dedup or clone table counts the references, of which
-//! none may be left over (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28). An address must
-//! have room for its block, with the parity and the pads of its vdev (spec 06 §4.2).
+//! Allocated but not claimed: leaked. Claimed but not allocated: a block in free space. Claimed
+//! twice: two blocks in one place, unless a dedup or clone table counts the references, all of
+//! which must be found (spec 05 §5.7, §10, §11; spec 04 §12; spec 08 §26, §28). The size of an
+//! address must fit its block with the parity and padding of its vdev (spec 06 §4.2).
 //!
-//! Addresses on a removed vdev claim the space that they were moved to, and, on the removed vdev
-//! itself, what the mapping still has to serve. While a vdev is being removed, what was copied is
-//! allocated in both places. A gang block claims its headers and its members.
+//! Addresses on a removed vdev claim their new location and, on the removed vdev itself, the part
+//! of the mapping that is in use. While a vdev is being removed, copied blocks are allocated in
+//! both places. A gang block claims its headers and its members.
 //!
-//! Memory is bounded by [`tunables::SCAN_MEMORY_BYTES`] for segments; what does not fit costs
-//! another pass over the pool ([`segments`]). The tables of shared blocks are held whole.
+//! Memory for segments is bounded by [`tunables::SCAN_MEMORY_BYTES`]; if they do not fit, the pool
+//! is walked several times ([`segments`]). The tables of shared blocks are loaded completely.
 
 mod claims;
 mod report;
@@ -36,45 +36,45 @@ use segments::Claims;
 pub use segments::Segment;
 pub use shared::{Leftover, Table};
 
-/// Problems of one kind that are listed; more are counted only.
+/// Maximum number of listed problems of one kind; the others are only counted.
 pub const LISTED_MAX: usize = 10_000;
 
-/// Where a counted block comes from.
+/// Source of a counted block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Origin {
-    /// A tree.
+    /// A dataset or the MOS.
     Tree,
     /// A queue of blocks to be freed.
     FreeQueue,
 }
 
-/// One more look at a block whose space is claimed.
+/// Kind of a reference to a block whose space is claimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Sighting {
-    /// The block claims its space.
+pub enum Reference {
+    /// The first reference, which claims the space.
     First,
-    /// Its space is claimed already, and the table counts one reference more.
+    /// Another reference, counted by this table.
     Again(Table),
 }
 
-/// Who is shown each block once, while the check goes on.
+/// Receives every block during the check.
 pub trait Census: Send {
-    /// Shows a block.
-    fn count(&mut self, bp: &BlockPtr, place: &Bookmark, origin: Origin, sighting: Sighting);
+    /// Receives a reference to a block.
+    fn count(&mut self, bp: &BlockPtr, place: &Bookmark, origin: Origin, reference: Reference);
 }
 
-/// Counts nothing.
+/// Ignores all blocks.
 impl Census for () {
-    fn count(&mut self, _: &BlockPtr, _: &Bookmark, _: Origin, _: Sighting) {}
+    fn count(&mut self, _: &BlockPtr, _: &Bookmark, _: Origin, _: Reference) {}
 }
 
-/// Checks a pool.
+/// Checks a pool for leaks.
 pub async fn check(pool: &Arc<Pool>) -> Result<LeakReport> {
-    check_with(pool, &mut ()).await
+    check_counting(pool, &mut ()).await
 }
 
-/// The same, with every block shown to `census`.
-pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<LeakReport> {
+/// Checks a pool for leaks and passes every block to `census`.
+pub async fn check_counting(pool: &Arc<Pool>, census: &mut impl Census) -> Result<LeakReport> {
     let space = pool.space().await?;
     let mut report = LeakReport::default();
     let limit = tunables::SCAN_MEMORY_BYTES.get_usize() / 3 / size_of::<Segment>();
@@ -109,7 +109,7 @@ pub async fn check_with(pool: &Arc<Pool>, census: &mut impl Census) -> Result<Le
     }
 }
 
-/// Compares what was claimed in a window with the maps.
+/// Compares the claims of a window with the space maps.
 async fn compare(
     pool: &Arc<Pool>,
     vdevs: &[VdevFigures],
@@ -154,7 +154,7 @@ async fn compare(
     }
 }
 
-/// What is in one set and not in the other.
+/// Returns the ranges of `one` that are not in `other`.
 fn without(one: &RangeSet, other: &RangeSet) -> RangeSet {
     let mut rest = one.clone();
     for range in other.iter() {

@@ -1,4 +1,4 @@
-//! What the leak check found.
+//! Findings of the leak check.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use crate::accounting::{VdevFigures, top_zap, vdev};
 use crate::spacemaps::Fault;
 use crate::{Pool, mos};
 
-/// A list of segments, cut off, with exact sums.
+/// A list of segments of limited length, with exact totals.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Segments {
-    /// The first ones.
+    /// The first segments.
     pub listed: Vec<Segment>,
-    /// Bytes of all.
+    /// Total bytes.
     pub bytes: u64,
-    /// Number of all.
+    /// Total number.
     pub count: u64,
 }
 
@@ -35,59 +35,59 @@ impl Segments {
     }
 }
 
-/// A removed vdev whose obsolete bytes do not add up.
+/// A removed vdev whose obsolete bytes are inconsistent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ObsoleteMismatch {
     /// The vdev.
     pub vdev: u64,
-    /// Mapped bytes that nothing refers to.
+    /// Mapped bytes without references.
     pub found: u64,
-    /// Obsolete bytes as recorded.
+    /// Recorded obsolete bytes.
     pub recorded: u64,
 }
 
-/// The findings.
+/// Findings of the leak check.
 #[derive(Debug, Clone, Default)]
 pub struct LeakReport {
-    /// Bytes of all addresses met, repeated references included.
+    /// Bytes of all addresses, including repeated references.
     pub claimed: u64,
-    /// The part that repeated references claim.
+    /// Bytes of repeated references.
     pub shared: u64,
     /// Bytes that only the checkpoint holds.
     pub checkpoint: u64,
     /// Bytes of dedup entries without references, whose blocks are freed when the log is flushed.
     pub unreferenced: u64,
-    /// Allocated bytes as the headers of space maps and the logs have it.
+    /// Allocated bytes, from the headers of the space maps and the logs.
     pub allocated: u64,
-    /// Allocated, and claimed by nothing.
+    /// Allocated but not claimed.
     pub leaked: Segments,
-    /// Claimed, and not allocated.
+    /// Claimed but not allocated.
     pub unallocated: Segments,
     /// Claimed by two blocks.
     pub doubles: Segments,
-    /// Blocks whose addresses are shorter than their vdevs need.
+    /// Blocks whose allocated sizes are less than their vdevs need.
     pub short: Segments,
-    /// References that tables count and nothing has.
+    /// References counted in tables that were not found.
     pub leftovers: Vec<Leftover>,
-    /// Space maps that contradict themselves.
+    /// Inconsistent entries of space maps.
     pub faults: Vec<Fault>,
-    /// Removed vdevs whose counts are wrong.
+    /// Removed vdevs whose obsolete counts are wrong.
     pub obsolete: Vec<ObsoleteMismatch>,
-    /// What could not be read: space below it counts as leaked.
+    /// Unreadable blocks: space below them counts as leaked.
     pub damage: Vec<String>,
     /// Referenced bytes of removed vdevs.
     referenced: Vec<(u64, u64)>,
 }
 
 impl LeakReport {
-    /// Bytes met, each once.
+    /// Returns the bytes of all addresses, without repeated references.
     #[must_use]
     pub fn found(&self) -> u64 {
         let held = self.checkpoint.wrapping_add(self.unreferenced);
         self.claimed.wrapping_sub(self.shared).wrapping_add(held)
     }
 
-    /// Whether everything agrees.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.leaked.count == 0
@@ -100,7 +100,7 @@ impl LeakReport {
             && self.damage.is_empty()
     }
 
-    /// The findings as lines of text.
+    /// Returns the findings as lines of text.
     #[must_use]
     pub fn lines(&self) -> Vec<String> {
         let mut lines: Vec<String> =
@@ -164,12 +164,12 @@ impl LeakReport {
         }
     }
 
-    /// Takes note of what is still asked for on a removed vdev.
+    /// Notes the bytes of a removed vdev that are still referenced.
     pub(super) fn note_referenced(&mut self, vdev: u64, bytes: u64) {
         self.referenced.push((vdev, bytes));
     }
 
-    /// Sums of the maps, and the counts of removed vdevs.
+    /// Adds up the allocated bytes and checks the counts of removed vdevs.
     pub(super) async fn sum_up(&mut self, pool: &Arc<Pool>, vdevs: &[VdevFigures]) {
         self.allocated = vdevs.iter().fold(0, |sum, vdev| sum.wrapping_add(vdev.allocated));
         for config in &pool.config().vdev_tree.children {
@@ -183,8 +183,7 @@ impl LeakReport {
     }
 }
 
-/// Compares the bytes of a removed vdev that nothing refers to with its records, where those claim
-/// to be exact.
+/// Compares the unreferenced bytes of a removed vdev with its records, if those are precise.
 async fn check_obsolete(
     pool: &Arc<Pool>,
     config: &VdevConfig,

@@ -1,56 +1,56 @@
-//! Claimed space: segments of all vdevs, as many as fit, the others in a later pass.
+//! Claimed space: segments of all vdevs in a window of limited size; the rest is for a later pass.
 //!
-//! Neighbours are joined, so that memory goes with the number of gaps and not of blocks. When the
-//! segments do not fit all the same, the upper half of the address space is put off: the window
-//! ends where the middle segment begins, and the next pass starts there.
+//! Adjacent segments are joined, so that memory grows with the number of gaps, not of blocks. If
+//! the segments still do not fit, the window is cut at the middle segment, and the next pass starts
+//! there.
 
 use std::ops::Range;
 
 use crate::spacemaps::RangeSet;
 
-/// A byte of the pool: vdev and offset.
+/// An address in the pool: vdev and offset.
 pub(super) type Address = (u64, u64);
 
-/// Space on one vdev.
+/// A range on a vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Segment {
     /// Top-level vdev.
     pub vdev: u64,
     /// First byte.
     pub start: u64,
-    /// Byte behind the last.
+    /// End, exclusive.
     pub end: u64,
 }
 
-/// The window of one pass, and what was claimed in it.
+/// The claims of one pass in its window.
 #[derive(Debug)]
 pub(super) struct Claims {
     window: Range<Address>,
-    /// Sorted, disjoint, not touching.
+    /// Sorted, disjoint and not adjacent.
     held: Vec<Segment>,
     pending: Vec<Segment>,
     limit: usize,
-    /// What was claimed more than once.
+    /// Segments that were claimed more than once.
     pub(super) doubles: Vec<Segment>,
 }
 
-/// Segments that wait to be sorted in.
+/// Minimum number of unsorted segments.
 const PENDING_MIN: usize = 1 << 14;
 
 impl Claims {
-    /// An empty window from `start` on, for at most `limit` segments.
+    /// Creates an empty window that begins at `start`, for at most `limit` segments.
     pub(super) fn new(start: Address, limit: usize) -> Self {
         let window = start..(u64::MAX, u64::MAX);
         let limit = limit.max(PENDING_MIN);
         Self { window, held: Vec::new(), pending: Vec::new(), limit, doubles: Vec::new() }
     }
 
-    /// Where the window ends by now.
+    /// Returns the current end of the window.
     pub(super) fn end(&self) -> Address {
         self.window.end
     }
 
-    /// The part of a segment that lies in the window.
+    /// Returns the part of a segment inside the window.
     pub(super) fn clip(&self, segment: Segment) -> Option<Segment> {
         let Segment { vdev, mut start, mut end } = segment;
         if vdev < self.window.start.0 || vdev > self.window.end.0 {
@@ -75,13 +75,13 @@ impl Claims {
         }
     }
 
-    /// The segments, once all are claimed.
+    /// Sorts in all pending segments and returns the result.
     pub(super) fn finish(&mut self) -> &[Segment] {
         self.settle();
         &self.held
     }
 
-    /// What was claimed of a range, once all is settled.
+    /// Returns the claimed part of a range; call after [`Self::finish`].
     pub(super) fn within(&self, vdev: u64, range: Range<u64>) -> RangeSet {
         let key = (vdev, range.start);
         let first = self.held.partition_point(|segment| (segment.vdev, segment.end) <= key);
@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn neighbours_join_and_doubles_are_told() {
+    fn adjacent_segments_join_and_double_claims_are_reported() {
         let mut claims = Claims::new((0, 0), 100);
         for (start, size) in [(0, 10), (20, 10), (10, 10), (25, 10), (50, 1)] {
             claims.claim(3, start, size);
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn passes_cover_everything_once() {
+    fn passes_cover_every_segment_once() {
         let all: Vec<u64> = (0..100_000).map(|i| i * 1024).collect();
         let (mut start, mut found, mut passes) = ((0, 0), Vec::new(), 0);
         while start < (u64::MAX, u64::MAX) {

@@ -1,13 +1,13 @@
 //! Blocks with several references: dedup tables and clone tables (spec 08 §22, §24, §27).
 //!
-//! A block that a table knows is met as often as the table counts references. The first meeting
-//! claims its space, each other one takes a reference away; in the end none may be left, and no
-//! meeting may come after the last.
+//! A block in a table has as many references as the table counts. The first one claims its space;
+//! each other one decrements the count. At the end all counts must be zero, and no reference may be
+//! found after that.
 //!
-//! The value of a dedup entry is the one in the active log, else in the log that is being flushed,
-//! else in the store. An entry of the newest form has one set of addresses, which grows when more
-//! copies are asked for: pointers from before lack the later ones, and stand for all of them. An
-//! entry without references stays in the log, and its blocks are allocated, until it is flushed.
+//! The value of a dedup entry is that of the active log, else of the log that is being flushed,
+//! else of the store. An entry of the newest layout has one set of addresses, which grows with
+//! `copies`: older pointers have fewer addresses but reference all of them. An entry without
+//! references stays in the log, with its blocks allocated, until it is flushed.
 
 use std::sync::Arc;
 
@@ -22,12 +22,13 @@ use cenote_ondisk::ddt::{
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Error, FixedMap, FixedSet, Result};
 
+use super::Reference;
 use crate::{Pool, mos};
 
 const DDT_PREFIX: &str = "DDT-";
 const LOG_PREFIX: &str = "DDT-log-";
 
-/// Which table counts a block.
+/// The table that counts a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Table {
     /// Deduplication.
@@ -36,51 +37,42 @@ pub enum Table {
     Clones,
 }
 
-/// What a meeting of a block means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Meeting {
-    /// Its space is to be claimed: no table knows it, or it is met for the first time.
-    First,
-    /// One more reference, known to a table.
-    Again(Table),
-}
-
 #[derive(Debug, Clone, Copy)]
 struct Counted {
-    /// References that were not met.
+    /// References that were not found yet.
     left: u64,
-    /// Physical birth; 0 if any is right.
+    /// Physical birth; 0 for any.
     birth: u64,
-    is_met: bool,
+    is_found: bool,
     table: Table,
 }
 
-/// References of all blocks that have several, or that are deduplicated.
+/// Refcounts of all deduplicated and cloned blocks.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct Refcounts {
     /// By vdev and offset of the first address.
     dedup: FixedMap<(u32, u64), Counted>,
     clones: FixedMap<(u32, u64), Counted>,
-    /// Copies of dedup entries with several addresses that are shared by all pointers.
-    grown: FixedMap<(u32, u64), DdtSlot>,
-    /// Blocks of dedup entries that nothing refers to any more.
+    /// Addresses of dedup entries that have several, shared by all pointers.
+    extended: FixedMap<(u32, u64), DdtSlot>,
+    /// Blocks of dedup entries without references.
     unreferenced: Vec<BlockPtr>,
 }
 
-/// References that nothing was found for.
+/// Counted references that were not found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Leftover {
     /// The table that counts them.
     pub table: Table,
-    /// First address of the block.
+    /// Vdev of the block's first address.
     pub vdev: u32,
-    /// Its offset.
+    /// Offset of the block's first address.
     pub offset: u64,
-    /// How many.
+    /// Number of references.
     pub references: u64,
 }
 
-impl Shared {
+impl Refcounts {
     /// Reads all tables.
     pub(super) async fn load(pool: &Pool) -> Result<Self> {
         let mut shared = Self::default();
@@ -107,7 +99,7 @@ impl Shared {
             let count = entry_count(&entry.value, phys.order());
             if let (Some(offset), Some(count)) = (offset, count) {
                 let left = count.saturating_add(1);
-                let counted = Counted { left, birth: 0, is_met: false, table: Table::Clones };
+                let counted = Counted { left, birth: 0, is_found: false, table: Table::Clones };
                 self.clones.insert((vdev, offset), counted);
             }
         }
@@ -212,29 +204,29 @@ impl Shared {
             }
             let at = (dva.vdev, dva.offset);
             if matches!(phys, DdtPhys::Flat { .. }) && dvas.next().is_some() {
-                self.grown.insert(at, *slot);
+                self.extended.insert(at, *slot);
             }
             let (left, birth) = (slot.refcount, slot.birth);
-            let counted = Counted { left, birth, is_met: false, table: Table::Dedup };
+            let counted = Counted { left, birth, is_found: false, table: Table::Dedup };
             self.dedup.insert(at, counted);
         }
     }
 
-    /// The block with all addresses that it has by now.
+    /// Returns the pointer with all addresses of its dedup entry.
     pub(super) fn whole(&self, bp: &BlockPtr) -> BlockPtr {
         let dva = bp.dva(0).filter(|_| bp.is_dedup());
-        let slot = dva.and_then(|dva| self.grown.get(&(dva.vdev, dva.offset)));
+        let slot = dva.and_then(|dva| self.extended.get(&(dva.vdev, dva.offset)));
         slot.filter(|slot| slot.matches(bp)).map_or(*bp, |slot| slot.extend(bp))
     }
 
-    /// Blocks that are still allocated for entries without references.
+    /// Returns the blocks that are still allocated for entries without references.
     pub(super) fn unreferenced(&self) -> &[BlockPtr] {
         &self.unreferenced
     }
 
-    /// Takes note of a block.
-    pub(super) fn meet(&mut self, bp: &BlockPtr) -> Meeting {
-        let Some(Dva { vdev, offset, .. }) = bp.dva(0) else { return Meeting::First };
+    /// Counts a reference to a block.
+    pub(super) fn count_reference(&mut self, bp: &BlockPtr) -> Reference {
+        let Some(Dva { vdev, offset, .. }) = bp.dva(0) else { return Reference::First };
         let at = (vdev, offset);
         let can_be_cloned = bp.level() == 0 && !bp.object_type().is_metadata();
         let by_dedup = if bp.is_dedup() {
@@ -248,14 +240,14 @@ impl Shared {
             None => None,
         };
         let Some(counted) = counted.filter(|counted| counted.left > 0) else {
-            return Meeting::First;
+            return Reference::First;
         };
         counted.left -= 1;
-        let is_again = std::mem::replace(&mut counted.is_met, true);
-        if is_again { Meeting::Again(counted.table) } else { Meeting::First }
+        let is_again = std::mem::replace(&mut counted.is_found, true);
+        if is_again { Reference::Again(counted.table) } else { Reference::First }
     }
 
-    /// References that were never met.
+    /// Returns the references that were not found.
     pub(super) fn leftovers(&self) -> Vec<Leftover> {
         let all = self.dedup.iter().chain(&self.clones);
         let mut leftovers: Vec<Leftover> = all

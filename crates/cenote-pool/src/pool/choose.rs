@@ -1,4 +1,4 @@
-//! Choosing the uberblock, and how far back to go when it leads nowhere (spec 01 §7.2, §16.4).
+//! Chooses the uberblock, and how far to rewind if it cannot be opened (spec 01 §7.2, §16.4).
 
 use cenote_ondisk::uberblock::Uberblock;
 
@@ -6,22 +6,22 @@ use super::OpenError;
 
 /// The first txg of any pool.
 const TXG_INITIAL: u64 = 4;
-/// Blocks freed in the last so many txgs were not yet given out again.
+/// Blocks freed in this number of last txgs are not reused yet.
 pub(super) const SAFE_TXGS: u64 = 2;
 
-/// How far to rewind when the newest state cannot be opened.
+/// How far to rewind if the newest state cannot be opened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Rewind {
     /// Not at all.
     #[default]
     Never,
-    /// As far as is safe: freed blocks of the last txgs still hold their data.
+    /// As far as is safe: blocks freed in the last txgs still hold their data.
     Safe,
-    /// As far as there are uberblocks; older ones may lead to blocks that were written over.
+    /// To any uberblock; blocks of old ones may be overwritten.
     Extreme,
 }
 
-/// The best of the uberblocks of `max_txg` or before.
+/// Returns the best uberblock with a txg of at most `max_txg`.
 pub(super) fn best(candidates: &[Uberblock], max_txg: u64) -> Result<Uberblock, OpenError> {
     let newest = candidates.iter().max_by_key(|uberblock| uberblock.rank());
     let best = candidates
@@ -37,8 +37,8 @@ pub(super) fn best(candidates: &[Uberblock], max_txg: u64) -> Result<Uberblock, 
     }
 }
 
-/// The largest txg to try after the state of `failed` could not be opened; `newest` is the txg of
-/// the first attempt. None if there is nothing left that may be tried.
+/// Returns the largest txg to try after the state of txg `failed` could not be opened, `None` if no
+/// other may be tried; `newest` is the txg of the first attempt.
 pub(super) fn next_max_txg(rewind: Rewind, newest: u64, failed: u64) -> Option<u64> {
     let lowest = match rewind {
         Rewind::Never => return None,
@@ -60,7 +60,7 @@ mod tests {
     }
 
     #[test]
-    fn the_newest_that_is_allowed() {
+    fn best_uberblock_is_the_newest_permitted() {
         let all = [uberblock(7, 0), uberblock(9, 0), uberblock(8, 0)];
         assert_eq!(best(&all, u64::MAX).unwrap().txg, 9);
         assert_eq!(best(&all, 8).unwrap().txg, 8);
@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn rewinding_ends() {
+    fn rewind_stops_at_its_limit() {
         assert_eq!(next_max_txg(Rewind::Never, 100, 100), None);
         assert_eq!(next_max_txg(Rewind::Safe, 100, 100), Some(99));
         assert_eq!(next_max_txg(Rewind::Safe, 100, 98), None);

@@ -1,7 +1,7 @@
-//! Mappings of removed vdevs, read from the MOS and handed to the tree (spec 05 §11).
+//! Loads the mappings of removed vdevs from the MOS into the vdev tree (spec 05 §11).
 //!
-//! An older mapping may itself lie on a vdev that was removed later, so they are loaded from the
-//! newest to the oldest: last removed, then the one before it, and so on.
+//! A mapping may itself be on a vdev that was removed later, so mappings are loaded from the newest
+//! to the oldest.
 
 use std::sync::Arc;
 
@@ -13,11 +13,11 @@ use cenote_vdev::{IndirectMap, Tree};
 
 use crate::mos;
 
-/// Mappings larger than this are refused: ten million entries.
+/// Maximum size of a mapping: ten million entries.
 const MAPPING_BYTES_MAX: u64 = 10_000_000 * MAPPING_ENTRY_LEN as u64;
 
-/// Loads every mapping that the pool has, newest first. A mapping that cannot be read makes what
-/// lay on its vdev unreadable, and nothing else: it is told, and the pool opens.
+/// Loads every mapping of the pool, newest first. A damaged mapping makes only the blocks of its
+/// vdev unreadable; the returned warnings name it, and the pool opens.
 pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> Vec<String> {
     let mut warnings = Vec::new();
     for vdev in order(root) {
@@ -30,8 +30,8 @@ pub(super) async fn load(mos: &Arc<ObjSet>, tree: &Tree, root: &VdevConfig) -> V
     warnings
 }
 
-/// The mapping so far of the vdev that is being removed: where else its blocks are allocated, up to
-/// the last that was copied. They are still read from the vdev.
+/// Returns the current mapping of the vdev that is being removed: the copies of its blocks so far.
+/// The blocks are still read from the vdev.
 pub(crate) async fn of_removing(
     mos: &Arc<ObjSet>,
     root: &VdevConfig,
@@ -44,13 +44,13 @@ pub(crate) async fn of_removing(
     Ok(None)
 }
 
-/// Removed vdevs, the last removed first.
+/// Returns the removed vdevs, the last removed first.
 fn order(root: &VdevConfig) -> Vec<&VdevConfig> {
     let mut left: Vec<&VdevConfig> =
         root.children.iter().filter(|vdev| vdev.kind == VdevKind::Indirect).collect();
     let mut order = Vec::with_capacity(left.len());
     while !left.is_empty() {
-        // The newest is the one that no other names as its predecessor.
+        // The last removed is no other's predecessor.
         let is_named = |vdev: &&VdevConfig| {
             left.iter().any(|other| other.top.prev_indirect_vdev == Some(vdev.id))
         };

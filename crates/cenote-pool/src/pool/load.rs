@@ -1,13 +1,13 @@
-//! Following one uberblock to a whole pool (spec 01 §16.2).
+//! Opens the pool of one uberblock (spec 01 §16.2).
 //!
 //!     labels' tree ──> MOS ──"config"──> trusted tree ──> MOS again, through it
 //!                                                          |─ features, special dirs, salt
 //!                                                          |─ mappings of removed vdevs
 //!                                                          `─ dirty time logs, spares, caches
 //!
-//! The tree that the labels make up is only good for reaching the MOS; everything after that is
-//! read through the tree that the MOS itself holds. What reading does not need (dirty time logs,
-//! spares, history, space maps) may be damaged: it ends up among the warnings.
+//! The tree of the labels is used to reach the MOS only; everything else is read through the tree
+//! in the MOS. Structures that reading does not need (dirty time logs, spares, history, space maps)
+//! may be damaged, which adds a warning.
 
 use std::sync::{Arc, Mutex};
 
@@ -34,12 +34,12 @@ use crate::{Presence, dsl, mos};
 const VERSION_LEGACY_MAX: u64 = 28;
 /// The version with feature flags.
 const VERSION_FEATURES: u64 = 5000;
-/// Pool directory: the config.
+/// Pool directory entry: the config.
 const CONFIG: &str = "config";
-/// Pool directory: secret of salted checksums.
+/// Pool directory entry: the salt of checksums.
 const CHECKSUM_SALT: &str = "org.illumos:checksum_salt";
 
-/// Opens the pool that `uberblock` is the root of.
+/// Opens the pool whose root is `uberblock`.
 pub(super) async fn load(
     candidate: &Candidate,
     uberblock: Uberblock,
@@ -73,36 +73,36 @@ pub(super) async fn load(
     Ok(pool)
 }
 
-/// The parts that [`Pool::assemble`] makes a pool of.
+/// Arguments of [`Pool::assemble`].
 pub struct PoolParts<'a> {
     /// The pool's name.
     pub name: &'a str,
-    /// The config, with the paths of devices that were found.
+    /// The config, with the current paths of the devices.
     pub config: PoolConfig,
-    /// The uberblock that the pool is read by.
+    /// The uberblock of the state.
     pub uberblock: Uberblock,
-    /// The vdevs.
+    /// The vdev tree.
     pub tree: Arc<Tree>,
-    /// The blocks.
+    /// The block store.
     pub store: Arc<BlockStore>,
     /// The meta object set of `uberblock`.
     pub mos: Arc<ObjSet>,
-    /// Keys that were loaded.
+    /// Loaded keys.
     pub keys: Arc<KeyStore>,
-    /// The pool's presence on this host.
+    /// State of the pool on this host.
     pub presence: Arc<Presence>,
-    /// Why the pool's pointers stay valid.
+    /// Protection of the blocks of this state against reuse.
     pub grounds: Grounds,
 }
 
-/// A random number that tells one opening of a pool from another.
+/// Returns a random number that identifies this import.
 fn load_guid() -> Result<u64> {
     let mut bytes = [0; 8];
     cenote_rt::secret_bytes(&mut bytes)?;
     Ok(u64::from_le_bytes(bytes))
 }
 
-/// The same error as one of opening; the place stays what it was.
+/// Marks an error as a damaged MOS, and keeps its location.
 pub(super) fn corrupt(error: Error) -> Error {
     if matches!(error.kind(), Kind::Limit | Kind::Overtaken) || error.cause::<OpenError>().is_some()
     {
@@ -112,12 +112,12 @@ pub(super) fn corrupt(error: Error) -> Error {
     Error::from(OpenError::CorruptMos(cause)).with_at(|at| at.clone_from(error.at()))
 }
 
-/// Refuses features in the labels that are needed to read the MOS and that we do not know.
+/// Refuses unsupported features in the labels, which reading the MOS needs.
 fn check_label_features(candidate: &Candidate, uberblock: &Uberblock) -> Result<()> {
     let configs = || candidate.devices.iter().flat_map(|found| &found.configs);
     let older = configs().filter(|config| config.txg <= uberblock.txg);
-    // After a rewind, or an interrupted update, all labels may be newer. OpenZFS gives up there
-    // unless told to be extreme; the features are in the MOS as well, so reading goes on.
+    // After a rewind or an interrupted update all labels may be newer. OpenZFS then requires an
+    // extreme rewind. The features are in the MOS as well, so opening continues here.
     let label =
         older.max_by_key(|config| config.txg).or_else(|| configs().min_by_key(|config| config.txg));
     let features = label
@@ -133,7 +133,7 @@ fn check_label_features(candidate: &Candidate, uberblock: &Uberblock) -> Result<
     if unknown.is_empty() { Ok(()) } else { Err(OpenError::UnsupportedFeatures(unknown).into()) }
 }
 
-/// Opens the MOS through a tree of that config.
+/// Opens the MOS through the vdev tree of a config.
 async fn open_mos(
     candidate: &Candidate,
     root: &VdevConfig,
@@ -149,12 +149,12 @@ async fn open_mos(
     Ok((tree, store, mos))
 }
 
-/// The config in the MOS, with the paths at which devices were found.
+/// Returns the config in the MOS, with the current paths of the devices.
 async fn trusted_config(candidate: &Candidate, uberblock: &Uberblock) -> Result<PoolConfig> {
     let (tree, _, mos) =
         open_mos(candidate, &candidate.root, uberblock, false).await.map_err(|error| {
             match missing_tops(candidate) {
-                // A device that answered is no missing one: there is damage.
+                // The devices answered: the error is damage, not a missing device.
                 missing if missing.is_empty() || error.at().device.is_some() => error,
                 missing => OpenError::MissingVdevs(missing).into(),
             }
@@ -174,8 +174,8 @@ pub async fn stored_config(mos: &Arc<ObjSet>) -> Result<PoolConfig> {
     PoolConfig::decode(list).map_err(mos::corrupt(object))
 }
 
-/// Slots of which no label tells anything, and vdevs whose devices cannot be used, for example
-/// since they became too short. A removed vdev has no devices, so its slot is among them as long as
+/// Returns the ids of top-level vdevs that no label describes, or whose devices cannot be used, for
+/// example because they are too short. Removed vdevs have no devices and are included as long as
 /// only the labels are known.
 fn missing_tops(candidate: &Candidate) -> Vec<u64> {
     let device = |leaf: &VdevConfig| candidate.device(leaf);
@@ -188,7 +188,7 @@ fn missing_tops(candidate: &Candidate) -> Vec<u64> {
     tops.filter(|top| top.kind == VdevKind::Missing || is_dead(top)).map(|top| top.id).collect()
 }
 
-/// Checks that the trusted tree is whole.
+/// Checks that no required vdev of the trusted tree is missing.
 fn check_tree(
     root: &VdevConfig,
     tree: &Tree,
@@ -209,7 +209,7 @@ fn check_tree(
     let is_offline =
         |config: &VdevConfig| config.leaves().all(|leaf| leaf.leaf.offline || leaf.leaf.faulted);
     let log = dead.iter().find(|config| config.top.is_log && !is_offline(config));
-    // Whether any log is on it is seen when the logs are claimed.
+    // Claiming the logs shows later whether the missing vdev holds any.
     let is_missing_ok = options.missing_log_ok || options.unneeded_log_ok;
     if let (Some(log), false) = (log, is_missing_ok) {
         return Err(OpenError::MissingLog(log.id).into());
@@ -266,7 +266,7 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Tells the tree and the store what they need to know of the pool to read it.
+    /// Passes settings of the pool that reading needs to the tree and the store.
     async fn prepare_reading(&mut self) {
         let salt = self.directory_value(CHECKSUM_SALT).and_then(Value::as_bytes);
         if let Some(salt) = salt.and_then(|salt| salt.try_into().ok()) {
@@ -310,7 +310,7 @@ impl Pool {
         (self.spares, self.caches) = (spares, caches);
     }
 
-    /// The snapshot that ordinary file systems begin with: older pools have none.
+    /// Returns the origin snapshot of file systems that are no clones; old pools have none.
     async fn find_origin(&self) -> Result<Option<u64>> {
         let root = &self.root_dir;
         let children = root.phys.child_dir_zapobj;
@@ -357,11 +357,11 @@ impl Pool {
     fn aux_device(&self, found: Option<&Arc<Found>>, mut config: VdevConfig) -> AuxDevice {
         let recorded_path = config.leaf.path.as_ref().map(ToString::to_string);
         if let VdevKind::DraidSpare { top_guid, .. } = config.kind {
-            // It lives and dies with its dRAID.
+            // A distributed spare has the state of its dRAID vdev.
             let top = self.tree.vdev(top_guid);
             let is_alive = top.is_some_and(|top| top.state().is_readable());
             let state = if is_alive { VdevState::Healthy } else { VdevState::CantOpen };
-            // Its space is spread over the devices of the dRAID, as much as the smallest has.
+            // A distributed spare has the size of the smallest device of its dRAID vdev.
             let members = self.config.vdev_tree.find(top_guid).map(VdevConfig::leaves);
             let members = members.into_iter().flatten().filter_map(|leaf| self.device(leaf.guid));
             let device_size = members.map(|device| label::usable_size(device.info().size)).min();
@@ -383,7 +383,7 @@ impl Pool {
         AuxDevice { config, recorded_path, device_size, state, is_at_recorded_path }
     }
 
-    /// The device of a leaf.
+    /// Returns the device of a leaf.
     fn device(&self, guid: u64) -> Option<Arc<dyn Device>> {
         let leaf = self.tree.vdev(guid)?.leaf()?;
         self.tree.leaf(leaf).device()

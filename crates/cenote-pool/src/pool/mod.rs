@@ -4,9 +4,9 @@ mod choose;
 mod error;
 pub(crate) mod indirect;
 mod load;
+mod metadata;
 mod names;
 mod open;
-mod sound;
 
 pub use choose::Rewind;
 pub use error::OpenError;
@@ -32,7 +32,7 @@ use crate::import::AuxDevice;
 use crate::keys::KeyStore;
 use crate::{Presence, mos};
 
-/// A pool as one of its uberblocks has it. Everything that it hands out is of that txg.
+/// A pool as of one of its uberblocks.
 #[derive(Debug)]
 pub struct Pool {
     pub(crate) config: PoolConfig,
@@ -58,16 +58,18 @@ pub struct Pool {
 }
 
 impl Pool {
-    /// How the pointers of this state stay good: by a pin, if the pool is being written.
+    /// Returns how the blocks of this state are protected against reuse: by a pin if the pool is
+    /// being written.
     pub fn grounds(&self) -> &Grounds {
         &self.grounds
     }
 
-    /// Whether everything that was read so far was of this state. Commands that pass over errors
-    /// ask before they show what they found.
+    /// Checks that the blocks of this state were not reused while they were read. Commands that
+    /// ignore read errors call it before they print results.
     ///
     /// # Errors
-    /// `Kind::Overtaken` if the state was given up: read again from a fresh view.
+    /// `Kind::Overtaken` if blocks of this state may have been reused: read again from a fresh
+    /// view.
     pub fn check_valid(&self) -> Result<()> {
         self.grounds.check()
     }
@@ -82,12 +84,12 @@ impl Pool {
         self.config.facts.pool_guid
     }
 
-    /// Pool version: 5000, or 1 to 28 without feature flags.
+    /// Returns the pool version: 5000, or 1 to 28 without feature flags.
     pub fn version(&self) -> u64 {
         self.uberblock.version
     }
 
-    /// The txg that everything is of.
+    /// Returns the txg of this state.
     pub fn txg(&self) -> u64 {
         self.uberblock.txg
     }
@@ -97,17 +99,17 @@ impl Pool {
         &self.uberblock
     }
 
-    /// The config kept in the MOS, with the paths at which the devices were found.
+    /// Returns the config in the MOS, with the current paths of the devices.
     pub fn config(&self) -> &PoolConfig {
         &self.config
     }
 
-    /// The vdevs.
+    /// The vdev tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// Where blocks are read.
+    /// The block store.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.store
     }
@@ -117,22 +119,22 @@ impl Pool {
         &self.mos
     }
 
-    /// Entries of the pool directory, in ZAP order.
+    /// Returns the entries of the pool directory, in ZAP order.
     pub fn directory(&self) -> &[(String, Value)] {
         &self.directory
     }
 
-    /// The object that the pool directory names; none if there is no entry, or 0 stands in it.
+    /// Returns the object of an entry of the pool directory, `None` if it is missing or 0.
     pub fn directory_object(&self, name: &str) -> Option<u64> {
         self.directory_value(name).and_then(Value::first).filter(|object| *object != 0)
     }
 
-    /// An entry of the pool directory.
+    /// Returns the value of an entry of the pool directory.
     pub fn directory_value(&self, name: &str) -> Option<&Value> {
         self.directory.iter().find(|(entry, _)| entry == name).map(|(_, value)| value)
     }
 
-    /// Its feature flags.
+    /// The feature flags.
     pub fn features(&self) -> &FeatureTable {
         &self.features
     }
@@ -142,7 +144,7 @@ impl Pool {
         &self.root_dir
     }
 
-    /// The snapshot that file systems which are no clones begin with.
+    /// Returns the origin snapshot of file systems that are no clones.
     pub fn origin_snapshot(&self) -> Option<u64> {
         self.origin_snapshot
     }
@@ -157,38 +159,39 @@ impl Pool {
         &self.caches
     }
 
-    /// Keys that were loaded.
+    /// The loaded keys.
     pub fn keys(&self) -> &Arc<KeyStore> {
         &self.keys
     }
 
-    /// What is not stored in it: where it mounts, and what of it.
+    /// The state of the pool on this host: where and how it is mounted.
     pub fn presence(&self) -> &Arc<Presence> {
         &self.presence
     }
 
-    /// The txg that a rewind gave up, if there was one.
+    /// Returns the txg from which the pool was rewound.
     pub fn rewound_from(&self) -> Option<u64> {
         self.rewound_from
     }
 
-    /// A random number that tells one opening of the pool from another.
+    /// Returns a random number that identifies this import.
     pub fn load_guid(&self) -> u64 {
         self.load_guid
     }
 
-    /// What was damaged and could be done without.
+    /// Damage that did not prevent opening the pool.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The txg of the checkpoint, if there is one.
+    /// Returns the txg of the checkpoint, if there is one.
     pub fn checkpoint_txg(&self) -> Option<u64> {
         let words = self.directory_value(POOL_CHECKPOINT)?.words();
         words.get(CHECKPOINT_TXG_WORD).copied()
     }
 
-    /// The deflate ratio of a top-level vdev; plain bytes on pools from before deflation.
+    /// Returns the deflate ratio of a top-level vdev; [`accounting::deflate::RATIO_ONE`] on pools
+    /// without deflation.
     pub fn deflate_ratio(&self, vdev: u64) -> u64 {
         use crate::accounting::deflate::RATIO_ONE;
         if !self.is_deflated {
@@ -197,7 +200,7 @@ impl Pool {
         self.tree.deflate_ratio(vdev).unwrap_or(RATIO_ONE)
     }
 
-    /// Space figures, computed when first asked for.
+    /// Returns the space figures, computed on first use.
     pub async fn space(&self) -> Result<Arc<Space>> {
         let lock = || self.space.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(space) = lock().clone() {
@@ -208,11 +211,11 @@ impl Pool {
         Ok(space)
     }
 
-    /// Blocks known to be damaged.
+    /// Returns the blocks in the error log.
     pub async fn error_log(&self) -> Result<Vec<DamagedBlock>> {
         errlog::all(&self.mos, self.features.is_active("head_errlog")).await
     }
 }
 
-/// Word of an uberblock: its txg.
+/// Index of the txg in an uberblock's words.
 const CHECKPOINT_TXG_WORD: usize = 2;

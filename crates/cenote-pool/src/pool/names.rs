@@ -1,4 +1,4 @@
-//! From names to datasets, and from numbers to names.
+//! Finds datasets by name, and names by object number.
 
 use std::sync::{Arc, PoisonError};
 
@@ -10,11 +10,11 @@ use crate::dsl::dataset::load_phys;
 use crate::dsl::{Bookmark, Dataset, DatasetName, Dir, DslError, Suffix, name};
 use crate::mos;
 
-/// Dirs nest no deeper than a name is long.
+/// Maximum depth of dirs, limited by the length of names.
 const DEPTH_MAX: usize = 256;
 
 impl Pool {
-    /// The dataset called `name`: `pool/a/b` or `pool/a/b@snapshot`.
+    /// Returns the dataset called `name`: `pool/a/b` or `pool/a/b@snapshot`.
     ///
     /// # Errors
     /// `Kind::NotFound` with a [`DslError`], `Kind::Invalid` with a
@@ -31,7 +31,7 @@ impl Pool {
         }
     }
 
-    /// The bookmark called `name`: `pool/a/b#bookmark`.
+    /// Returns the bookmark called `name`: `pool/a/b#bookmark`.
     pub async fn bookmark(self: &Arc<Self>, name: &str) -> Result<Bookmark> {
         let parsed = self.parse(name)?;
         let Suffix::Bookmark(short) = parsed.suffix else {
@@ -69,13 +69,13 @@ impl Pool {
         }
     }
 
-    /// The dataset that every other one is below.
+    /// Returns the root dataset.
     pub async fn root_dataset(self: &Arc<Self>) -> Result<Dataset> {
         let missing = || Error::not_found(DslError::NoDataset).in_dataset(self.name());
         self.head_of(Arc::clone(self.root_dir())).await?.ok_or_else(missing)
     }
 
-    /// All file systems and volumes: each before its children, children in name order.
+    /// Returns all file systems and volumes: each before its children, children in name order.
     pub async fn datasets(self: &Arc<Self>) -> Result<Vec<Dataset>> {
         let mut datasets = Vec::new();
         let mut pending = vec![self.root_dataset().await?];
@@ -86,7 +86,7 @@ impl Pool {
         Ok(datasets)
     }
 
-    /// The dataset with this MOS object number, with its name.
+    /// Returns the dataset in this MOS object, with its name.
     pub async fn dataset_by_object(self: &Arc<Self>, object: u64) -> Result<Dataset> {
         let phys = load_phys(self.mos(), object).await?;
         let dir_name = self.dir_name(phys.dir_obj).await?;
@@ -104,7 +104,7 @@ impl Pool {
         Dataset::load(self, object, dir, name).await
     }
 
-    /// The name of the directory in a MOS object.
+    /// Returns the name of the directory in a MOS object.
     pub async fn dir_name(&self, object: u64) -> Result<String> {
         let cache = || self.dir_names.lock().unwrap_or_else(PoisonError::into_inner);
         let mut below: Vec<String> = Vec::new();
@@ -133,8 +133,8 @@ impl Pool {
         let name =
             below.into_iter().rev().fold(top, |name, component| format!("{name}/{component}"));
         let mut cache = cache();
-        // All siblings at once: naming each of thousands of datasets must not read the child map of
-        // the parent thousands of times.
+        // Names all siblings at once: naming thousands of datasets must not read the child map of
+        // their parent thousands of times.
         if let Some((parent, _)) = name.rsplit_once('/') {
             for (component, value) in siblings.into_iter().flatten() {
                 let sibling = value.first().map(|dir| (dir, format!("{parent}/{component}")));
@@ -149,7 +149,7 @@ impl Pool {
         Ok(Dir::load(self.mos(), object, "").await?.phys)
     }
 
-    /// Whether a component is one of the pool's own.
+    /// Whether a component is internal to the pool.
     pub fn is_internal(component: &str) -> bool {
         name::is_internal(component)
     }

@@ -1,9 +1,8 @@
-//! Opening a pool: from candidates for the uberblock to one that leads to a whole pool.
+//! Opens a pool: chooses an uberblock that leads to a readable state.
 //!
-//! The newest uberblock is tried first. When what it leads to cannot be opened, and a rewind was
-//! asked for, older ones are tried as far as the rewind allows (spec 01 §16.4). What is reported
-//! in the end is why the newest state failed, not the oldest. A state that a rewind may lead to
-//! must have its metadata ([`sound`]).
+//! The newest uberblock is tried first. If its state cannot be opened and a rewind was requested,
+//! older ones are tried as far as the rewind allows (spec 01 §16.4). The reported error is that of
+//! the newest state. After a rewind, the metadata must be readable ([`metadata`]).
 
 use std::sync::Arc;
 
@@ -12,34 +11,32 @@ use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::{Error, Kind, Result};
 
 use super::choose::{Rewind, best, next_max_txg};
-use super::{OpenError, Pool, load, sound};
+use super::{OpenError, Pool, load, metadata};
 use crate::import::{Candidate, Found, Host, watch_time};
 use crate::mos;
 
-/// What is allowed when opening.
+/// Options for opening a pool.
 #[derive(Debug, Clone, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "options of a command")]
 pub struct OpenOptions {
-    /// Take the state of this txg, or the last one before it (`-T`).
+    /// Open the state of this txg, or the last one before it (`-T`).
     pub txg: Option<u64>,
-    /// Take the state of the pool's checkpoint.
+    /// Open the state of the pool's checkpoint.
     pub checkpoint: bool,
-    /// Go back when the newest state cannot be opened, or metadata of it cannot be read (`-F`,
-    /// `-FX`).
+    /// Rewind if the newest state cannot be opened or its metadata cannot be read (`-F`, `-FX`).
     pub rewind: Rewind,
-    /// Open without log devices that are missing; what they alone hold is not replayed anyway.
+    /// Open without missing log devices and discard the intent logs on them.
     pub missing_log_ok: bool,
-    /// The same, but only if no log is on them: who opens a pool for writing that was imported
-    /// without a log device gives up nothing more.
+    /// Open without missing log devices if no intent log is on them.
     pub unneeded_log_ok: bool,
     /// Open a destroyed pool (`-D`).
     pub destroyed_ok: bool,
-    /// Check that no other host uses the pool, as an import does. Without it nothing is checked:
-    /// reading harms nobody, and may see a pool that changes.
+    /// This host, for checking that no other host uses the pool, as an import does. `None` skips
+    /// the check: reading does no harm, but the pool may change meanwhile.
     pub host: Option<Host>,
-    /// The devices are open for writing, and the pool is to be written.
+    /// Open for writing: the devices are writable.
     pub for_writing: bool,
-    /// With `host`: take a pool that another host did not export (`-f`).
+    /// With `host`: open a pool that another host did not export (`-f`).
     pub force: bool,
 }
 
@@ -83,13 +80,13 @@ impl Pool {
         let newest = attempt.txg;
         let mut first_failure = None;
         loop {
-            match attempted(candidate, attempt, newest, options).await {
+            match open_checked(candidate, attempt, newest, options).await {
                 Ok(pool) => return Ok(pool),
                 Err(error) => first_failure.get_or_insert(error),
             };
             let older = next_max_txg(rewind, newest, attempt.txg)
                 .and_then(|max_txg| best(&uberblocks, max_txg).ok());
-            // Below the safe window only as far as was asked for.
+            // Only a requested rewind goes below the safe window.
             match older.filter(|older| next_max_txg(rewind, newest, older.txg + 1).is_some()) {
                 Some(older) => attempt = older,
                 None => break,
@@ -99,8 +96,8 @@ impl Pool {
     }
 }
 
-/// Opens the state of one uberblock, which is sound if one may go back to it.
-async fn attempted(
+/// Opens the state of one uberblock, and checks its metadata if a rewind may have led to it.
+async fn open_checked(
     candidate: &Candidate,
     attempt: Uberblock,
     newest: u64,
@@ -109,11 +106,11 @@ async fn attempted(
     let mut pool = load::load(candidate, attempt, options).await?;
     pool.rewound_from = (attempt.txg != newest).then_some(newest);
     let pool = Arc::new(pool);
-    sound::check(&pool, options.rewind, newest).await.map_err(load::corrupt)?;
+    metadata::check(&pool, options.rewind, newest).await.map_err(load::corrupt)?;
     Ok(pool)
 }
 
-/// Opens the state that the checkpoint holds.
+/// Opens the state of the checkpoint.
 async fn open_checkpoint(
     candidate: &Candidate,
     uberblocks: &[Uberblock],
@@ -155,7 +152,7 @@ async fn check_host(
     };
     let mmp = newest.mmp();
     let Some(time) = watch_time(mmp.as_ref(), last, host) else { return Ok(()) };
-    // Two hosts that begin at once do not end at once.
+    // A random part prevents two hosts from ending at the same time.
     let time = time + time.mul_f64(f64::from(random_byte()?) / 1024.0);
     if host.hostid == 0 {
         return Err(OpenError::NoHostId.into());

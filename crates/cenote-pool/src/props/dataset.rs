@@ -1,8 +1,8 @@
 //! Properties of file systems, volumes, snapshots and bookmarks (spec 04 §7, §17.3).
 //!
-//! A property is asked for by name and answers with a row, or with nothing when the dataset has
-//! no such thing (a file system has no `volsize`, a dataset that is no clone no `origin`). A
-//! listing of all leaves those out; a listing by name shows a dash.
+//! A property is requested by name; the result is a row, or `None` if the dataset does not have the
+//! property (a file system has no `volsize`, a dataset that is no clone no `origin`). Listings of
+//! all properties omit those; a listing by name shows a dash.
 
 use cenote_ondisk::dsl::DatasetFlags;
 use cenote_ondisk::dsl::key;
@@ -18,10 +18,10 @@ use crate::dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
 use crate::keys::KeyInfo;
 use crate::mos;
 
-/// Where a list of clones is cut off.
+/// Length at which a list of clones is truncated.
 const CLONES_LEN_MAX: usize = 8191;
 
-/// What is read once for all properties of a dataset.
+/// Data of a dataset that several properties need, read once.
 #[derive(Debug, Clone)]
 pub struct DatasetProps {
     dataset: Dataset,
@@ -33,9 +33,9 @@ pub struct DatasetProps {
 }
 
 impl Dataset {
-    /// Prepares to answer for properties of this dataset.
+    /// Reads the data that properties of this dataset need.
     pub async fn props(&self) -> Result<DatasetProps> {
-        // A damaged object set still has a name, space and settings.
+        // A dataset with a damaged object set still has a name, space figures and settings.
         let kind = self.kind().await;
         let is_kind_known = kind.is_ok();
         let kind = kind.unwrap_or(DatasetKind::Other);
@@ -49,7 +49,7 @@ impl Dataset {
     }
 }
 
-/// What a property is and where it comes from; none if the dataset has no such thing.
+/// Value and source of a property, `None` if the dataset does not have it.
 type Found = Option<(PropValue, Source)>;
 
 #[expect(clippy::unnecessary_wraps, reason = "one of many answers, most of them optional")]
@@ -62,7 +62,7 @@ fn text(value: impl Into<String>) -> Found {
     Some((PropValue::Text(value.into()), Source::None))
 }
 
-/// Logical over physical bytes, in hundredths.
+/// Returns logical over physical bytes, in hundredths.
 fn ratio(uncompressed: u64, compressed: u64) -> u64 {
     (u128::from(uncompressed) * 100).checked_div(u128::from(compressed)).unwrap_or(100) as u64
 }
@@ -73,7 +73,7 @@ impl DatasetProps {
         &self.dataset
     }
 
-    /// What it holds.
+    /// The type of the dataset.
     pub fn kind(&self) -> DatasetKind {
         self.kind
     }
@@ -83,8 +83,8 @@ impl DatasetProps {
         &self.chain
     }
 
-    /// Whether a dataset of this kind has the property; a snapshot has those that its head's kind
-    /// has as well.
+    /// Whether datasets of this type have the property; for a snapshot, the type of its head must
+    /// have it, too.
     pub fn is_valid(&self, property: &Property) -> bool {
         let is_of_kind = match self.kind {
             DatasetKind::Other if !self.is_kind_known => {
@@ -96,12 +96,12 @@ impl DatasetProps {
         if !self.dataset.is_snapshot() {
             return is_of_kind;
         }
-        // Statistics of snapshots only have no head to ask.
+        // Statistics that only snapshots have do not depend on the head.
         let only_snapshots = !property.types.contains(['f', 'v']);
         property.types.contains('s') && (only_snapshots || is_of_kind)
     }
 
-    /// All properties that the dataset has, in the table's order, then user properties by name.
+    /// Returns all properties of the dataset in the table's order, then user properties by name.
     pub async fn all(&self) -> Result<Vec<PropRow>> {
         let mut rows = Vec::new();
         for property in DATASET_PROPERTIES.iter().filter(|property| !property.is_hidden()) {
@@ -111,11 +111,11 @@ impl DatasetProps {
         Ok(rows)
     }
 
-    /// Returns the rules for names of files, which new children take over from their parent.
+    /// Returns the settings for file names, which new children take over from their parent.
     ///
     /// # Errors
     /// Errors of reading the dataset.
-    pub async fn rules_of_names(&self) -> Result<Vec<Setting>> {
+    pub async fn name_settings(&self) -> Result<Vec<Setting>> {
         let mut found = Vec::new();
         for name in ["normalization", "utf8only", "casesensitivity"] {
             if let Some(row) = self.get(name).await?
@@ -127,7 +127,7 @@ impl DatasetProps {
         Ok(found)
     }
 
-    /// The user properties that are set on it or above, by name.
+    /// Returns the user properties set on the dataset or its ancestors, by name.
     pub fn user(&self) -> Vec<PropRow> {
         let names = self.chain.user_names();
         names.iter().filter_map(|name| self.user_row(name)).collect()
@@ -143,7 +143,7 @@ impl DatasetProps {
         Some(row)
     }
 
-    /// One property by any name: native, user (`a:b`), `userused@…` and its kin, `written@…`.
+    /// Returns a property by name: native, user (`a:b`), `userused@…` and the like, `written@…`.
     pub async fn get(&self, name: &str) -> Result<Option<PropRow>> {
         if let Some(property) = dataset_property(name) {
             return self.native(property).await;
@@ -161,7 +161,8 @@ impl DatasetProps {
         Ok(if name.contains(':') { self.user_row(name) } else { None })
     }
 
-    /// `written@SNAP`: the snapshot is one of the dataset's own line, or a full name.
+    /// Returns `written@SNAP`, where SNAP is the short name of a snapshot of this dataset or a full
+    /// name.
     async fn written_since(
         &self,
         name: &str,
@@ -194,7 +195,7 @@ impl DatasetProps {
         Ok(result.map(|bytes| PropRow::other(name, PropValue::Number(bytes), Source::None)))
     }
 
-    /// One native property, if the dataset has it.
+    /// Returns a native property, if the dataset has it.
     pub async fn native(&self, property: &'static Property) -> Result<Option<PropRow>> {
         if !self.is_valid(property) {
             return Ok(None);
@@ -219,7 +220,8 @@ impl DatasetProps {
         }))
     }
 
-    /// What a dataset is, where it comes from, what hangs on it.
+    /// Returns properties of the dataset's identity: names, guids, times, relations to other
+    /// datasets.
     async fn identity(&self, name: &str) -> Result<Answer> {
         let (dataset, phys) = (&self.dataset, self.dataset.phys());
         Ok(Answer::Known(match name {
@@ -275,7 +277,7 @@ impl DatasetProps {
         }))
     }
 
-    /// Space, and the limits on it that are kept beside the sums.
+    /// Returns space figures, and the limits that are stored with them.
     async fn space(&self, name: &str) -> Result<Answer> {
         let (dataset, phys) = (&self.dataset, self.dataset.phys());
         let dir = &dataset.dir().phys;
@@ -306,7 +308,7 @@ impl DatasetProps {
         }))
     }
 
-    /// A limit whose value is kept in the dir, and whose source beside the other properties.
+    /// Returns a limit whose value is stored in the dir; its source is in the property ZAPs.
     #[expect(clippy::unnecessary_wraps, reason = "one of many answers, most of them optional")]
     fn limit(&self, name: &str, value: u64) -> Found {
         let source = match dataset_property(name).map(|property| self.chain.native(property)) {
@@ -317,8 +319,8 @@ impl DatasetProps {
         Some((PropValue::Number(value), source))
     }
 
-    /// Free space for this dataset: its own limits, those above it, and the pool's; unknown if
-    /// some of the figures behind it cannot be read.
+    /// Returns the available space of this dataset, `None` if some figure that it depends on cannot
+    /// be read.
     async fn available(&self) -> Result<Option<u64>> {
         let dataset = &self.dataset;
         let limit = |name| match dataset_property(name).map(|property| self.chain.native(property))
@@ -340,11 +342,11 @@ impl DatasetProps {
         Ok(Some(available))
     }
 
-    /// Encryption, and what is kept in the object set itself.
+    /// Returns properties of encryption, and those stored in the object set.
     async fn security(&self, property: &'static Property) -> Result<Answer> {
         let none = || Some((property.default.into(), Source::Default));
         let stored = |value: u64| {
-            // A set-once value that equals the default counts as the default.
+            // A set-once value that equals the default is shown as the default.
             if PropValue::from(property.default) == PropValue::Number(value) {
                 none()
             } else {
@@ -377,12 +379,12 @@ impl DatasetProps {
         }))
     }
 
-    /// A property that is kept in property ZAPs.
+    /// Returns a property that is stored in property ZAPs.
     fn stored(&self, property: &'static Property) -> (PropValue, Source) {
         let (value, source) = self.chain.native(property);
         if property.name != "mountpoint" {
             let presence = self.dataset.pool().presence();
-            // A mount option in force hides what is set.
+            // A mount option overrides the stored value.
             return match presence
                 .option(self.dataset.object(), property.name)
                 .map(PropValue::Number)
@@ -402,13 +404,14 @@ impl DatasetProps {
     }
 }
 
-/// Whether a group of properties has the one asked for, and its value if the dataset has it.
+/// Result of a group of properties: the property is in another group, or its value, if any.
 enum Answer {
     Unknown,
     Known(Option<(PropValue, Source)>),
 }
 
-/// The path at which a dataset mounts: the value, and the names below where it was set.
+/// Returns the path at which a dataset is mounted: the stored value, followed by the names below
+/// the dataset where it is set.
 fn mountpoint(dataset: &str, value: &str, source: &Source) -> String {
     let below = match source {
         Source::Inherited(from) => dataset.strip_prefix(from.as_str()).unwrap_or(""),
@@ -428,7 +431,7 @@ fn join(guids: &[u64]) -> String {
 }
 
 impl Bookmark {
-    /// All properties that the bookmark has, in the table's order.
+    /// Returns all properties of the bookmark, in the table's order.
     pub async fn all_props(&self, pool: &crate::Pool) -> Result<Vec<PropRow>> {
         let mut rows = Vec::new();
         for property in DATASET_PROPERTIES {
@@ -439,7 +442,7 @@ impl Bookmark {
         Ok(rows)
     }
 
-    /// One native property, if the bookmark has it.
+    /// Returns a native property, if the bookmark has it.
     pub async fn prop(
         &self,
         pool: &crate::Pool,
@@ -472,7 +475,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mountpoints_are_composed() {
+    fn mountpoint_is_composed_with_names_below_its_source() {
         for (dataset, value, source, want) in [
             ("p/a/b", "/mnt/p", Source::Inherited("p".into()), "/mnt/p/a/b"),
             ("p", "/mnt/p", Source::Local, "/mnt/p"),
@@ -485,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn ratios_truncate() {
+    fn compressratio_is_truncated() {
         assert_eq!(ratio(159, 100), 159);
         assert_eq!(ratio(1999, 1000), 199);
         assert_eq!(ratio(5, 0), 100);

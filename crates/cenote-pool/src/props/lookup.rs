@@ -1,10 +1,9 @@
-//! Effective values: who of the dataset, its ancestors and the defaults has the say
-//! (spec 04 §7.1, §7.2).
+//! Effective values of properties: from the dataset, an ancestor or the default (spec 04 §7.1,
+//! §7.2).
 //!
 //!     snapshot's own ZAP ─> dir ─> parent dir ─> ... ─> root dir ─> compiled-in default
 //!
-//! What the ZAP of one dir says is decided by [`decide`], which readers of committed states and
-//! the engine share.
+//! [`decide`] evaluates the ZAP of one dir, for committed states as well as for the engine.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -20,7 +19,7 @@ use super::value::{PropValue, Source};
 use crate::dsl::{Dataset, Dir, DslError};
 use crate::mos;
 
-/// Deeper nesting than this is a loop: no name is long enough for it.
+/// Maximum depth of dirs; a deeper one is a loop, because no name is long enough for it.
 const DEPTH_MAX: usize = 256;
 
 type Map = BTreeMap<String, Value>;
@@ -37,12 +36,11 @@ pub enum Origin {
 /// Returns the value that one dir's property ZAP has for a property (spec 04 §7.1), or `None` if
 /// the dir above decides. `get` reads an entry of the ZAP.
 ///
-/// In this order: the value that old software must not see (`$iuv`), if the number is one that this
-/// software knows; the local value; the received value (`$recvd`), unless an `$inherit` mark hides
-/// it.
+/// The order is: the value hidden from old software (`$iuv`), if this software knows its number;
+/// the local value; the received value (`$recvd`), unless an `$inherit` mark hides it.
 ///
 /// # Errors
-/// Those of `get`.
+/// The errors of `get`.
 pub fn decide<E>(
     name: &str,
     mut get: impl FnMut(&str) -> Result<Option<Value>, E>,
@@ -65,11 +63,11 @@ pub fn decide<E>(
     Ok(get(&format!("{name}{RECEIVED_SUFFIX}"))?.map(|value| (value, Origin::Received)))
 }
 
-/// The property ZAPs that have a say on one dataset.
+/// The property ZAPs of a dataset and its ancestors.
 #[derive(Debug, Clone)]
 pub struct PropChain {
     name: String,
-    /// Own settings of a snapshot.
+    /// Settings of a snapshot.
     snapshot: Option<Map>,
     is_snapshot: bool,
     /// From the dataset's dir to the root dir.
@@ -106,7 +104,7 @@ impl PropChain {
         Ok(Self { name: dataset.name().to_owned(), snapshot, is_snapshot, levels })
     }
 
-    /// The value that is set for `name`, and by whom; none if nobody sets it.
+    /// Returns the set value of `name` with its source, `None` if it is set nowhere.
     #[must_use]
     pub fn find(&self, name: &str, is_inheritable: bool) -> Option<(Value, Source)> {
         if let Some(own) = &self.snapshot {
@@ -134,7 +132,7 @@ impl PropChain {
         None
     }
 
-    /// The effective value of a native property that is kept in property ZAPs.
+    /// Returns the effective value of a native property that is stored in property ZAPs.
     #[must_use]
     pub fn native(&self, property: &'static Property) -> (PropValue, Source) {
         match self.find(property.name, property.is_inheritable) {
@@ -143,7 +141,7 @@ impl PropChain {
         }
     }
 
-    /// The received value of a native property, effective or not.
+    /// Returns the received value of a native property, effective or not.
     #[must_use]
     pub fn received(&self, name: &str) -> Option<&Value> {
         let key = name.to_owned() + RECEIVED_SUFFIX;
@@ -154,7 +152,7 @@ impl PropChain {
         }
     }
 
-    /// Names of all user properties that are set anywhere on the way.
+    /// Returns the names of all user properties that are set on the dataset or its ancestors.
     #[must_use]
     pub fn user_names(&self) -> Vec<String> {
         let maps = self.snapshot.iter().chain(self.levels.iter().map(|(_, map)| &**map));
@@ -168,7 +166,7 @@ impl PropChain {
         names
     }
 
-    /// The effective value of a user property.
+    /// Returns the effective value of a user property.
     #[must_use]
     pub fn user(&self, name: &str) -> Option<(PropValue, Source)> {
         let (value, source) = self.find(name, true)?;
@@ -182,7 +180,7 @@ impl PropChain {
     }
 }
 
-/// The value of a ZAP entry as a property of that type.
+/// Converts a ZAP entry to a value of the property's type.
 pub(crate) fn convert(property: &Property, value: &Value) -> PropValue {
     let (text, number) = (value.as_str(), value.first());
     match (property.value_type, text, number) {

@@ -1,9 +1,9 @@
 //! Properties of datasets and pools: the table, effective values and their sources.
 //!
-//! [`table`] is what `zfs get` and `zpool get` know of each property, [`lookup`] decides who has
-//! the say on one that is stored, [`dataset`] and [`pool`] compute the rest. A listing is a vector
-//! of [`PropRow`] in the table's order, with facts only: numbers stay numbers. [`text`]
-//! parses values as users type them (`recordsize=1M`).
+//! [`table`] describes each property of `zfs get` and `zpool get`, [`lookup`] finds the effective
+//! value of a stored one, [`dataset`] and [`pool`] compute the others. A listing is a vector of
+//! [`PropRow`] in the table's order; numbers are not formatted. [`text`] parses values as users
+//! type them (`recordsize=1M`).
 //!
 //! Sources: spec 04 §7, §17.3, spec 01 §12, spec 08 §16.
 

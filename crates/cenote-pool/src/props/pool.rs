@@ -1,4 +1,4 @@
-//! Properties of pools, as `zpool get` has them (spec 01 §12, 05 §6).
+//! Properties of pools, as in `zpool get` (spec 01 §12, 05 §6).
 
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
@@ -9,12 +9,12 @@ use super::value::{PropRow, PropValue, Source};
 use crate::features::{FEATURES, FeatureState, is_in_identity};
 use crate::{Pool, Space, mos};
 
-/// Pool directory: properties that were set.
+/// Pool directory entry: set properties.
 const POOL_PROPS: &str = "pool_props";
-/// Pool directory: largest txg of the last finished scrub.
+/// Pool directory entry: largest txg of the last finished scrub.
 const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
 
-/// What is read once for all properties of a pool.
+/// Data that several properties of a pool need, read once.
 #[derive(Debug)]
 pub struct PoolProps<'a> {
     pool: &'a Pool,
@@ -24,7 +24,7 @@ pub struct PoolProps<'a> {
 }
 
 impl Pool {
-    /// Prepares to answer for properties of the pool.
+    /// Reads the data that properties of the pool need.
     pub async fn props(self: &std::sync::Arc<Self>) -> Result<PoolProps<'_>> {
         let set = match self.directory_object(POOL_PROPS) {
             Some(object) => mos::entries(self.mos(), object).await?,
@@ -38,7 +38,7 @@ impl Pool {
         Ok(PoolProps { pool: self, space: self.space().await?, set, bootfs })
     }
 
-    /// Whether what is granted on datasets counts (property `delegation`).
+    /// Whether delegated permissions are in effect (property `delegation`).
     pub(crate) async fn delegates(&self) -> Result<bool> {
         let Some(object) = self.directory_object(POOL_PROPS) else { return Ok(true) };
         Ok(mos::u64(self.mos(), object, "delegation").await? != Some(0))
@@ -53,7 +53,7 @@ fn text(value: impl Into<String>) -> (PropValue, Source) {
     (PropValue::Text(value.into()), Source::None)
 }
 
-/// A text that is set, or none.
+/// Converts an optional setting to a text value.
 fn set_text(value: Option<&str>) -> (PropValue, Source) {
     match value {
         Some(value) => (PropValue::Text(value.to_owned()), Source::Local),
@@ -61,7 +61,7 @@ fn set_text(value: Option<&str>) -> (PropValue, Source) {
     }
 }
 
-/// Figures that are sums over everything there is.
+/// Properties that are sums over the whole pool.
 const SUMS: [&str; 14] = [
     "size",
     "allocated",
@@ -80,7 +80,7 @@ const SUMS: [&str; 14] = [
 ];
 
 impl PoolProps<'_> {
-    /// All properties in the table's order, then features, then user properties.
+    /// Returns all properties in the table's order, then features, then user properties.
     pub fn all(&self) -> Vec<PropRow> {
         let native = POOL_PROPERTIES.iter().filter(|property| !property.is_hidden());
         let mut rows: Vec<_> = native.map(|property| self.native(property)).collect();
@@ -89,7 +89,7 @@ impl PoolProps<'_> {
         rows
     }
 
-    /// One property by any name: native, `feature@…`, `unsupported@…`, user (`a:b`).
+    /// Returns a property by name: native, `feature@…`, `unsupported@…`, user (`a:b`).
     pub fn get(&self, name: &str) -> Option<PropRow> {
         if let Some(property) = pool_property(name) {
             return Some(self.native(property));
@@ -99,7 +99,8 @@ impl PoolProps<'_> {
         others.find(|row| row.name == name)
     }
 
-    /// Features: those of our release, later ones that the pool has, and unknown ones.
+    /// Returns the feature properties: those of the emulated release, later ones that the pool has,
+    /// and unsupported ones.
     pub fn features(&self) -> Vec<PropRow> {
         let table = self.pool.features();
         let shown = FEATURES
@@ -133,7 +134,7 @@ impl PoolProps<'_> {
         PropRow::other(name, PropValue::Text(state.to_owned()), Source::Local)
     }
 
-    /// User properties, by name.
+    /// Returns the user properties, by name.
     pub fn user(&self) -> Vec<PropRow> {
         let mut rows: Vec<_> = self
             .set
@@ -148,7 +149,7 @@ impl PoolProps<'_> {
         rows
     }
 
-    /// One native property.
+    /// Returns a native property.
     pub fn native(&self, property: &'static Property) -> PropRow {
         let (value, source) = self
             .space_figure(property.name)
@@ -161,7 +162,7 @@ impl PoolProps<'_> {
         let space = &self.space;
         let absent = || (PropValue::Absent, Source::None);
         if !space.damage.is_empty() && SUMS.contains(&name) {
-            // What cannot be read is missing in the sums: no figure is better than a wrong one.
+            // Damage makes the sums too small; showing no figure is better than a wrong one.
             return Some(absent());
         }
         Some(match name {
@@ -216,7 +217,7 @@ impl PoolProps<'_> {
         })
     }
 
-    /// A property that is kept in the pool's property object.
+    /// Returns a property that is stored in the pool's property object.
     fn stored(&self, property: &'static Property) -> (PropValue, Source) {
         let set = self.set.iter().find(|(name, _)| name == property.name);
         let default = PropValue::from(property.default);

@@ -22,7 +22,7 @@ pub fn parse(text: &str) -> Result<u64, String> {
     number.checked_mul(1_u64.checked_shl(shift).ok_or_else(too_large)?).ok_or_else(too_large)
 }
 
-/// Returns the shift of a unit: a letter, perhaps followed by `B` or `iB`.
+/// Returns the shift of a unit: a letter, optionally followed by `B` or `iB`.
 fn shift_of(suffix: &str) -> Option<u32> {
     let mut letters = suffix.chars();
     let Some(unit) = letters.next() else { return Some(0) };
@@ -38,7 +38,7 @@ mod tests {
     use super::parse;
 
     #[test]
-    fn sizes_are_read_as_openzfs_reads_them() {
+    fn sizes_are_parsed_like_openzfs() {
         for (text, want) in [
             ("512", Ok(512)),
             ("1K", Ok(1024)),

@@ -1,19 +1,19 @@
 //! The native properties of datasets and pools, in OpenZFS's order (spec 04 §7.4, 01 §12).
 //!
-//! `zfs get all` prints them in this order, and usage texts take names, values and columns from
-//! here. What a number means (bytes, a count, a ratio) is part of the entry, so that whoever
-//! prints needs no list of names of his own. Facts are those of OpenZFS 2.3.
+//! `zfs get all` prints them in this order; usage texts take names, values and columns from here.
+//! The meaning of a number (bytes, a count, a ratio) is part of the entry, so that output code
+//! needs no lists of names. Entries are those of OpenZFS 2.3.
 
-/// What a stored number stands for, which decides how it is shown.
+/// Meaning of a number, which determines its format.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     /// Bytes.
     Bytes,
-    /// Bytes, 0 meaning that there is none ("none" when shown for people).
+    /// Bytes, with 0 for "none".
     BytesOrNone,
     /// A plain number.
     Number,
-    /// A count; 2^64-1 means that there is none.
+    /// A count, with 2^64-1 for "none".
     CountOrNone,
     /// Hundredths, shown with two decimals.
     Ratio,
@@ -23,7 +23,7 @@ pub enum Form {
     Date,
 }
 
-/// A name for each value of an index property.
+/// Names and values of an index property.
 pub type Names = &'static [(&'static str, u64)];
 
 /// The type of a property's value.
@@ -37,25 +37,25 @@ pub enum PropType {
     Index(Names),
 }
 
-/// The compiled-in value of a property that is set nowhere.
+/// The default value of a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PropDefault {
-    /// Of a number or an index.
+    /// A number or an index value.
     Number(u64),
-    /// Of a text.
+    /// A text.
     Text(&'static str),
-    /// Absent.
+    /// No default.
     None,
 }
 
-/// Who may change a property.
+/// When a property can be set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Access {
-    /// A statistic.
+    /// Never: a statistic.
     ReadOnly,
-    /// Fixed when the dataset is created.
+    /// Only when the dataset is created.
     SetOnce,
-    /// Anybody with the permission.
+    /// At any time.
     ReadWrite,
 }
 
@@ -66,19 +66,19 @@ pub struct Property {
     pub name: &'static str,
     /// Type of its value.
     pub value_type: PropType,
-    /// Kinds of datasets that have it: f file system, s snapshot, v volume, b bookmark.
+    /// Types of datasets that have it: f file system, s snapshot, v volume, b bookmark.
     pub types: &'static str,
-    /// Who may change it.
+    /// When it can be set.
     pub access: Access,
-    /// Whether children take the value of their parent.
+    /// Whether children inherit it.
     pub is_inheritable: bool,
-    /// Value when it is set nowhere.
+    /// Default value.
     pub default: PropDefault,
     /// Column heading of `list`.
     pub column: &'static str,
     /// Whether the column is aligned to the right.
     pub align_right: bool,
-    /// Values in the usage text; a property without is hidden: never listed, only asked for.
+    /// Values in the usage text; `None` for hidden properties, which are shown by name only.
     pub values: Option<&'static str>,
 }
 
@@ -87,7 +87,7 @@ use PropType::{Index, Number, Text};
 
 const ON_OFF: Names = &[("off", 0), ("on", 1)];
 const CACHE: Names = &[("none", 0), ("metadata", 1), ("all", 2)];
-/// Checksums by their stored value.
+/// Checksum algorithms by stored value.
 pub const CHECKSUM: Names = &[
     ("on", 1),
     ("off", 2),
@@ -100,7 +100,7 @@ pub const CHECKSUM: Names = &[
     ("edonr", 13),
     ("blake3", 14),
 ];
-/// Compressions by their stored value; zstd carries its level from bit 7 up.
+/// Compression algorithms by stored value; zstd has its level from bit 7 up.
 pub const COMPRESSION: Names = &[
     ("on", 1),
     ("off", 2),
@@ -177,7 +177,7 @@ const ACLMODE: Names = &[("discard", 0), ("groupmask", 2), ("passthrough", 3), (
 const ACLINHERIT: Names =
     &[("discard", 0), ("noallow", 1), ("passthrough", 3), ("restricted", 4), ("passthrough-x", 5)];
 const CANMOUNT: Names = &[("off", 0), ("on", 1), ("noauto", 2)];
-// Value 2 is "on" in 2.3: the word and the number agree, and "sa" is an alias of it.
+// Value 2 is "on" in 2.3, with the alias "sa".
 const XATTR: Names = &[("off", 0), ("dir", 1), ("on", 2), ("sa", 2)];
 const COPIES: Names = &[("1", 1), ("2", 2), ("3", 3)];
 const VERSION: Names = &[("1", 1), ("2", 2), ("3", 3), ("4", 4), ("5", 5)];
@@ -199,7 +199,7 @@ const VOLMODE: Names = &[("default", 0), ("full", 1), ("geom", 1), ("dev", 2), (
 const SNAPDEV: Names = &[("hidden", 0), ("visible", 1)];
 const ACLTYPE: Names = &[("off", 0), ("posix", 1), ("nfsv4", 2)];
 const REDUNDANT: Names = &[("all", 0), ("most", 1), ("some", 2), ("none", 3)];
-/// Cipher suites by their stored value.
+/// Cipher suites by stored value.
 pub const ENCRYPTION: Names = &[
     ("on", 1),
     ("off", 2),
@@ -235,7 +235,7 @@ const DEDUP_TEXT: &str = "on | off | verify | sha256[,verify] | sha512[,verify] 
 const ENCRYPTION_TEXT: &str = "on | off | aes-128-ccm | aes-192-ccm | aes-256-ccm | \
     aes-128-gcm | aes-192-gcm | aes-256-gcm";
 
-/// Any row; the column is on the right for numbers.
+/// Returns a property; columns of numbers are aligned right.
 #[expect(clippy::too_many_arguments, reason = "rows of a table")]
 const fn property(
     name: &'static str,
@@ -261,7 +261,7 @@ const fn property(
     }
 }
 
-/// A number or index.
+/// Returns a number or index property.
 #[expect(clippy::too_many_arguments, reason = "rows of a table")]
 const fn row(
     name: &'static str,
@@ -277,7 +277,7 @@ const fn row(
     property(name, value_type, types, access, is_inheritable, default, column, values)
 }
 
-/// A text.
+/// Returns a text property.
 const fn text(
     name: &'static str,
     types: &'static str,
@@ -294,7 +294,7 @@ const fn text(
     property(name, Text, types, access, is_inheritable, default, column, values)
 }
 
-/// A date, the one kind of number whose column stays on the left.
+/// Returns a date property, the only kind of number whose column is aligned left.
 const fn date(name: &'static str, types: &'static str, column: &'static str) -> Property {
     let mut property = row(name, Number(Form::Date), types, RO, false, 0, column, Some("<date>"));
     property.align_right = false;
@@ -406,7 +406,7 @@ pub const DATASET_PROPERTIES: &[Property] = &[
     row("longname", Index(ON_OFF), "f", RW, true, 0, "LONGNAME", SWITCH),
 ];
 
-/// Families of properties whose name goes on after the `@` or `#`, as usage texts list them.
+/// Families of properties whose names continue after `@` or `#`, as in usage texts.
 #[rustfmt::skip]
 pub const DATASET_FAMILIES: &[(&str, bool, &str)] = &[
     ("userused@...", false, "<size>"),
@@ -425,7 +425,7 @@ pub const DATASET_FAMILIES: &[(&str, bool, &str)] = &[
     ("written#<bookmark>", false, "<size>"),
 ];
 
-/// A pool's number.
+/// Returns a number property of a pool.
 const fn pool(
     name: &'static str,
     value_type: PropType,
@@ -437,7 +437,7 @@ const fn pool(
     row(name, value_type, "", access, false, default, column, values)
 }
 
-/// A pool's text.
+/// Returns a text property of a pool.
 const fn pool_text(
     name: &'static str,
     access: Access,
@@ -500,26 +500,26 @@ pub fn property_named(table: &'static [Property], name: &str) -> Option<&'static
     table.iter().find(|property| property.name == name).or_else(|| table.iter().find(is_heading))
 }
 
-/// The dataset property with this name.
+/// Returns the dataset property with this name.
 #[must_use]
 pub fn dataset_property(name: &str) -> Option<&'static Property> {
     DATASET_PROPERTIES.iter().find(|property| property.name == name)
 }
 
-/// The pool property with this name.
+/// Returns the pool property with this name.
 #[must_use]
 pub fn pool_property(name: &str) -> Option<&'static Property> {
     POOL_PROPERTIES.iter().find(|property| property.name == name)
 }
 
 impl Property {
-    /// Whether listings of all properties leave it out.
+    /// Whether listings of all properties omit it.
     #[must_use]
     pub fn is_hidden(&self) -> bool {
         self.values.is_none()
     }
 
-    /// The name of an index value.
+    /// Returns the name of an index value.
     #[must_use]
     pub fn index_name(&self, value: u64) -> Option<&'static str> {
         let Index(names) = self.value_type else { return None };
@@ -532,7 +532,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn tables_are_complete_and_unique() {
+    fn property_tables_are_complete_and_unique() {
         assert_eq!((DATASET_PROPERTIES.len(), POOL_PROPERTIES.len()), (100, 40));
         for table in [DATASET_PROPERTIES, POOL_PROPERTIES] {
             for (index, property) in table.iter().enumerate() {
@@ -542,7 +542,7 @@ mod tests {
                     (property.value_type, property.default)
                 {
                     let known = names.iter().any(|(_, number)| *number == value);
-                    // A statistic has no default, and a file system's version is never absent.
+                    // Statistics have no default; a file system always has a version.
                     assert!(known || property.access == RO || property.name == "version");
                 }
             }
@@ -550,7 +550,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_name_of_a_value_is_shown() {
+    fn index_values_show_their_first_name() {
         let name = |property, value| dataset_property(property).unwrap().index_name(value);
         assert_eq!(name("xattr", 2), Some("on"));
         assert_eq!(name("compression", 13712), Some("zstd-fast-5"));

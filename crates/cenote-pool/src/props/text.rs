@@ -1,36 +1,36 @@
-//! Parses values of dataset properties as users type them into what is stored (spec 04 §7).
+//! Parses values of dataset properties as users type them (spec 04 §7).
 
 use cenote_ondisk::zap::Value;
 
 use super::table::{Access, DATASET_PROPERTIES, Form, PropType, Property, property_named};
 use super::{quantity, userspace};
 
-/// Longest name and text of a user property.
+/// Maximum length of the name of a user property.
 const NAME_MAX: usize = 256;
 const TEXT_MAX: usize = 8192;
-/// Longest mount point.
+/// Maximum length of a mount point.
 const PATH_MAX: usize = 1024;
 
-/// Parsed form of `refreservation=auto`: reserve all space that the volume can ever use.
+/// Parsed value of `refreservation=auto`: reserves all space that the volume can use.
 pub const AUTO: u64 = u64::MAX;
 
-/// Whether a property is set when its dataset is created, or later.
+/// Whether a property is set when its dataset is created or later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Moment {
-    /// At creation: properties that can be set only once are allowed.
+    /// At creation, which permits set-once properties.
     Creation,
     /// On an existing dataset.
     Later,
 }
 
-/// Name of a property, and the value to store.
+/// Name of a property and the value to store.
 pub type Setting = (String, Value);
 
-/// Parses `name=text` for a dataset of `kind`, a letter of [`Property::types`].
+/// Parses `name=text` for a dataset of type `kind`, a letter of [`Property::types`].
 ///
 /// # Errors
-/// OpenZFS's message: an unknown or read-only property, one of another kind of dataset, or a value
-/// that the property cannot have.
+/// OpenZFS's message: an unknown or read-only property, one of another type of dataset, or an
+/// invalid value.
 pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setting, String> {
     if name.contains(':') {
         return user(name, text);
@@ -47,9 +47,9 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
         Access::SetOnce if moment == Moment::Later => return Err(format!("'{name}' is readonly")),
         _ => {}
     }
-    // A file system may have properties for its volumes to inherit.
-    let is_handed_on = property.is_inheritable && property.access != Access::SetOnce;
-    let is_of_type = property.types.contains(kind) || is_handed_on && kind == 'f';
+    // File systems can have properties that only volumes below them use.
+    let is_for_volumes_below = property.is_inheritable && property.access != Access::SetOnce;
+    let is_of_type = property.types.contains(kind) || is_for_volumes_below && kind == 'f';
     if !is_of_type {
         return Err(format!("'{name}' does not apply to datasets of this type"));
     }
@@ -63,7 +63,7 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
     Ok((name.to_owned(), value))
 }
 
-/// Whether a property is stored in the list of properties, and not in the object set itself.
+/// Whether a property is stored in the property ZAP, and not in the object set.
 #[must_use]
 pub fn is_stored(name: &str) -> bool {
     let is_inside = matches!(
@@ -96,7 +96,7 @@ fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value
     if property.name == "version" && text == "current" {
         return Ok(Value::U64(5));
     }
-    // A value with several names has one preferred name.
+    // A value with several names is stored under the preferred one.
     let text = match (property.name, text) {
         ("compression", "gzip-6") => "gzip",
         ("compression", "zstd-fast-1") => "zstd-fast",
@@ -135,7 +135,7 @@ fn number(property: &Property, form: Form, text: &str) -> Result<u64, String> {
     Ok(number)
 }
 
-/// Checks a value beyond its type.
+/// Checks rules beyond the type of the value.
 fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
     let name = property.name;
     let number = value.single().unwrap_or(0);
@@ -169,7 +169,7 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
     }
 }
 
-/// Whether a text is a value for `sharenfs`: on, off, or options of exports(5).
+/// Whether a text is valid for `sharenfs`: on, off, or options of exports(5).
 fn is_share(text: &str) -> bool {
     const OPTIONS: [&str; 37] = [
         "rw",
@@ -219,7 +219,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_are_read_and_refused_in_openzfs_words() {
+    fn property_values_are_parsed_and_refused_in_openzfs_words() {
         let parse = |text: &str, kind| {
             let (name, value) = text.split_once('=').expect("a setting");
             parse(name, value, kind, Moment::Creation)

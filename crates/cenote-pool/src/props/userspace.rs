@@ -1,8 +1,8 @@
 //! Space and limits by owner: users, groups, projects (spec 03 §13, `zfs userspace`).
 //!
-//! What an owner uses is counted in three special objects of a file system's object set, keyed by
-//! the id in hex; limits are in ZAPs that the master node names. An id with a domain (from another
-//! operating system's directory service) has the domain's index in its upper half.
+//! The space used by each owner is counted in three special objects of a file system's object set,
+//! keyed by the id in hex; quotas are in ZAPs that the master node names. An id with a domain (of a
+//! foreign directory service) has the domain's index in its upper half.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use cenote_rt::Result;
 use crate::dsl::Dataset;
 use crate::mos;
 
-/// Who owns.
+/// Type of owner.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum SpaceOwner {
     /// A user.
@@ -27,34 +27,34 @@ pub enum SpaceOwner {
     Project,
 }
 
-/// What is counted or limited.
+/// Kind of a figure: type of owner, space or objects, usage or quota.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SpaceKind {
-    /// Of whom.
+    /// Type of owner.
     pub owner: SpaceOwner,
-    /// Number of objects instead of bytes.
+    /// Counts objects instead of bytes.
     pub is_objects: bool,
-    /// The limit instead of the use.
+    /// The quota instead of the usage.
     pub is_quota: bool,
 }
 
-/// Everything about one owner.
+/// Usage and quotas of one owner.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct SpaceRow {
-    /// The id; a domain's index is in the upper half.
+    /// The id, with a domain's index in the upper half.
     pub id: u64,
     /// Bytes used.
     pub used: u64,
-    /// Limit of bytes, 0 = none.
+    /// Quota in bytes, 0 for none.
     pub quota: u64,
     /// Objects owned.
     pub objects_used: u64,
-    /// Limit of objects, 0 = none.
+    /// Quota of objects, 0 for none.
     pub objects_quota: u64,
 }
 
 impl SpaceOwner {
-    /// All three.
+    /// All types.
     pub const ALL: [Self; 3] = [Self::User, Self::Group, Self::Project];
 
     fn name(self) -> &'static str {
@@ -65,7 +65,7 @@ impl SpaceOwner {
         }
     }
 
-    /// The special object that counts it.
+    /// Returns the special object with the usage.
     fn object(self) -> u64 {
         match self {
             Self::User => USERUSED_OBJECT,
@@ -74,13 +74,13 @@ impl SpaceOwner {
         }
     }
 
-    /// The master node's entry for the limits.
+    /// Returns the master node's entry for the quotas.
     fn quota_key(self, is_objects: bool) -> String {
         format!("{}{}quota@", self.name(), if is_objects { "obj" } else { "" })
     }
 }
 
-/// Takes `userobjquota@1000` apart into kind and owner.
+/// Splits a property such as `userobjquota@1000` into kind and owner.
 #[must_use]
 pub fn parse(property: &str) -> Option<(SpaceKind, &str)> {
     let (family, owner_text) = property.split_once('@')?;
@@ -108,8 +108,8 @@ async fn quota_zap(
     mos::u64(objset, MASTER_NODE_OBJ, &owner.quota_key(is_objects)).await
 }
 
-/// One figure; the owner is a number in decimal. Nothing if it is no number, or counts are not
-/// kept; 0 if the owner has nothing.
+/// Returns one figure; `owner` is a decimal id. `None` if it is not a number or usage is not
+/// counted; 0 if the owner has nothing.
 pub(crate) async fn one(dataset: &Dataset, kind: SpaceKind, owner: &str) -> Result<Option<u64>> {
     let Ok(id) = owner.parse::<u64>() else { return Ok(None) };
     let objset = dataset.open().await?;
@@ -130,7 +130,7 @@ pub(crate) async fn one(dataset: &Dataset, kind: SpaceKind, owner: &str) -> Resu
 }
 
 impl Dataset {
-    /// Use and limits of every user, group or project that has any, by id.
+    /// Returns usage and quotas of every user, group or project that has any, by id.
     pub async fn space_by_owner(&self, owner: SpaceOwner) -> Result<Vec<SpaceRow>> {
         let objset = self.open().await?;
         let mut rows: BTreeMap<u64, SpaceRow> = BTreeMap::new();
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn families_come_apart() {
+    fn userspace_property_names_are_parsed() {
         let kind = |owner, is_objects, is_quota| SpaceKind { owner, is_objects, is_quota };
         for (name, want) in [
             ("userused@root", Some((kind(SpaceOwner::User, false, false), "root"))),

@@ -1,4 +1,4 @@
-//! Values and sources of properties, as facts; how they look in a table is the command's business.
+//! Values of properties and their sources, not yet formatted for output.
 
 use std::fmt;
 
@@ -11,24 +11,24 @@ pub enum PropValue {
     Number(u64),
     /// A text.
     Text(String),
-    /// There is none: shown as a dash.
+    /// No value, shown as a dash.
     Absent,
 }
 
-/// Where a value comes from.
+/// Source of a value.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Source {
-    /// It is a statistic.
+    /// None: the property is a statistic.
     None,
-    /// Compiled in.
+    /// The built-in default.
     Default,
     /// Set on this dataset.
     Local,
-    /// Set on the dataset or received by the dataset of this name, further up.
+    /// Set or received on the ancestor with this name.
     Inherited(String),
     /// Came with a received stream.
     Received,
-    /// A mount option in force.
+    /// A mount option.
     Temporary,
 }
 
@@ -37,38 +37,38 @@ pub enum Source {
 pub struct PropRow {
     /// The property's name.
     pub name: String,
-    /// Its table entry; none for user properties and families such as `written@`.
+    /// Its table entry; `None` for user properties and families such as `written@`.
     pub property: Option<&'static Property>,
     /// The effective value.
     pub value: PropValue,
-    /// Where it comes from.
+    /// The source of the value.
     pub source: Source,
     /// The received value, if there is one, effective or not.
     pub received: Option<PropValue>,
 }
 
 impl PropRow {
-    /// A row of a native property.
+    /// Returns the row of a native property.
     #[must_use]
     pub fn native(property: &'static Property, value: PropValue, source: Source) -> Self {
         let name = property.name.to_owned();
         Self { name, property: Some(property), value, source, received: None }
     }
 
-    /// A row outside the tables.
+    /// Returns the row of a property that is not in the tables.
     #[must_use]
     pub fn other(name: impl Into<String>, value: PropValue, source: Source) -> Self {
         Self { name: name.into(), property: None, value, source, received: None }
     }
 
-    /// The value as scripts get it (`-p`): numbers in full, index values by name.
+    /// Returns the value in parsable form (`-p`): full numbers, index values by name.
     #[must_use]
     pub fn literal(&self) -> String {
         literal(self.property, &self.value)
     }
 }
 
-/// A value as scripts get it (`-p`).
+/// Formats a value in parsable form (`-p`).
 #[must_use]
 pub fn literal(property: Option<&'static Property>, value: &PropValue) -> String {
     let number = match value {
@@ -115,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn literals() {
+    fn property_values_in_parsable_form() {
         for (property, number, want) in [
             (dataset_property("compressratio"), 159, "1.59"),
             (dataset_property("filesystem_count"), u64::MAX, "none"),

@@ -1,7 +1,7 @@
-//! Properties that are kept in the object set itself: those fixed when a file system is created,
-//! in its master node, and the size and block size of a volume (spec 04 §7.4).
+//! Properties that are stored in the object set: those fixed when a file system is created, in its
+//! master node, and the size and block size of a volume (spec 04 §7.4).
 //!
-//! None of them is secret, so they are there without the key too.
+//! They are not encrypted, so they can be read without the key.
 
 use cenote_ondisk::master_node::{
     CASESENSITIVITY, MASTER_NODE_OBJ, NORMALIZATION, UTF8ONLY, VERSION, ZVOL_OBJ, ZVOL_SIZE,
@@ -13,7 +13,7 @@ use super::value::{PropValue, Source};
 use crate::dsl::{Dataset, DatasetKind};
 use crate::mos;
 
-/// What was found.
+/// The properties stored in an object set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Facts {
     version: Option<u64>,
@@ -25,7 +25,7 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Reads them; nothing if the object set cannot be read.
+    /// Reads the properties, `None` if the object set cannot be read.
     pub(super) async fn read(dataset: &Dataset, kind: DatasetKind) -> Option<Self> {
         match kind {
             DatasetKind::Filesystem => Self::of_filesystem(dataset).await.ok(),
@@ -57,7 +57,7 @@ impl Facts {
         Ok(Self { volsize, volblocksize: Some(block), ..Self::default() })
     }
 
-    /// The value of the property called `name`, if the object set has it.
+    /// Returns the property called `name`, if the object set has it.
     pub(super) fn get(&self, name: &str) -> Option<(PropValue, Source)> {
         let of_filesystem = |value| self.version.map(|_| value);
         let (value, source) = match name {

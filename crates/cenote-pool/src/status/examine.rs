@@ -1,4 +1,4 @@
-//! How a pool that could be imported is: `zpool import` without a name.
+//! Status of pools that can be imported: `zpool import` without a name.
 
 use cenote_ondisk::config::VdevKind;
 use cenote_vdev::{VdevAux, VdevState};
@@ -8,7 +8,7 @@ use crate::features::compat;
 use crate::import::{Candidate, Host};
 use crate::pool::{OpenError, OpenOptions, Pool};
 
-/// Opens the pool for reading, and reports what was found: its state, or why it has none.
+/// Opens the pool for reading, and returns its status or the reason why it cannot be imported.
 pub async fn examine(candidate: &Candidate, host: &Host) -> PoolStatus {
     let options =
         OpenOptions { destroyed_ok: true, missing_log_ok: false, ..OpenOptions::default() };
@@ -20,7 +20,7 @@ pub async fn examine(candidate: &Candidate, host: &Host) -> PoolStatus {
     let failure = opened.as_ref().err();
     let mut status = status.unwrap_or_else(|| of_labels(candidate));
     status.failure = failure.map(ToString::to_string);
-    // A listing tells what the labels say; the MOS may lag behind them.
+    // Listings show the state in the labels; the MOS may lag behind them.
     status.facts.state = candidate.facts.state;
     let cause = failure.and_then(|error| error.cause::<OpenError>());
     let unwritable = opened.as_ref().map(|pool| pool.features().unwritable()).unwrap_or_default();
@@ -29,7 +29,7 @@ pub async fn examine(candidate: &Candidate, host: &Host) -> PoolStatus {
         status.root.state = VdevState::CantOpen;
         status.root.aux = aux_of(cause);
     }
-    // An import tells of any feature that is not enabled, whatever `compatibility` says.
+    // Listings report any feature that is not enabled, regardless of `compatibility`.
     let features = opened.as_ref().ok().map(|pool| (pool.features(), compat::allowed(None)));
     status.reason = rules::reason(&rules::Input {
         status: &status,
@@ -51,7 +51,7 @@ fn aux_of(cause: Option<&OpenError>) -> VdevAux {
     }
 }
 
-/// What the labels alone say.
+/// Returns a status from the labels alone.
 fn of_labels(candidate: &Candidate) -> PoolStatus {
     let tree = cenote_vdev::Tree::build(
         &candidate.root,

@@ -1,4 +1,4 @@
-//! How far trim and initialize of each leaf are (spec 05 §9).
+//! Progress of trim and initialize of each leaf (spec 05 §9).
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
@@ -8,19 +8,19 @@ use super::VdevReport;
 use crate::accounting::VdevFigures;
 use crate::{Pool, mos};
 
-/// Work on the free space of a leaf.
+/// Progress of trim or initialize of a leaf.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct LeafProgress {
-    /// What is stored.
+    /// The stored state.
     pub work: LeafWork,
-    /// Bytes of the leaf's free space that are done.
+    /// Finished bytes of the leaf's free space.
     pub done: u64,
-    /// All of it.
+    /// All bytes of the leaf's free space.
     pub total: u64,
 }
 
 impl LeafProgress {
-    /// Percent of the free space that is done.
+    /// Returns the finished percentage of the free space.
     #[must_use]
     pub fn percent(&self) -> u64 {
         if self.work.state == LeafWorkState::Complete {
@@ -30,12 +30,12 @@ impl LeafProgress {
     }
 }
 
-/// Completes the report of a pool, whose figures it has.
+/// Adds the progress to a report that has space figures.
 pub(super) async fn complete(pool: &Pool, root: &mut VdevReport) {
     for top in &mut root.children {
         let Some(figures) = top.figures.clone() else { continue };
         let width = top.children.len().max(1) as u64;
-        // The children of a mirror have all of it, those of a RAID-Z a part each.
+        // Each child of a mirror has all of its space, each child of a RAID-Z a part.
         let is_striped = matches!(top.kind, VdevKind::RaidZ(_) | VdevKind::Draid(_));
         let width = if is_striped { width } else { 1 };
         fill(pool, top, &figures, width).await;
@@ -51,7 +51,7 @@ fn fill<'a>(
     Box::pin(async move {
         if let Some(config) = pool.config().vdev_tree.find(vdev.guid) {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
-                // What cannot be read has never run.
+                // Unreadable state is shown as never started.
                 let work = read(pool, config, kind).await.unwrap_or_default();
                 let progress = progress(work, figures, width);
                 match kind {
@@ -80,7 +80,8 @@ async fn read(pool: &Pool, leaf: &VdevConfig, kind: LeafWorkKind) -> Result<Leaf
     })
 }
 
-/// Free bytes before the offset, and all free bytes; a metaslab in the middle counts by its part.
+/// Returns the progress: free bytes before the stored offset, and all free bytes. The metaslab with
+/// the offset counts partly.
 fn progress(work: LeafWork, figures: &VdevFigures, width: u64) -> LeafProgress {
     let reached = work.offset.saturating_mul(width);
     let (mut done, mut total) = (0_u128, 0_u128);

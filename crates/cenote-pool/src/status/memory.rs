@@ -1,5 +1,4 @@
-//! The status of a pool from memory alone: for a suspended pool whose metadata cannot be read,
-//! because its devices are away or hang and the cache does not have it.
+//! Status of a pool from memory alone: for a suspended pool whose metadata cannot be read.
 
 use std::sync::Arc;
 
@@ -11,9 +10,9 @@ use crate::accounting::Space;
 use crate::import::Host;
 
 impl PoolStatus {
-    /// Returns the states and errors of the devices, their space, and why the pool is suspended.
-    /// Leaves out what is on disk only: scans, spares, cache devices, deduplication and the error
-    /// log. Reads no device.
+    /// Returns the states and errors of the devices, their space, and the reason of a suspension.
+    /// Omits everything that is only on disk: scans, spares, cache devices, deduplication and the
+    /// error log. Reads no device.
     #[must_use]
     pub fn from_memory(
         facts: PoolFacts,

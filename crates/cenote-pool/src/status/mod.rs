@@ -1,12 +1,11 @@
-//! What `zpool status`, `zpool list -v` and `zpool import` show of a pool, as facts.
+//! Status of pools, for `zpool status`, `zpool list -v` and `zpool import`.
 //!
 //!     config + tree's states + space figures ──> VdevReport (tree)
 //!     scan, removal, checkpoint, expansion   ──> PoolStatus
 //!                                            ──> Reason, the first that applies
 //!
-//! For a pool that is open everything is at hand. A pool that could be imported is opened for
-//! reading to see how it is ([`examine`]); where that fails, the labels and the reason of the
-//! failure make up the report.
+//! The status of a pool that can be imported is found by opening it for reading ([`examine`]). If
+//! that fails, it consists of the labels and the reason of the failure.
 //!
 //! Sources: spec 06 §19.
 
@@ -35,12 +34,12 @@ use crate::accounting::Space;
 use crate::features::compat;
 use crate::{Pool, import::Host};
 
-/// Everything that a status shows.
+/// Status of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolStatus {
-    /// What the config says of the pool.
+    /// Facts from the config.
     pub facts: PoolFacts,
-    /// Why it is not simply fine.
+    /// The most important condition of the pool.
     pub reason: Reason,
     /// The vdevs.
     pub root: VdevReport,
@@ -48,39 +47,39 @@ pub struct PoolStatus {
     pub spares: Vec<AuxReport>,
     /// Cache devices.
     pub caches: Vec<AuxReport>,
-    /// The last scrub or resilver, or the one that runs; none if there never was one.
+    /// The last or running scrub or resilver.
     pub scan: Option<ScanPhys>,
     /// The last error scrub.
     pub error_scrub: Option<ErrorScrubPhys>,
-    /// The last device removal.
+    /// The last or running device removal.
     pub removal: Option<Removal>,
     /// The checkpoint.
     pub checkpoint: Option<Checkpoint>,
-    /// RAID-Z expansions, by vdev.
+    /// The RAID-Z expansions, by vdev.
     pub expansions: Vec<Expansion>,
-    /// Txgs whose data cannot be read, because too many leaves of a vdev lack it or are absent.
+    /// Txgs whose data cannot be read, because too many leaves of a vdev miss it or are absent.
     pub unreadable: TxgRanges,
-    /// Damaged blocks in the error log, each object once.
+    /// Number of damaged objects in the error log.
     pub error_count: u64,
     /// Whether the error log could be read.
     pub is_error_log_read: bool,
-    /// Space figures; none if the pool could not be opened.
+    /// Space figures, `None` if the pool could not be opened.
     pub space: Option<Arc<Space>>,
     /// Why it could not be opened.
     pub failure: Option<String>,
-    /// Why it is suspended, if it is.
+    /// Why it is suspended.
     pub suspended: Option<Reason>,
 }
 
 impl Pool {
-    /// The pool's state in one word, as `zpool list` shows it.
+    /// Returns the pool's health as `zpool list` shows it.
     #[must_use]
     pub fn health_name(&self) -> &'static str {
         let root = self.tree().root();
         health_name(self.presence().suspended(), root.state(), root.aux())
     }
 
-    /// How the pool is.
+    /// Returns the status of the pool.
     pub async fn status(&self) -> Result<PoolStatus> {
         let space = self.space().await?;
         let mut root = report::of_pool(self, &space);
@@ -126,11 +125,11 @@ impl Pool {
     }
 }
 
-/// The txgs whose data cannot be read without the absent leaves: in some top-level vdev more leaves
-/// lack them, or are absent, than its redundancy allows for, and less with the absent ones in
-/// service. What all leaves may lack is left out: a dirty time log names whole txgs of which a part
-/// failed, and stale leaves are read as a last resort. Log vdevs are left out, too: intent logs
-/// were read at import.
+/// Returns the txgs whose data cannot be read without the absent leaves: in some top-level vdev
+/// more leaves miss them or are absent than its redundancy permits, and fewer would miss them if
+/// the absent leaves were present. Txgs that all leaves may miss do not count: a dirty time log
+/// names whole txgs of which only a part failed, and stale leaves are read as a last resort. Log
+/// vdevs do not count either: intent logs were read at import.
 fn unreadable(pool: &Pool) -> TxgRanges {
     let tree = pool.tree();
     let tops = tree.tops().filter(|top| !top.is_log());
@@ -142,7 +141,7 @@ fn unreadable(pool: &Pool) -> TxgRanges {
 }
 
 impl PoolStatus {
-    /// A status of which only the devices are known yet: nothing has been read of the pool itself.
+    /// Returns a status with the devices only.
     fn of_devices(facts: PoolFacts, root: VdevReport) -> Self {
         Self {
             facts,
@@ -164,32 +163,33 @@ impl PoolStatus {
         }
     }
 
-    /// The number of leaves in use whose dirty time log is not empty, while no resilver is on
-    /// record.
+    /// Returns the number of healthy leaves with a nonempty dirty time log that no recorded
+    /// resilver covers.
     #[must_use]
     pub fn stale_leaf_count(&self) -> usize {
         self.root.walk().filter(|vdev| vdev.needs_resilver).count()
     }
 
-    /// The pool's state in one word.
+    /// Returns the pool's state.
     #[must_use]
     pub fn health(&self) -> VdevState {
         self.root.state
     }
 
-    /// The same as tables show it.
+    /// Returns the pool's health as tables show it.
     #[must_use]
     pub fn health_name(&self) -> &'static str {
         health_name(self.suspended, self.root.state, self.root.aux)
     }
 }
 
-/// The word for a pool's state: devices may be well again and the pool still be suspended.
+/// Returns the word for a pool's health; a pool can be suspended although its devices are healthy
+/// again.
 fn health_name(suspended: Option<Reason>, state: VdevState, aux: VdevAux) -> &'static str {
     if suspended.is_some() { "SUSPENDED" } else { state_name(state, aux) }
 }
 
-/// The word for a state, as tables show it: some causes have words of their own.
+/// Returns the word for a state in tables; some causes have their own words.
 #[must_use]
 pub fn state_name(state: VdevState, aux: VdevAux) -> &'static str {
     match (state, aux) {

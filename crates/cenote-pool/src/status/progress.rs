@@ -1,4 +1,4 @@
-//! What goes on, or went on last, in the pool: scrub, removal, expansion, checkpoint.
+//! Progress of scrub, removal, expansion and checkpoint.
 
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, REMOVING, RemovingPhys};
@@ -11,56 +11,56 @@ use cenote_ondisk::zap::Value;
 use crate::Pool;
 use crate::accounting::{Space, top_zap};
 
-/// Word of an uberblock: when it was written.
+/// Index of the timestamp in an uberblock's words.
 const UBERBLOCK_TIME: usize = 4;
 
-/// The last removal of a device, or the one that runs.
+/// The last or running device removal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Removal {
-    /// What is stored.
+    /// The stored state.
     pub phys: RemovingPhys,
-    /// Bytes of memory that mappings of removed vdevs take in OpenZFS.
+    /// Memory that the mappings of removed vdevs need in OpenZFS, bytes.
     pub mapping_bytes: u64,
 }
 
 /// The pool's checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Checkpoint {
-    /// When it was taken, seconds since 1970.
+    /// Creation time, seconds since 1970.
     pub time: u64,
     /// Bytes that it holds.
     pub bytes: u64,
-    /// It is given up, and what it holds is being freed.
+    /// Whether it is being discarded.
     pub is_discarding: bool,
 }
 
-/// How far an expansion is.
+/// State of an expansion.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpansionState {
-    /// Under way.
+    /// Running.
     Running,
-    /// Done.
+    /// Finished.
     Finished,
 }
 
-/// The last expansion of a RAID-Z vdev, or the one that runs.
+/// The last or running expansion of a RAID-Z vdev.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Expansion {
     /// Id of the top-level vdev.
     pub vdev: u64,
-    /// How far it is.
+    /// Its state.
     pub state: ExpansionState,
-    /// When it began, seconds since 1970.
+    /// Start time, seconds since 1970.
     pub start_time: u64,
-    /// When it ended.
+    /// End time, seconds since 1970.
     pub end_time: u64,
-    /// Bytes that it copied.
+    /// Copied bytes.
     pub copied: u64,
-    /// Bytes there are to copy.
+    /// Bytes to copy in total.
     pub to_copy: u64,
 }
 
-/// Scan and error scrub; what is damaged counts as never done.
+/// Returns the last scan and error scrub; damaged ones are shown as never started.
 pub(super) fn scans(pool: &Pool) -> (Option<ScanPhys>, Option<ErrorScrubPhys>) {
     let words = |name| pool.directory_value(name).map(Value::words);
     let scan = words(SCAN).and_then(|words| ScanPhys::decode(&words).ok());
@@ -68,7 +68,7 @@ pub(super) fn scans(pool: &Pool) -> (Option<ScanPhys>, Option<ErrorScrubPhys>) {
     (scan, error_scrub)
 }
 
-/// Whether the pool has a resilver on record that is not finished.
+/// Whether the pool has a recorded resilver that is not finished.
 pub(super) fn is_resilvering(pool: &Pool) -> bool {
     let is_active =
         |scan: ScanPhys| (scan.func, scan.state) == (ScanFunc::Resilver, ScanState::Scanning);

@@ -1,19 +1,18 @@
-//! Why a pool is not simply fine: one reason, the first that applies (spec 06 §19.1).
+//! The condition of a pool: the first of these reasons that applies (spec 06 §19.1).
 //!
-//! The commands turn a reason into prose. Listings of pools that could be imported and the status
-//! of open pools share the reasons; a few apply to one of the two only, which the rules in
-//! [`crate::status`] know.
+//! The commands turn a reason into text. Import listings and the status of imported pools share the
+//! reasons; the rules in [`crate::status`] decide which of them apply to both.
 
-/// The state of a pool in one word.
+/// The condition of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reason {
-    /// A resilver runs.
+    /// A resilver is running.
     Resilvering,
-    /// A sequential rebuild runs.
+    /// A sequential rebuild is running.
     Rebuilding,
     /// A sequential rebuild ended after the last scrub.
     RebuildScrub,
-    /// The pool is imported on another host right now.
+    /// The pool is imported on another host.
     HostIdActive,
     /// `multihost` is on and this host has no hostid.
     HostIdRequired,
@@ -21,17 +20,17 @@ pub enum Reason {
     HostIdMismatch,
     /// Written by newer software.
     VersionNewer,
-    /// Has a feature that only writing needs.
+    /// A feature that writing needs is not supported.
     UnsupportedFeatureWrite,
-    /// Has a feature that reading needs.
+    /// A feature that reading needs is not supported.
     UnsupportedFeatureRead,
-    /// The vdevs found do not add up.
+    /// The vdev guids do not add up.
     BadGuidSum,
-    /// Suspended; heartbeats were missed.
+    /// Suspended because multihost heartbeats failed.
     IoFailureMmp,
-    /// Suspended; writes fail, reads go on.
+    /// Suspended: writes fail, reads work.
     IoFailureContinue,
-    /// Suspended; everything waits.
+    /// Suspended: all I/O waits.
     IoFailureWait,
     /// A log device cannot be read.
     BadLog,
@@ -63,7 +62,7 @@ pub enum Reason {
     NeedsResilver,
     /// A device is used with sectors smaller than its own.
     NonNativeAshift,
-    /// Damage that a past release did.
+    /// Known damage by old releases.
     Errata(u64),
     /// A version from before feature flags.
     VersionOlder,
@@ -73,12 +72,12 @@ pub enum Reason {
     FeaturesDisabled,
     /// A feature is enabled that `compatibility` excludes.
     IncompatibleFeature,
-    /// Nothing to say.
+    /// None of the others.
     Ok,
 }
 
 impl Reason {
-    /// The message id, what stands after `ZFS-8000-`; most of the milder reasons have none.
+    /// Returns the message id (without `ZFS-8000-`); many reasons have none.
     #[must_use]
     pub fn message_id(self) -> Option<&'static str> {
         Some(match self {
@@ -101,7 +100,7 @@ impl Reason {
         })
     }
 
-    /// Whether `zpool status -x` passes over a pool with it.
+    /// Whether `zpool status -x` omits a pool with this reason.
     #[must_use]
     pub fn is_healthy(self) -> bool {
         matches!(
@@ -120,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ids_and_health() {
+    fn message_ids_and_health() {
         assert_eq!(Reason::MissingReplicated.message_id(), Some("2Q"));
         assert_eq!(Reason::VersionOlder.message_id(), None);
         assert!(Reason::VersionOlder.is_healthy());

@@ -1,4 +1,4 @@
-//! The tree of vdevs as tables show it: names, states, counters, figures.
+//! The vdev tree of a status: names, states, counters, space figures.
 
 use std::sync::Arc;
 
@@ -12,56 +12,56 @@ use crate::accounting::{AllocationClass, Space, VdevFigures};
 use crate::import::AuxDevice;
 use crate::status::LeafProgress;
 
-/// A vdev and what is below it.
+/// A vdev and its children.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that stand beside each other")]
 pub struct VdevReport {
-    /// What it is.
+    /// Its kind.
     pub kind: VdevKind,
-    /// Its place among its parent's children.
+    /// Index among its parent's children.
     pub id: u64,
     /// Its guid.
     pub guid: u64,
-    /// Its name: the path of a leaf, its guid if the device is not there, else kind and number.
+    /// Path of a leaf, or its guid if the device is absent; kind and number of other vdevs.
     pub name: String,
-    /// The path of a leaf; of one that is not there, where it was last.
+    /// Path of a leaf; for an absent one its last path.
     pub path: Option<String>,
     /// Whether its device was not found.
     pub is_absent: bool,
-    /// How it is.
+    /// Its state.
     pub state: VdevState,
-    /// Why.
+    /// Cause of the state.
     pub aux: VdevAux,
-    /// What it is for, if it is a top-level vdev.
+    /// Allocation class of a top-level vdev.
     pub class: Option<AllocationClass>,
-    /// Reads and errors since the pool was opened.
+    /// I/O and error counters since import.
     pub stats: LeafStats,
-    /// What the queue of a leaf has done.
+    /// Queue statistics of a leaf.
     pub queue: Option<Arc<QueueStats>>,
-    /// Sector size in use, log2.
+    /// Log2 of the sector size in use.
     pub ashift: u64,
-    /// Sector size of the device, log2.
+    /// Log2 of the device's sector size.
     pub physical_ashift: Option<u8>,
-    /// Bytes of the device of a leaf.
+    /// Size of a leaf's device, bytes.
     pub device_size: Option<u64>,
     /// Space figures of a top-level vdev.
     pub figures: Option<VdevFigures>,
     /// Whether it is being removed.
     pub is_removing: bool,
-    /// Whether new data goes elsewhere.
+    /// Whether new data is allocated elsewhere.
     pub is_non_allocating: bool,
-    /// Whether a resilver or rebuild of it is under way.
+    /// Whether a resilver or rebuild of it is running.
     pub is_resilvering: bool,
-    /// Whether its resilver waits for the one that runs.
+    /// Whether its resilver is deferred until the running one ends.
     pub is_deferred: bool,
-    /// Whether this is a leaf in use whose dirty time log is not empty, and no resilver that brings
-    /// it up to date is on record.
+    /// Whether it is a healthy leaf with a nonempty dirty time log that no recorded resilver
+    /// covers.
     pub needs_resilver: bool,
-    /// How far the discarding of a leaf's free space is.
+    /// Progress of trim of a leaf.
     pub trim: LeafProgress,
-    /// How far the filling of it is.
+    /// Progress of initialize of a leaf.
     pub initialize: LeafProgress,
-    /// What is below it.
+    /// Its children.
     pub children: Vec<Self>,
 }
 
@@ -70,13 +70,13 @@ pub struct VdevReport {
 pub struct AuxReport {
     /// Its guid.
     pub guid: u64,
-    /// Its name: path, or that of a distributed spare.
+    /// Path, or name of a distributed spare.
     pub name: String,
-    /// How it is.
+    /// Its state.
     pub state: VdevState,
-    /// Whether it stands in for a device of this pool.
+    /// Whether it replaces a device of this pool.
     pub is_in_use: bool,
-    /// Whether it is where the config says.
+    /// Whether it is at the recorded path.
     pub is_at_recorded_path: bool,
     /// Bytes of its device.
     pub device_size: Option<u64>,
@@ -97,12 +97,12 @@ impl AuxReport {
     }
 }
 
-/// The tree of an open pool.
+/// Returns the tree of an imported pool.
 pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
-    // A suspended pool repeats the writes that failed: what leaves lack is not known before.
-    let is_open_end =
+    // A suspended pool retries failed writes: dirty time logs are not final before that.
+    let retries_writes =
         super::progress::is_resilvering(pool) || pool.presence().suspended().is_some();
-    let mut root = of_tree(&pool.config().vdev_tree, pool.tree(), is_open_end, pool.name());
+    let mut root = of_tree(&pool.config().vdev_tree, pool.tree(), retries_writes, pool.name());
     for top in &mut root.children {
         top.figures = space.vdev(top.id).cloned();
         top.class = top.figures.as_ref().map(|figures| figures.class);
@@ -110,13 +110,13 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
     root
 }
 
-/// The vdevs of a config with the states and counts of a tree; `is_open_end` says whether what
-/// leaves lack is about to be written, so that no resilver is asked for. Space figures are left
-/// out. Reads no device.
+/// Returns the vdevs of a config with the states and counters of a tree. With `retries_writes`,
+/// failed writes will be retried, so that no resilver is suggested. Omits space figures. Reads no
+/// device.
 pub(super) fn of_tree(
     config: &VdevConfig,
     tree: &Tree,
-    is_open_end: bool,
+    retries_writes: bool,
     name: &str,
 ) -> VdevReport {
     let mut root = report(config, &|config, report| {
@@ -131,7 +131,7 @@ pub(super) fn of_tree(
         let Some(leaf) = vdev.leaf().map(|leaf| tree.leaf(leaf)) else { return };
         report.stats = leaf.stats();
         let is_stale = leaf.dtl().is_some_and(|missing| !missing.is_empty());
-        let has_resilver = report.is_resilvering || report.is_deferred || is_open_end;
+        let has_resilver = report.is_resilvering || report.is_deferred || retries_writes;
         report.needs_resilver = is_stale && report.state.is_readable() && !has_resilver;
         report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
@@ -144,7 +144,7 @@ pub(super) fn of_tree(
     root
 }
 
-/// The tree of a config, completed by `fill` for each vdev.
+/// Returns the tree of a config; `fill` completes each vdev.
 pub(super) fn report(
     config: &VdevConfig,
     fill: &dyn Fn(&VdevConfig, &mut VdevReport),
@@ -182,17 +182,17 @@ pub(super) fn report(
     report
 }
 
-/// Leaves whose device is not there go by their guid.
+/// Names leaves with absent devices by guid.
 pub(super) fn name_leaves(report: &mut VdevReport) {
     let is_absent = report.is_absent && !matches!(report.kind, VdevKind::DraidSpare { .. });
-    // One that was taken away on purpose keeps its name.
+    // A device that was removed by an administrator keeps its name.
     if is_absent && report.state == VdevState::CantOpen {
         report.name = report.guid.to_string();
     }
     report.children.iter_mut().for_each(name_leaves);
 }
 
-/// The name of a vdev: the path of a leaf, else its kind with parameters and its number.
+/// Returns the name of a vdev: the path of a leaf, else its kind with parameters and its number.
 #[must_use]
 pub fn name(config: &VdevConfig) -> String {
     let id = config.id;
@@ -213,7 +213,7 @@ pub fn name(config: &VdevConfig) -> String {
 }
 
 impl VdevReport {
-    /// This vdev and all below it, parents first.
+    /// Iterates over this vdev and its descendants, parents first.
     pub fn walk(&self) -> impl Iterator<Item = &Self> {
         let mut todo = vec![self];
         std::iter::from_fn(move || {
@@ -223,7 +223,7 @@ impl VdevReport {
         })
     }
 
-    /// What it has done: what all leaves below it have.
+    /// Returns the sum of the queue statistics of its leaves.
     #[must_use]
     pub fn io(&self) -> QueueStats {
         let mut io = QueueStats::default();
@@ -233,15 +233,15 @@ impl VdevReport {
         io
     }
 
-    /// Leaves, without those of a replacement under way.
-    pub(super) fn leaves_at_rest(&self) -> Vec<&Self> {
+    /// Returns the leaves that are not part of a running replacement.
+    pub(super) fn leaves_outside_replacements(&self) -> Vec<&Self> {
         match self.kind {
             VdevKind::Replacing => Vec::new(),
             _ if self.children.is_empty() => match self.kind {
                 VdevKind::Hole | VdevKind::Indirect | VdevKind::Root => Vec::new(),
                 _ => vec![self],
             },
-            _ => self.children.iter().flat_map(Self::leaves_at_rest).collect(),
+            _ => self.children.iter().flat_map(Self::leaves_outside_replacements).collect(),
         }
     }
 }
@@ -252,7 +252,7 @@ mod tests {
     use cenote_ondisk::config::{Draid, RaidZ};
 
     #[test]
-    fn names() {
+    fn vdev_names() {
         let mut config = VdevConfig::missing(3);
         for (kind, want) in [
             (VdevKind::Mirror, "mirror-3"),

@@ -1,4 +1,4 @@
-//! The rules by which a reason is found: in order, the first that applies (spec 06 §19.1).
+//! Rules that find the reason: the first one that applies (spec 06 §19.1).
 
 use std::collections::BTreeSet;
 
@@ -11,13 +11,13 @@ use crate::features::{self, FeatureState, FeatureTable};
 use crate::import::Host;
 use crate::pool::OpenError;
 
-/// What the rules look at.
+/// Input of the rules.
 pub(super) struct Input<'a> {
     pub(super) status: &'a PoolStatus,
     pub(super) is_import: bool,
     pub(super) host: &'a Host,
     pub(super) failure: Option<&'a OpenError>,
-    /// The pool's features, and those that its `compatibility` allows, if that can be told.
+    /// The pool's features, and those that its `compatibility` property allows (`None` if unknown).
     pub(super) features: Option<(&'a FeatureTable, Option<BTreeSet<&'static str>>)>,
 }
 
@@ -45,7 +45,7 @@ pub(super) fn reason(input: &Input<'_>) -> Reason {
         .unwrap_or(Reason::Ok)
 }
 
-/// Why the pool as a whole cannot be used.
+/// Returns a reason why the whole pool cannot be used.
 fn of_failure(input: &Input<'_>) -> Option<Reason> {
     match input.failure {
         Some(OpenError::Version { .. }) => return Some(Reason::VersionNewer),
@@ -81,11 +81,11 @@ fn of_failure(input: &Input<'_>) -> Option<Reason> {
     })
 }
 
-/// States of leaves and of cache devices.
+/// Returns the states of leaves and cache devices.
 fn leaves(input: &Input<'_>) -> Vec<(VdevState, VdevAux)> {
-    let leaves = input.status.root.leaves_at_rest();
+    let leaves = input.status.root.leaves_outside_replacements();
     let mut states: Vec<_> = leaves.iter().map(|leaf| (leaf.state, leaf.aux)).collect();
-    // An import looks for cache devices where the config says, and only there.
+    // An import searches cache devices at the paths in the config only.
     let is_missing = |cache: &&super::AuxReport| {
         cache.state == VdevState::CantOpen || (input.is_import && !cache.is_at_recorded_path)
     };
@@ -94,7 +94,7 @@ fn leaves(input: &Input<'_>) -> Vec<(VdevState, VdevAux)> {
     states
 }
 
-/// What is wrong with devices that the pool can do without.
+/// Returns problems of devices that the pool can work without.
 fn of_devices(input: &Input<'_>) -> Option<Reason> {
     if !input.is_import && input.status.error_count != 0 {
         return Some(Reason::CorruptData);
@@ -119,7 +119,7 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
             || leaf.stats.write_errors != 0
             || leaf.stats.checksum_errors != 0
     };
-    let at_rest = input.status.root.leaves_at_rest();
+    let at_rest = input.status.root.leaves_outside_replacements();
     if !input.is_import && at_rest.iter().any(|leaf| has_errors(leaf)) {
         return Some(Reason::FailingDevice);
     }
@@ -140,7 +140,7 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
         .then_some(Reason::NonNativeAshift)
 }
 
-/// Version, features and defects of the past.
+/// Returns problems of version, features and known old damage.
 fn of_format(input: &Input<'_>) -> Option<Reason> {
     const VERSION_FEATURES: u64 = 5000;
     let facts = &input.status.facts;

@@ -1,13 +1,12 @@
-//! The chain of an intent log, as far as it belongs to the pool's txg (spec 07 A5, A17).
+//! Walks the chain of an intent log, as far as it belongs to the pool's txg (spec 07 A5, A17).
 //!
-//! A log that nobody has claimed is frozen with the pool: of its blocks those count that were born
-//! in a synced txg; a later one is space that the maps have as free, and ends the walk. A claimed
-//! log counts up to its limits, with the data blocks that its records point at. Its last block has
-//! records, or is one that was allocated in advance; that is read only if records are missing.
+//! Of an unclaimed log, blocks born in a synced txg count; the first later block is free in the
+//! space maps and ends the walk. A claimed log counts up to its claim limits, including the data
+//! blocks of its records. Its last block has records, or was allocated in advance; it is read only
+//! if records are missing.
 //!
-//! The last block of a chain need not ever have been written. So a block that cannot be read ends
-//! the chain and is no damage, unless a claim says that more follow. What snapshots hold does not
-//! matter here: no snapshot has a log.
+//! The last block of a chain may never have been written. So an unreadable block ends the chain and
+//! is no damage, unless the claim says that more follow. Snapshots do not matter: they have no log.
 
 use std::sync::Arc;
 
@@ -49,7 +48,7 @@ impl Walk<'_> {
             let found = match self.block(&bp, &header, limit_record).await {
                 Ok(found) => found,
                 Err(error) => {
-                    // Without a limit of records the last block may be one that never had any.
+                    // Without a limit of records the last block may not have any.
                     let more = limit_record != u64::MAX && last_record < limit_record;
                     if header.is_claimed() && (block_seq(&bp) < limit_block || more) {
                         visitor.damage(Damage { place, bp: Some(bp), error });
@@ -89,7 +88,7 @@ impl Walk<'_> {
                 break;
             }
             last_record = Some(record.seq);
-            // Pointers stand in words, which a swap has brought in order.
+            // Pointers consist of words, which are in native order after a byte swap.
             match Body::decode(&record, record.bytes) {
                 Ok(Body::Write { object, offset, bp, data: None, .. })
                     if bp.birth() >= header.claim_txg =>
@@ -108,12 +107,12 @@ impl Walk<'_> {
     }
 }
 
-/// What a log block leads to.
+/// The contents of a log block.
 struct Found {
     next: BlockPtr,
-    /// Data blocks of claimed records: object, number, pointer.
+    /// Data blocks of claimed records: object, block number, pointer.
     targets: Vec<(u64, u64, BlockPtr)>,
-    /// Number of the last record that is claimed.
+    /// Sequence number of the last claimed record.
     last_record: Option<u64>,
 }
 

@@ -1,27 +1,27 @@
-//! The traversal: every block of a pool, each once across snapshots and clones.
+//! Traversal: visits every block of a pool, once for all snapshots and clones that share it.
 //!
 //!     MOS ── every dataset, by object number ── log chain
 //!                                            |─ objects in order ── indirect blocks ── data
 //!                                            `─ accounting objects
 //!
-//! A block belongs to the oldest dataset that holds it: its birth lies after the snapshot before.
-//! So each dataset is walked only where births are later than `prev_snap_txg`, and since a parent
-//! is never older than what it points at, whole subtrees are left out with one look (spec 04 §8).
-//! A block that is shared by deduplication or cloning stands in several trees and is met in each.
+//! A block belongs to the oldest dataset that references it: it was born after the previous
+//! snapshot. So each dataset is walked only for births after `prev_snap_txg`; since a parent is
+//! never older than its children, whole subtrees are skipped at their root (spec 04 §8). A block
+//! shared by deduplication or cloning is in several trees and is visited in each.
 //!
-//! Verify, leak check, scrub, destroy and send are visitors of this one walk. They differ in what
-//! they do with a block, from which birth on they want blocks, and in whether parents come before
-//! or after children.
+//! Verify, leak check, scrub, destroy and send are visitors of this walk. They differ in their
+//! processing of blocks, their minimum birth txg, and in whether parents come before or after
+//! children.
 //!
 //! Invariants
-//! * T1  Damage never ends the walk: what cannot be read is told to the visitor, and everything
-//!   beside it is visited.
-//! * T2  A walk started at a [`Mark`] visits just those blocks that a whole walk visits from there
-//!   on, with its parents not visited again (parents first) or visited later (parents last).
-//! * T3  Memory does not grow with the pool: one block per level, the bounded prefetch, and the
-//!   list of datasets.
+//! * T1 Damage never ends the walk: the visitor is told of an unreadable block, and everything else
+//!   is visited.
+//! * T2 A walk started at a [`Mark`] visits the blocks that a whole walk visits from there on;
+//!   parents of the mark are not visited again (parents first) or visited later (parents last).
+//! * T3 Memory does not grow with the pool: one block per level, the bounded prefetch, and the list
+//!   of datasets.
 //!
-//! Metadata is read through the cache, siblings ahead of their turn. Keys are not needed.
+//! Metadata is read through the cache, with siblings prefetched. Keys are not needed.
 
 mod log;
 mod walk;
@@ -39,77 +39,77 @@ use cenote_rt::{Error, Result};
 use crate::Pool;
 use walk::Walk;
 
-/// Number of the MOS as an object set.
+/// Object set number of the MOS.
 pub const MOS: u64 = 0;
 
-/// How the walk goes on after a visit.
+/// How the walk continues after a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flow {
-    /// To the next block.
+    /// With the next block.
     Continue,
-    /// Past everything below this block; the same as `Continue` where parents come last.
+    /// After everything below this block; the same as `Continue` with parents last.
     Skip,
-    /// Not at all.
+    /// Ends here.
     Stop,
 }
 
-/// Whether parents come before or after what they point at.
+/// Order of parents and children.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Parents first, as for checking.
+    /// Parents first, for checking.
     #[default]
     Down,
-    /// Parents last, as for freeing.
+    /// Parents last, for freeing.
     Up,
 }
 
-/// A position between two blocks: blocks of data and dnodes from here on are still to be visited.
+/// A position of the walk: data blocks and dnodes from here on are yet to be visited.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mark {
     /// Object set.
     pub objset: u64,
-    /// Object in it.
+    /// Object in the object set.
     pub object: u64,
     /// Data block of the object.
     pub blkid: u64,
 }
 
-/// What the walk is to do.
+/// Options of a walk.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
-    /// Only blocks that were born after this.
+    /// Visit only blocks born after this txg.
     pub min_txg: u64,
     /// Order of parents and children.
     pub order: Order,
-    /// Where to begin; none: at the start.
+    /// Position to start at, `None` for the start.
     pub start: Option<Mark>,
 }
 
-/// A place where the walk could not go down.
+/// An unreadable block or dnode.
 #[derive(Debug)]
 pub struct Damage {
-    /// The block, or the object if its dnode makes no sense.
+    /// The block, or the object of an invalid dnode.
     pub place: Bookmark,
-    /// Its pointer, where there is one.
+    /// The block pointer, if there is one.
     pub bp: Option<BlockPtr>,
-    /// Why.
+    /// The cause.
     pub error: Error,
 }
 
-/// Who the blocks are shown to.
+/// Receives the blocks of a walk.
 pub trait Visitor: Send {
-    /// Shows a block that is neither a hole nor redacted; its data may lie in the pointer itself.
+    /// Visits a block that is neither a hole nor redacted; its data may be embedded in the pointer.
     fn block(
         &mut self,
         bp: &BlockPtr,
         place: &Bookmark,
     ) -> impl Future<Output = Result<Flow>> + Send;
 
-    /// Tells that nothing below a place can be reached.
+    /// Reports that everything below a place is unreachable.
     fn damage(&mut self, damage: Damage);
 }
 
-/// A dataset as the traversal sees it.
+/// A dataset to walk.
 #[derive(Debug, Clone)]
 struct Member {
     object: u64,
@@ -118,7 +118,7 @@ struct Member {
     is_head: bool,
 }
 
-/// Walks the whole pool. Free queues are not part of it: see [`crate::leaks`].
+/// Walks the whole pool, without the free queues, for which see [`crate::leaks`].
 pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor) -> Result<()> {
     let start = options.start.unwrap_or_default();
     let mut walk = Walk::new(pool.store(), pool.grounds(), pool.txg(), options);
@@ -141,8 +141,8 @@ pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor
     Ok(())
 }
 
-/// Walks one object set: of blocks born after `options.min_txg`, without regard to what snapshots
-/// hold.
+/// Walks the blocks of one object set that were born after `options.min_txg`, regardless of
+/// snapshots.
 pub async fn tree(
     pool: &Arc<Pool>,
     root: &BlockPtr,
@@ -162,8 +162,8 @@ pub async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Res
     walk.log(set, visitor).await.map(|_| ())
 }
 
-/// All datasets, by object number: whatever in the MOS has a dataset in its bonus buffer. What is
-/// damaged is left out here, and told when the MOS itself is walked.
+/// Returns all datasets, by object number: every MOS object with a dataset in its bonus buffer.
+/// Damaged ones are omitted here, and reported when the MOS itself is walked.
 async fn members(pool: &Arc<Pool>) -> Vec<Member> {
     let mut members = Vec::new();
     let mut dnodes = pool.mos().dnodes(1);

@@ -1,4 +1,4 @@
-//! The walk down one object set after the other.
+//! The walk through object sets.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,22 +12,22 @@ use cenote_rt::{BoxFuture, Buf, Error, Kind, Result, tunables};
 
 use super::{Damage, Flow, Mark, Options, Order, Visitor};
 
-/// No array of pointers begins with a higher number, so that numbers in it do not overflow.
+/// Maximum number of an array's first pointer, so that pointer numbers do not overflow.
 const FIRST_MAX: u64 = 1 << 62;
 
-/// The state of a walk.
+/// State of a walk.
 pub(super) struct Walk<'p> {
     pub(super) store: &'p Arc<BlockStore>,
     grounds: &'p Grounds,
-    /// The last txg of which blocks count.
+    /// Last txg whose blocks count.
     pub(super) txg: u64,
     pub(super) options: Options,
-    /// Where in the current object set the walk begins, as (object, data block).
+    /// Start of the walk in the current object set, as (object, data block).
     start: (u64, u64),
 }
 
-/// A block on the way: where its pointer stands, and in which object.
-struct Spot<'a> {
+/// A block pointer and its location.
+struct Pointer<'a> {
     set: &'a Arc<ObjSet>,
     dnode: &'a Arc<Dnode>,
     bp: BlockPtr,
@@ -36,7 +36,7 @@ struct Spot<'a> {
     min_txg: u64,
 }
 
-impl Spot<'_> {
+impl Pointer<'_> {
     fn place(&self) -> Bookmark {
         let (objset, object) = (self.set.id(), self.dnode.object());
         Bookmark { objset, object, level: i64::from(self.level), blkid: self.blkid }
@@ -46,7 +46,7 @@ impl Spot<'_> {
         self.dnode.object() == META_DNODE
     }
 
-    /// What lies in or below the block, as positions in the object set.
+    /// Returns the positions in the object set that the block covers.
     fn span(&self) -> Range<(u64, u64)> {
         let object = self.dnode.object();
         if self.blkid == SPILL_BLKID {
@@ -73,7 +73,7 @@ impl<'p> Walk<'p> {
         Self { store, grounds, txg, options, start: (0, 0) }
     }
 
-    /// Walks the object set behind `root`, where blocks were born after `min_txg`.
+    /// Walks the object set of `root`, for births after `min_txg`.
     pub(super) async fn objset<V: Visitor>(
         &mut self,
         root: &BlockPtr,
@@ -82,7 +82,7 @@ impl<'p> Walk<'p> {
         is_head: bool,
         visitor: &mut V,
     ) -> Result<Flow> {
-        // A log belongs to the head alone, also where the root block that names it is a snapshot's.
+        // A log belongs to the head only, even if a snapshot shares the root block that names it.
         let is_new = root.allocation_birth() > min_txg;
         if root.is_hole() || !(is_new || is_head) {
             return Ok(Flow::Continue);
@@ -140,7 +140,7 @@ impl<'p> Walk<'p> {
         Ok(Flow::Continue)
     }
 
-    /// Walks everything that a dnode points at.
+    /// Walks all blocks of a dnode.
     async fn object<V: Visitor>(
         &mut self,
         set: &Arc<ObjSet>,
@@ -150,99 +150,101 @@ impl<'p> Walk<'p> {
     ) -> Result<Flow> {
         let top = dnode.geometry().levels.saturating_sub(1);
         for (blkid, bp) in (0..).zip(dnode.pointers()) {
-            let spot = Spot { set, dnode, bp, level: top, blkid, min_txg };
-            if self.subtree(spot, visitor).await? == Flow::Stop {
+            let pointer = Pointer { set, dnode, bp, level: top, blkid, min_txg };
+            if self.subtree(pointer, visitor).await? == Flow::Stop {
                 return Ok(Flow::Stop);
             }
         }
         if let Some(bp) = dnode.phys().spill() {
-            let spot = Spot { set, dnode, bp: *bp, level: 0, blkid: SPILL_BLKID, min_txg };
-            return self.leaf(&spot, visitor).await;
+            let pointer = Pointer { set, dnode, bp: *bp, level: 0, blkid: SPILL_BLKID, min_txg };
+            return self.leaf(&pointer, visitor).await;
         }
         Ok(Flow::Continue)
     }
 
-    /// Whether there is anything for this walk at or below the block.
-    fn is_wanted(&self, spot: &Spot<'_>) -> bool {
-        !spot.bp.is_hole()
-            && !spot.bp.is_redacted()
-            && spot.bp.allocation_birth() > spot.min_txg
-            && spot.span().end > self.start
+    /// Whether the walk visits the block or a block below it.
+    fn is_wanted(&self, pointer: &Pointer<'_>) -> bool {
+        !pointer.bp.is_hole()
+            && !pointer.bp.is_redacted()
+            && pointer.bp.allocation_birth() > pointer.min_txg
+            && pointer.span().end > self.start
     }
 
-    /// Visits a block that nothing hangs on.
-    async fn leaf<V: Visitor>(&self, spot: &Spot<'_>, visitor: &mut V) -> Result<Flow> {
-        if !self.is_wanted(spot) {
+    /// Visits a block without children.
+    async fn leaf<V: Visitor>(&self, pointer: &Pointer<'_>, visitor: &mut V) -> Result<Flow> {
+        if !self.is_wanted(pointer) {
             return Ok(Flow::Continue);
         }
-        Ok(visitor.block(&spot.bp, &spot.place()).await?.past())
+        Ok(visitor.block(&pointer.bp, &pointer.place()).await?.past())
     }
 
-    /// Visits a block and what hangs on it.
+    /// Visits a block and its children.
     fn subtree<'a, V: Visitor>(
         &'a mut self,
-        spot: Spot<'a>,
+        pointer: Pointer<'a>,
         visitor: &'a mut V,
     ) -> BoxFuture<'a, Result<Flow>> {
         Box::pin(async move {
-            if spot.level == 0 && !spot.is_meta() {
-                return self.leaf(&spot, visitor).await;
+            if pointer.level == 0 && !pointer.is_meta() {
+                return self.leaf(&pointer, visitor).await;
             }
-            if !self.is_wanted(&spot) {
+            if !self.is_wanted(&pointer) {
                 return Ok(Flow::Continue);
             }
-            // Started in its middle, it has been visited before (T2).
-            let is_new = spot.span().start >= self.start;
-            let place = spot.place();
+            // If the walk starts inside this block, the block was visited before (T2).
+            let is_new = pointer.span().start >= self.start;
+            let place = pointer.place();
             if self.options.order == Order::Down && is_new {
-                match visitor.block(&spot.bp, &place).await? {
+                match visitor.block(&pointer.bp, &place).await? {
                     Flow::Continue => {}
                     Flow::Skip => return Ok(Flow::Continue),
                     Flow::Stop => return Ok(Flow::Stop),
                 }
             }
-            match spot.dnode.read_pointer(&spot.bp, spot.level, spot.blkid, false).await {
-                Ok(block) if spot.level == 0 => {
-                    if self.dnodes(&spot, &block, visitor).await? == Flow::Stop {
+            match pointer.dnode.read_pointer(&pointer.bp, pointer.level, pointer.blkid, false).await
+            {
+                Ok(block) if pointer.level == 0 => {
+                    if self.dnodes(&pointer, &block, visitor).await? == Flow::Stop {
                         return Ok(Flow::Stop);
                     }
                 }
                 Ok(block) => {
-                    if self.children(&spot, &block, visitor).await? == Flow::Stop {
+                    if self.children(&pointer, &block, visitor).await? == Flow::Stop {
                         return Ok(Flow::Stop);
                     }
                 }
                 Err(error) if error.kind() == Kind::Overtaken => return Err(error),
-                Err(error) => visitor.damage(Damage { place, bp: Some(spot.bp), error }),
+                Err(error) => visitor.damage(Damage { place, bp: Some(pointer.bp), error }),
             }
             if self.options.order == Order::Up {
-                return Ok(visitor.block(&spot.bp, &place).await?.past());
+                return Ok(visitor.block(&pointer.bp, &place).await?.past());
             }
             Ok(Flow::Continue)
         })
     }
 
-    /// Goes through the pointers of an indirect block.
+    /// Walks the pointers of an indirect block.
     async fn children<V: Visitor>(
         &mut self,
-        spot: &Spot<'_>,
+        pointer: &Pointer<'_>,
         block: &Buf,
         visitor: &mut V,
     ) -> Result<Flow> {
-        let level = spot.level - 1;
-        // Saturated only by a dnode of absurd depth, whose blocks are beyond the object anyway.
-        let first = spot.blkid.saturating_mul(spot.dnode.geometry().span(1)).min(FIRST_MAX);
-        let last = spot.dnode.geometry().ancestor(spot.dnode.geometry().max_block, 0, level);
-        let is_read = level > 0 || spot.is_meta();
-        let mut ahead = Ahead::new(block);
+        let level = pointer.level - 1;
+        // Saturates only for a dnode of absurd depth, whose blocks are outside of the object
+        // anyway.
+        let first = pointer.blkid.saturating_mul(pointer.dnode.geometry().span(1)).min(FIRST_MAX);
+        let last = pointer.dnode.geometry().ancestor(pointer.dnode.geometry().max_block, 0, level);
+        let is_read = level > 0 || pointer.is_meta();
+        let mut prefetcher = Prefetcher::new(block);
         for (blkid, bp) in (first..).zip(BlockPtr::all_in(block)) {
             if blkid > last && bp.is_hole() {
                 break;
             }
-            let &Spot { set, dnode, min_txg, .. } = spot;
-            let child = Spot { set, dnode, bp, level, blkid, min_txg };
+            let &Pointer { set, dnode, min_txg, .. } = pointer;
+            let child = Pointer { set, dnode, bp, level, blkid, min_txg };
             let flow = if is_read {
-                ahead.prefetch(&child, first);
+                prefetcher.prefetch(&child, first);
                 self.subtree(child, visitor).await?
             } else {
                 self.leaf(&child, visitor).await?
@@ -254,30 +256,30 @@ impl<'p> Walk<'p> {
         Ok(Flow::Continue)
     }
 
-    /// Goes through the objects of a block of dnodes.
+    /// Walks the objects of a block of dnodes.
     async fn dnodes<V: Visitor>(
         &mut self,
-        spot: &Spot<'_>,
+        pointer: &Pointer<'_>,
         block: &Buf,
         visitor: &mut V,
     ) -> Result<Flow> {
-        let set = spot.set;
-        let first = spot.blkid.saturating_mul(set.slots_per_block());
+        let set = pointer.set;
+        let first = pointer.blkid.saturating_mul(set.slots_per_block());
         let mut dnodes = Vec::new();
         for dnode in set.dnodes_of_block(block, first) {
             match dnode {
                 Ok(dnode) => {
-                    prefetch_roots(&dnode, spot.min_txg);
+                    prefetch_roots(&dnode, pointer.min_txg);
                     dnodes.push(dnode);
                 }
-                Err(error) => visitor.damage(object_damage(spot, error)),
+                Err(error) => visitor.damage(object_damage(pointer, error)),
             }
         }
         for dnode in dnodes {
             if dnode.object() < self.start.0 {
                 continue;
             }
-            if self.object(set, &dnode, spot.min_txg, visitor).await? == Flow::Stop {
+            if self.object(set, &dnode, pointer.min_txg, visitor).await? == Flow::Stop {
                 return Ok(Flow::Stop);
             }
         }
@@ -286,20 +288,20 @@ impl<'p> Walk<'p> {
 }
 
 impl Flow {
-    /// After a block that nothing is skipped below.
+    /// Returns how to continue after a block without children or whose children were visited.
     fn past(self) -> Self {
         if self == Self::Skip { Self::Continue } else { self }
     }
 }
 
-/// A dnode that makes no sense, in a block that could be read.
-fn object_damage(spot: &Spot<'_>, error: Error) -> Damage {
+/// Returns the damage of an invalid dnode in a readable block.
+fn object_damage(pointer: &Pointer<'_>, error: Error) -> Damage {
     let object = error.at().object.unwrap_or(META_DNODE);
-    let place = Bookmark { objset: spot.set.id(), object, level: 0, blkid: 0 };
+    let place = Bookmark { objset: pointer.set.id(), object, level: 0, blkid: 0 };
     Damage { place, bp: None, error }
 }
 
-/// Starts reading the indirect blocks that a dnode points at.
+/// Prefetches the top indirect blocks of a dnode.
 fn prefetch_roots(dnode: &Dnode, min_txg: u64) {
     let top = dnode.geometry().levels.saturating_sub(1);
     if top == 0 {
@@ -312,26 +314,26 @@ fn prefetch_roots(dnode: &Dnode, min_txg: u64) {
     }
 }
 
-/// Reads siblings ahead of their turn.
-struct Ahead<'b> {
+/// Prefetches siblings.
+struct Prefetcher<'b> {
     block: &'b Buf,
     next: usize,
     window: usize,
 }
 
-impl<'b> Ahead<'b> {
+impl<'b> Prefetcher<'b> {
     fn new(block: &'b Buf) -> Self {
         Self { block, next: 0, window: tunables::TRAVERSE_PREFETCH_BLOCKS.get_usize() }
     }
 
-    /// Lets the blocks behind `spot`, whose array begins with number `first`, be read.
-    fn prefetch(&mut self, spot: &Spot<'_>, first: u64) {
-        let turn = (spot.blkid - first) as usize;
-        self.next = self.next.max(turn + 1);
-        while self.next <= turn.saturating_add(self.window) {
+    /// Prefetches the blocks after `pointer`, whose array begins with block number `first`.
+    fn prefetch(&mut self, pointer: &Pointer<'_>, first: u64) {
+        let index = (pointer.blkid - first) as usize;
+        self.next = self.next.max(index + 1);
+        while self.next <= index.saturating_add(self.window) {
             let Some(bp) = BlockPtr::at(self.block, self.next * 128) else { return };
-            if !bp.is_hole() && bp.allocation_birth() > spot.min_txg {
-                spot.dnode.prefetch_pointer(&bp, spot.level, first + self.next as u64);
+            if !bp.is_hole() && bp.allocation_birth() > pointer.min_txg {
+                pointer.dnode.prefetch_pointer(&bp, pointer.level, first + self.next as u64);
             }
             self.next += 1;
         }

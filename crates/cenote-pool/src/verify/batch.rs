@@ -1,4 +1,4 @@
-//! A batch: neighbours on a top-level vdev, read together and judged one by one.
+//! A batch: adjacent blocks of a top-level vdev, read together and checked one by one.
 
 use std::ops::Range;
 
@@ -11,7 +11,7 @@ use super::extents::Extents;
 use super::window::{Copy, Job, Window};
 use super::{Finding, Run, may_be_unwritten};
 
-/// In place of a DVA's number: the block as a whole, by itself.
+/// In place of a DVA number: all copies of the block.
 pub(super) const WHOLE: u8 = u8::MAX;
 
 /// Reads the copies of a window in `range`.
@@ -19,12 +19,12 @@ pub(super) async fn read(run: &Run, window: &Window, range: Range<usize>) {
     let tree = run.pool.tree();
     let copies = &window.copies[range];
     let mut ranges = Vec::new();
-    // Where the ranges of each copy end.
+    // End of the ranges of each copy.
     let mut ends = Vec::with_capacity(copies.len());
     for (index, copy) in copies.iter().enumerate() {
         let bp = &window.jobs[copy.job as usize].bp;
         if !is_repeated(window, copies, index) {
-            run.lacking.count(run.pool.store(), bp, copy.dva);
+            run.missing.count(run.pool.store(), bp, copy.dva);
             if copy.dva != WHOLE {
                 ranges.extend(leaf_ranges(tree, bp, copy.dva));
             }
@@ -54,7 +54,7 @@ pub(super) async fn read(run: &Run, window: &Window, range: Range<usize>) {
     run.progress.add(copies.len() as u64, bytes);
 }
 
-/// Whether the copy is that of the one before it, met in another place.
+/// Whether the copy is the same as the previous one, found at another place.
 fn is_repeated(window: &Window, copies: &[Copy], index: usize) -> bool {
     let Some(before) = index.checked_sub(1).map(|index| &copies[index]) else { return false };
     let copy = &copies[index];
@@ -73,8 +73,8 @@ fn leaf_ranges(tree: &Tree, bp: &BlockPtr, dva: u8) -> Vec<LeafRange> {
     tree.leaf_ranges(dva, bp.psize(), bp.physical_birth())
 }
 
-/// On a vdev that is a leaf or a mirror each range is a whole copy: the bytes are judged where they
-/// are. False if anything is wrong, or the vdev is of another kind.
+/// Checks a copy on a single leaf or mirror, where each range is a whole copy, without copying the
+/// bytes. Returns false if anything is wrong or the vdev is of another kind.
 fn are_whole_copies_right(
     run: &Run,
     job: &Job,
@@ -94,7 +94,7 @@ fn are_whole_copies_right(
     })
 }
 
-/// Reads a copy with all its parts and reports what is wrong. Tells whether nothing is.
+/// Reads a copy with all its parts and reports errors. Returns whether there are none.
 async fn scrub(run: &Run, job: &Job, copy: &Copy, extents: &Extents<'_>) -> bool {
     let result = scrub_part(run, job, copy, extents).await;
     let (place, bp) = (job.place, job.bp);
@@ -110,10 +110,10 @@ async fn scrub(run: &Run, job: &Job, copy: &Copy, extents: &Extents<'_>) -> bool
             }
             is_clean
         }
-        // The run ends with that error.
+        // This error ends the run.
         Err(error) if error.kind() == Kind::Overtaken => true,
         Err(error) => {
-            // The pointer makes no sense, so that no other copy will either: reported once.
+            // The pointer is invalid and so are its other copies: reported once.
             if copy.dva == WHOLE || copy.dva == 0 {
                 let cause = Some(error);
                 run.report(Finding::Lost { place, bp, copies: Vec::new(), cause }).await;
@@ -137,12 +137,12 @@ async fn scrub_part(
     store.scrub_copy_with(&job.bp, usize::from(copy.dva), extents, grounds).await
 }
 
-/// The end of a log proves nothing against a device (V2).
+/// An error at the end of a log is no evidence against a device (V2).
 fn grounds_of<'a>(run: &'a Run, job: &Job) -> &'a Grounds {
     if may_be_unwritten(&job.bp) { &Grounds::Speculative } else { run.pool.grounds() }
 }
 
-/// What is wrong with each copy of a lost block.
+/// Returns the error of each copy of a lost block.
 pub(super) async fn failures(run: &Run, job: &Job) -> Vec<CopyFailure> {
     match run.pool.store().scrub(&job.bp, grounds_of(run, job)).await {
         Ok(report) => report.lost,

@@ -1,10 +1,10 @@
-//! Extents: long reads of leaves, from which the blocks in them take their bytes.
+//! Extents: long reads of leaves that contain many blocks.
 
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, tunables};
 use cenote_vdev::{LeafId, LeafRange, LeafReader, Tree};
 use futures_util::future::join_all;
 
-/// Bytes of leaves that were read together.
+/// Extents of leaves.
 pub(super) struct Extents<'t> {
     tree: &'t Tree,
     /// By leaf and offset, disjoint.
@@ -15,7 +15,7 @@ struct Extent {
     leaf: LeafId,
     offset: u64,
     len: u64,
-    /// None if it could not be read as a whole.
+    /// `None` if it could not be read as a whole.
     data: Option<Buf>,
 }
 
@@ -26,7 +26,7 @@ impl Extent {
 }
 
 impl<'t> Extents<'t> {
-    /// Reads all of `ranges`, near ones together.
+    /// Reads all of `ranges`, nearby ones together.
     pub(super) async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
         ranges.sort_unstable();
         let mut extents = merge(&ranges);
@@ -38,7 +38,7 @@ impl<'t> Extents<'t> {
         Self { tree, extents }
     }
 
-    /// The bytes of a range, if they are here.
+    /// Returns the bytes of a range, if an extent has them.
     pub(super) fn get(&self, leaf: LeafId, offset: u64, len: u64) -> Option<&[u8]> {
         let (extent, start) = self.find(leaf, offset, len)?;
         extent.data.as_deref()?.get(start..start + len as usize)
@@ -49,13 +49,13 @@ impl<'t> Extents<'t> {
             self.extents.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
         let extent = self.extents.get(after.checked_sub(1)?)?;
         let is_inside = extent.leaf == leaf && offset.checked_add(len)? <= extent.end();
-        // Of another leaf it may begin behind the range.
+        // An extent of another leaf may begin after the range.
         is_inside.then(|| (extent, (offset - extent.offset) as usize))
     }
 }
 
-/// What is not in an extent, or in one that could not be read, is read by itself: so that a sector
-/// that fails takes only its own block with it.
+/// Ranges outside of extents or in an unreadable extent are read alone, so that a failing sector
+/// affects only its own block.
 impl LeafReader for Extents<'_> {
     fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>> {
         let found = self.find(leaf, offset, len as u64);
@@ -68,7 +68,7 @@ impl LeafReader for Extents<'_> {
     }
 }
 
-/// Joins sorted ranges of one leaf that are near to each other, up to the limit of one read.
+/// Joins sorted ranges of one leaf that are close to each other, up to the size limit of a read.
 fn merge(ranges: &[LeafRange]) -> Vec<Extent> {
     let gap = tunables::READ_GAP_LIMIT.get();
     let limit = tunables::AGGREGATION_LIMIT.get();
@@ -95,7 +95,7 @@ fn merge(ranges: &[LeafRange]) -> Vec<Extent> {
 
 async fn read_extent(tree: &Tree, extent: &Extent) -> Option<Buf> {
     let device = tree.leaf(extent.leaf).device()?;
-    // One length of storage for all, so that it is used again.
+    // Reads of equal length, so that buffers are reused.
     let len = usize::try_from(extent.len).ok()?;
     let mut buf = BufMut::for_filling(len.max(tunables::AGGREGATION_LIMIT.get_usize()));
     buf.truncate(len);

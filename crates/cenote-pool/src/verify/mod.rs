@@ -1,27 +1,27 @@
-//! Verify: all copies and all parity of all blocks, read and compared; a scrub that writes nothing.
+//! Verify: reads and checks all copies and all parity of all blocks; a scrub that writes nothing.
 //!
 //!     traversal ──> window of pointers ──sorted by address──> batches ──> extents ──> verdicts
 //!                   bounded                                   several under way at once
 //!
-//! Blocks come from the traversal in the order of trees, and lie on disk in the order in which
-//! they were written. So pointers are collected as long as memory allows and then read by address:
-//! neighbours become reads of [`tunables::AGGREGATION_LIMIT`] bytes per leaf, and each block is
-//! judged on the bytes where they were read to. The next window fills while one is read.
+//! The traversal returns blocks in the order of trees; on disk they are in the order of writing. So
+//! pointers are collected as far as memory allows and then read by address: adjacent blocks become
+//! reads of [`tunables::AGGREGATION_LIMIT`] bytes per leaf, and each block is checked in place. The
+//! next window is filled while one is read.
 //!
-//! A block that is met more than once (deduplication, clones) is read once per window and reported
-//! for each place.
+//! A block with several references (deduplication, clones) is read once per window and reported for
+//! each place.
 //!
 //! Invariants
-//! * V1  Every copy on every leaf that should have it is looked at; J2 of the vdev layer says which
-//!   leaves should. Bytes that stale or absent leaves lack are counted by leaf: they are no damage,
-//!   but less redundancy than the layout promises.
-//! * V2  The last block of a log chain may never have been written; it is no finding.
-//! * V3  Memory: two windows and the extents under way, both bounded by
-//!   [`tunables::SCAN_MEMORY_BYTES`], beside the block cache.
+//! * V1 Every copy on every leaf that should have it is read; J2 of the vdev layer says which
+//!   leaves should. Missing bytes of stale or absent leaves are counted by leaf: they are not
+//!   damage, but redundancy below that of the layout.
+//! * V2 The last block of a log chain may never have been written; this is not a finding.
+//! * V3 Memory: two windows and the extents in flight, both bounded by
+//!   [`tunables::SCAN_MEMORY_BYTES`], in addition to the block cache.
 
 mod batch;
 mod extents;
-mod lacking;
+mod missing;
 mod window;
 
 use std::collections::BTreeMap;
@@ -36,44 +36,44 @@ use cenote_rt::{BoxFuture, Result, tunables};
 
 use crate::Pool;
 use crate::traverse::{self, Damage, Flow, Visitor};
-pub use lacking::Lacking;
-use lacking::LackingCounter;
+pub use missing::MissingBytes;
+use missing::MissingCounter;
 use window::Collector;
 
-/// Something that is wrong.
+/// A finding of verify.
 #[derive(Debug)]
 pub enum Finding {
-    /// A part of a block on one leaf.
+    /// A wrong part of a block on one leaf.
     Part {
-        /// Which block.
+        /// The block.
         place: Bookmark,
         /// Its pointer.
         bp: BlockPtr,
         /// Leaf, offset and cause.
         part: BadPart,
     },
-    /// A block of which no copy is right.
+    /// A block without a correct copy.
     Lost {
-        /// Which block.
+        /// The block.
         place: Bookmark,
         /// Its pointer.
         bp: BlockPtr,
-        /// What was wrong with each copy.
+        /// The error of each copy.
         copies: Vec<CopyFailure>,
-        /// More, where the copies do not say it.
+        /// The cause, if it is not in `copies`.
         cause: Option<cenote_rt::Error>,
     },
-    /// Everything below a place could not be looked at.
+    /// Everything below a place is unreachable.
     Unreachable(Damage),
 }
 
-/// Who is told what is found. Waiting in it holds the reading up.
+/// Receives findings. Reading waits for it.
 pub trait Observer: Send + Sync {
-    /// Takes a finding.
+    /// Receives a finding.
     fn finding(&self, finding: Finding) -> BoxFuture<'_, ()>;
 }
 
-/// How far it is; read it at any time.
+/// Progress of a run; can be read at any time.
 #[derive(Debug, Default)]
 pub struct Progress {
     blocks: AtomicU64,
@@ -82,26 +82,26 @@ pub struct Progress {
     lost: AtomicU64,
     unreachable: AtomicU64,
     /// Set at the end of a run.
-    lacking: Mutex<BTreeMap<String, Lacking>>,
+    missing: Mutex<BTreeMap<String, MissingBytes>>,
 }
 
 /// Figures of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Copies of blocks looked at.
+    /// Number of copies read.
     pub copies: u64,
-    /// Allocated bytes of them, parity included.
+    /// Their allocated bytes, including parity.
     pub bytes: u64,
-    /// Parts found wrong.
+    /// Number of wrong parts.
     pub parts: u64,
-    /// Blocks lost.
+    /// Number of lost blocks.
     pub lost: u64,
-    /// Places below which nothing could be looked at.
+    /// Number of unreachable subtrees.
     pub unreachable: u64,
 }
 
 impl Summary {
-    /// Whether nothing was found.
+    /// Whether there are no findings.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.parts == 0 && self.lost == 0 && self.unreachable == 0
@@ -109,7 +109,7 @@ impl Summary {
 }
 
 impl Progress {
-    /// The figures now.
+    /// Returns the current figures.
     pub fn summary(&self) -> Summary {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Summary {
@@ -121,9 +121,9 @@ impl Progress {
         }
     }
 
-    /// The leaves that lack a part of some block, by path; known when the run has ended.
-    pub fn lacking(&self) -> BTreeMap<String, Lacking> {
-        self.lacking.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    /// Returns the leaves with missing bytes, by path; known after the run.
+    pub fn missing(&self) -> BTreeMap<String, MissingBytes> {
+        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn add(&self, copies: u64, bytes: u64) {
@@ -141,12 +141,12 @@ impl Progress {
     }
 }
 
-/// What all tasks of a run share.
+/// State shared by all tasks of a run.
 pub(crate) struct Run {
     pool: Arc<Pool>,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
-    lacking: LackingCounter,
+    missing: MissingCounter,
 }
 
 impl Run {
@@ -156,7 +156,7 @@ impl Run {
     }
 }
 
-/// Bytes that a run will look at, as the space maps have it.
+/// Returns the bytes that a run will read, according to the space maps.
 pub async fn expected_bytes(pool: &Pool) -> Result<u64> {
     let space = pool.space().await?;
     Ok(space.vdevs.iter().fold(0, |sum, vdev| sum.saturating_add(vdev.allocated)))
@@ -165,14 +165,14 @@ pub async fn expected_bytes(pool: &Pool) -> Result<u64> {
 /// Verifies the whole pool.
 ///
 /// # Errors
-/// `Kind::Overtaken` if the pool is being written and the state that was read was given up.
+/// `Kind::Overtaken` if blocks of the state were reused because the pool is being written.
 pub async fn pool(
     pool: &Arc<Pool>,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Summary> {
-    let lacking = LackingCounter::new(pool.tree());
-    let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress), lacking };
+    let missing = MissingCounter::new(pool.tree());
+    let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress), missing };
     let run = Arc::new(run);
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
     let mut visitor =
@@ -180,9 +180,9 @@ pub async fn pool(
     traverse::pool(pool, traverse::Options::default(), &mut visitor).await?;
     visitor.report_lost().await;
     visitor.collector.finish().await;
-    // What was found after the state was given up is no finding.
+    // Findings after blocks were reused are not valid.
     pool.check_valid()?;
-    *progress.lacking.lock().unwrap_or_else(PoisonError::into_inner) = run.lacking.result();
+    *progress.missing.lock().unwrap_or_else(PoisonError::into_inner) = run.missing.result();
     Ok(progress.summary())
 }
 
@@ -215,7 +215,7 @@ impl Visitor for Verifying {
     }
 }
 
-/// Whether a block that cannot be read is just the end of a log (V2).
+/// Whether an unreadable block may be the unwritten end of a log (V2).
 fn may_be_unwritten(bp: &BlockPtr) -> bool {
     bp.object_type() == ObjectType::INTENT_LOG
 }

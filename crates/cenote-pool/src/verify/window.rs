@@ -1,4 +1,4 @@
-//! The window: pointers that were met and not read yet, and their order on disk.
+//! The window: collected pointers, sorted by address.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -13,25 +13,25 @@ use super::{Finding, Run, batch, may_be_unwritten};
 pub(super) struct Job {
     pub(super) bp: BlockPtr,
     pub(super) place: Bookmark,
-    /// Whether some copy of it is right.
-    is_readable: AtomicBool,
-    /// Whether some copy of it is not.
-    is_doubtful: AtomicBool,
+    /// Whether some copy is correct.
+    has_good_copy: AtomicBool,
+    /// Whether some copy is wrong.
+    has_bad_copy: AtomicBool,
 }
 
 impl Job {
-    /// Takes note of a copy.
+    /// Records the result of a copy.
     pub(super) fn note(&self, is_right: bool) {
-        let flag = if is_right { &self.is_readable } else { &self.is_doubtful };
+        let flag = if is_right { &self.has_good_copy } else { &self.has_bad_copy };
         flag.store(true, Ordering::Relaxed);
     }
 
     fn is_lost(&self) -> bool {
-        self.is_doubtful.load(Ordering::Relaxed) && !self.is_readable.load(Ordering::Relaxed)
+        self.has_bad_copy.load(Ordering::Relaxed) && !self.has_good_copy.load(Ordering::Relaxed)
     }
 }
 
-/// One address of a job; ordered by where it is.
+/// One copy of a job, ordered by address.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Copy {
     pub(super) vdev: u32,
@@ -44,14 +44,14 @@ pub(super) struct Copy {
 /// Blocks that are read together.
 pub(super) struct Window {
     pub(super) jobs: Vec<Job>,
-    /// By address.
+    /// Sorted by address.
     pub(super) copies: Vec<Copy>,
 }
 
-/// Bytes that a block takes in a window, with two copies.
+/// Memory of a block with two copies in a window.
 const JOB_BYTES: usize = size_of::<Job>() + 2 * size_of::<Copy>();
 
-/// Fills windows and has the full ones read.
+/// Fills windows and reads full ones.
 pub(super) struct Collector {
     pub(super) run: Arc<Run>,
     jobs: Vec<Job>,
@@ -61,7 +61,7 @@ pub(super) struct Collector {
 }
 
 impl Collector {
-    /// With windows of `bytes`, of which two exist at a time.
+    /// Creates a collector with windows of `bytes`, of which two exist at a time.
     pub(super) fn new(run: Arc<Run>, bytes: usize) -> Self {
         let capacity = (bytes / JOB_BYTES).max(1);
         Self { run, jobs: Vec::new(), capacity, reading: None }
@@ -71,11 +71,11 @@ impl Collector {
         if self.jobs.len() >= self.capacity {
             self.flush().await;
         }
-        let (is_readable, is_doubtful) = (AtomicBool::new(false), AtomicBool::new(false));
-        self.jobs.push(Job { bp: *bp, place: *place, is_readable, is_doubtful });
+        let (has_good_copy, has_bad_copy) = (AtomicBool::new(false), AtomicBool::new(false));
+        self.jobs.push(Job { bp: *bp, place: *place, has_good_copy, has_bad_copy });
     }
 
-    /// Starts reading what was collected, once the window before is done.
+    /// Starts reading the collected window after the previous one is finished.
     async fn flush(&mut self) {
         self.wait().await;
         let window = Window::of(std::mem::take(&mut self.jobs));
@@ -85,12 +85,12 @@ impl Collector {
 
     async fn wait(&mut self) {
         if let Some(reading) = self.reading.take() {
-            // A task ends otherwise only by a panic, which has been printed.
+            // An error means that the task panicked, which has been printed.
             let _ = reading.await;
         }
     }
 
-    /// Has everything read.
+    /// Reads everything that was collected.
     pub(super) async fn finish(&mut self) {
         self.flush().await;
         self.wait().await;
@@ -102,7 +102,7 @@ impl Window {
         let mut copies = Vec::with_capacity(jobs.len() * 2);
         for (job, Job { bp, .. }) in (0..).zip(&jobs) {
             if bp.is_gang() || bp.validate().is_err() || bp.dva(0).is_none() {
-                // Read by themselves, where they stand among the others.
+                // Gang blocks are read alone, in the order of their headers.
                 let (vdev, offset) = bp.dva(0).map_or((0, 0), |dva| (dva.vdev, dva.offset));
                 copies.push(Copy { vdev, dva: batch::WHOLE, offset, asize: bp.psize(), job });
                 continue;
@@ -117,7 +117,7 @@ impl Window {
         Self { jobs, copies }
     }
 
-    /// Cuts the copies into batches of about `bytes`.
+    /// Splits the copies into batches of about `bytes`.
     fn batches(&self, bytes: u64) -> Vec<std::ops::Range<usize>> {
         let mut batches = Vec::new();
         let (mut start, mut sum) = (0, 0);
@@ -136,7 +136,7 @@ impl Window {
     }
 }
 
-/// Reads a window and reports what is wrong in it.
+/// Reads a window and reports errors.
 async fn read(run: Arc<Run>, window: Window) {
     let window = Arc::new(window);
     let batch_bytes = tunables::VERIFY_BATCH_BYTES.get();

@@ -1,6 +1,6 @@
-//! Trees of datasets that are none: blocks with right checksums, in which a directory is the child
-//! of one that is not its parent, or has two names. Without a check a walk over those takes time
-//! exponential in the length of a name.
+//! Damaged dataset trees: blocks with correct checksums in which a directory is the child of one
+//! that is not its parent, or has two names. Without a check, walks over them take time exponential
+//! in the length of a name.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -17,7 +17,7 @@ async fn open(folder: &Path) -> Arc<Pool> {
     Pool::open(scan.find("g-basic").unwrap(), &OpenOptions::default()).await.unwrap()
 }
 
-/// Objects of the root's children ZAP, of the root itself, and of the directory of g-basic/plain.
+/// Returns the objects of the root's child ZAP, of the root, and of the directory of g-basic/plain.
 async fn objects(folder: &Path) -> [u64; 3] {
     let pool = open(folder).await;
     let plain = pool.dataset("g-basic/plain").await.unwrap().dir().object;
@@ -25,7 +25,7 @@ async fn objects(folder: &Path) -> [u64; 3] {
 }
 
 #[test]
-fn every_directory_has_one_place() {
+fn directory_with_two_parents_is_refused() {
     let Some(golden) = golden("g-basic") else { return };
     for points_at_root in [true, false] {
         let copy = golden.private_copy();

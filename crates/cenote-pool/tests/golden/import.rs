@@ -1,11 +1,11 @@
-//! Listings of pools that could be imported, against what `zpool import` printed.
+//! Import listings, compared with the output of `zpool import`.
 
 use cenote_ondisk::config::VdevKind;
 use cenote_pool::status::{VdevReport, examine, state_name};
 use cenote_pool::{AllocationClass, Host, ScanOptions, import};
 use cenote_testkit::{compare, golden};
 
-/// Name and state of a vdev and those below it, indented.
+/// Name and state of a vdev and its descendants, indented.
 fn lines(vdev: &VdevReport, depth: usize, out: &mut Vec<String>) {
     let name = vdev.name.rsplit('/').next().unwrap_or_default();
     let name = name.strip_suffix(".img").unwrap_or(name);
@@ -26,7 +26,7 @@ fn section(status: &cenote_pool::PoolStatus, class: AllocationClass, out: &mut V
     }
 }
 
-/// What a listing says: id, state, message id, and the config's names and states.
+/// The contents of a listing: id, state, message id, and the config's names and states.
 fn wanted(text: &str, pool: &str) -> Vec<String> {
     let start = format!("## {pool}\n");
     let part = text.split_once(&start).map(|(_, rest)| rest).expect("the pool is listed");
@@ -57,7 +57,7 @@ fn wanted(text: &str, pool: &str) -> Vec<String> {
 }
 
 #[test]
-fn listings() {
+fn import_listings_equal_openzfs() {
     let Some(text) = cenote_testkit::golden::wording("import-listings.txt") else { return };
     let host = Host::current();
     cenote_rt::block_on(2, async {
@@ -67,7 +67,7 @@ fn listings() {
                 import::scan(&ScanOptions { paths: vec![golden.images()] }).await.expect("scan");
             assert_eq!(scan.candidates.len(), 1, "{name}");
             let mut status = examine(&scan.candidates[0], &host).await;
-            // The listing was made on the host that the pool was used on.
+            // The listing was made on the host that used the pool.
             if status.facts.hostid != 0 {
                 let host = Host { hostid: status.facts.hostid, ..host.clone() };
                 status = examine(&scan.candidates[0], &host).await;

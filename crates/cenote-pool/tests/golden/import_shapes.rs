@@ -1,4 +1,5 @@
-//! What importing has to cope with: several pools in one place, copies, damage, absence, hosts.
+//! Import of several pools in one directory, copied devices, damaged labels, missing devices, and
+//! pools of other hosts.
 
 use std::fs::{self, OpenOptions as FileOptions};
 use std::os::unix::fs::{FileExt, symlink};
@@ -39,7 +40,7 @@ fn zero(device: &Path, offset: u64, len: usize) {
     file.write_all_at(&vec![0; len], offset).expect("write");
 }
 
-/// Zeroes every copy of a block of a pool of one plain device.
+/// Zeroes every copy of a block of a pool on one device.
 fn zero_block(device: &Path, pointer: &BlockPtr) {
     for dva in pointer.dvas() {
         zero(device, dva.offset + LABEL_START_LEN, dva.asize as usize);
@@ -47,7 +48,7 @@ fn zero_block(device: &Path, pointer: &BlockPtr) {
 }
 
 #[test]
-fn several_pools_and_other_files_in_one_directory() {
+fn import_finds_several_pools_in_one_directory() {
     let names = ["g-basic", "g-raidz1", "g-classes", "g-legacy"];
     let pools: Vec<_> = names.iter().filter_map(|name| golden(name)).collect();
     if pools.len() != names.len() {
@@ -81,12 +82,12 @@ fn several_pools_and_other_files_in_one_directory() {
 }
 
 #[test]
-fn a_copy_of_a_device_is_left_out() {
+fn import_ignores_a_copy_of_a_device() {
     let Some(golden) = golden("g-basic") else { return };
     run(async {
         let copy = golden.private_copy();
         fs::copy(copy.device(0), copy.path().join("backup.img")).expect("copy");
-        // The one with fewer good labels loses.
+        // The device with fewer valid labels loses.
         zero(&copy.path().join("backup.img"), 0, 256 << 10);
         let scan = scan(copy.path()).await;
         let candidate = scan.find("g-basic").expect("found");
@@ -96,7 +97,7 @@ fn a_copy_of_a_device_is_left_out() {
 }
 
 #[test]
-fn one_good_label_is_enough() {
+fn import_needs_one_valid_label() {
     let Some(golden) = golden("g-basic") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -112,7 +113,7 @@ fn one_good_label_is_enough() {
 }
 
 #[test]
-fn half_a_stripe_is_not_a_pool() {
+fn import_refuses_half_a_stripe() {
     let Some(golden) = golden("g-crypt") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -127,7 +128,7 @@ fn half_a_stripe_is_not_a_pool() {
 }
 
 #[test]
-fn half_a_mirror_is() {
+fn import_opens_half_a_mirror() {
     let Some(golden) = golden("g-codecs") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -141,7 +142,7 @@ fn half_a_mirror_is() {
 }
 
 #[test]
-fn a_log_may_be_missing_if_that_is_wanted() {
+fn import_m_opens_without_a_log_device() {
     let Some(golden) = golden("g-zil") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -152,14 +153,14 @@ fn a_log_may_be_missing_if_that_is_wanted() {
         let options = OpenOptions { missing_log_ok: true, ..OpenOptions::default() };
         open(&scan, "g-zil", &options).await.expect("opens");
         let status = examine(&scan.candidates[0], &Host::default()).await;
-        // Who used it last counts before what is missing.
+        // A foreign hostid takes precedence over a missing device.
         let reason = if status.facts.hostid == 0 { Reason::BadLog } else { Reason::HostIdMismatch };
         assert_eq!(status.reason, reason);
     });
 }
 
 #[test]
-fn a_pool_in_use_elsewhere_needs_force() {
+fn import_f_takes_a_pool_of_another_host() {
     let Some(golden) = golden("g-zil") else { return };
     run(async {
         let scan = scan(&golden.images()).await;
@@ -179,7 +180,7 @@ fn a_pool_in_use_elsewhere_needs_force() {
 }
 
 #[test]
-fn a_lost_root_can_be_rewound() {
+fn import_rewinds_from_a_lost_root_block() {
     let Some(golden) = golden("g-basic") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -203,9 +204,9 @@ fn a_lost_root_can_be_rewound() {
     });
 }
 
-/// Space maps and their logs are not needed to read data.
+/// Space maps and their logs are not needed for reading data.
 #[test]
-fn damaged_space_maps_keep_nobody_out() {
+fn import_reads_data_despite_damaged_space_maps() {
     let Some(golden) = golden("g-basic") else { return };
     run(async {
         let copy = golden.private_copy();
@@ -228,7 +229,7 @@ fn damaged_space_maps_keep_nobody_out() {
     });
 }
 
-/// Any byte of the labels may be wrong: the answer is a pool, or that there is none.
+/// Random bytes in labels: the result is a pool or none, never a panic.
 #[test]
 fn random_bytes_in_labels() {
     let Some(golden) = golden("g-grub2") else { return };

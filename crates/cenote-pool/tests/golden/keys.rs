@@ -1,4 +1,4 @@
-//! Keys where some key objects are damaged: the others are loaded all the same.
+//! Loading keys when some key objects are damaged: the others are loaded.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -15,7 +15,7 @@ async fn open(folder: &std::path::Path) -> Arc<Pool> {
 }
 
 #[test]
-fn a_damaged_key_object_does_not_lock_the_others() {
+fn load_key_skips_damaged_key_objects() {
     let Some(golden) = golden("g-crypt") else { return };
     let copy = golden.private_copy();
     let material = std::fs::read(golden.key_file("pass")).unwrap();

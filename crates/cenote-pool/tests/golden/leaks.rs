@@ -1,11 +1,11 @@
-//! The leak check on pools with planted faults: each is found, named with vdev, offset and size,
-//! and nothing else is. Where the real zdb is installed, it is asked too.
+//! The leak check on pools with planted faults: each is found with vdev, offset and size, and
+//! nothing else is reported. The results are compared with those of the real zdb, if installed.
 //!
-//! Faults are made by editing a block and the checksums above it ([`cenote_testkit::edit`]). The
-//! pool `pending` has what no golden pool has: gang blocks, a destroyed file system that is being
-//! freed, and a deleted clone with its livelist (`fixtures/tools/pendingpool.py`); the pool `dedup`
-//! has tables whose entries changed after they were made (`fixtures/tools/deduppool.py`); of the
-//! pool `removing` a device is half way out (`fixtures/tools/removingpool.py`).
+//! Faults are planted by editing a block and the checksums above it ([`cenote_testkit::edit`]). The
+//! pool `pending` has gang blocks, a destroyed file system that is being freed, and a deleted clone
+//! with its livelist (`fixtures/tools/pendingpool.py`); the pool `dedup` has tables whose entries
+//! changed later (`fixtures/tools/deduppool.py`); a device of the pool `removing` is partly removed
+//! (`fixtures/tools/removingpool.py`).
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -27,7 +27,7 @@ use cenote_testkit::edit::{Editor, Set};
 use cenote_testkit::golden::{PrivateFolder, images_in};
 use cenote_testkit::unpack;
 
-/// A pool whose images the test may write to.
+/// A writable copy of a pool's images.
 struct Copy {
     folder: PrivateFolder,
     name: &'static str,
@@ -67,7 +67,7 @@ impl Copy {
         leaks::check(&self.open().await).await.unwrap()
     }
 
-    /// Compares the leaked ranges with those that the real zdb names, where it is installed.
+    /// Compares the leaked ranges with those of the real zdb, if installed.
     fn ask_zdb(&self, leaked: &[Segment]) {
         let Some(zdb) = cenote_oracle::zdb() else { return };
         let said = zdb.pool(self.name, self.folder.path(), &["-b"]);
@@ -93,7 +93,7 @@ fn segment(vdev: u64, start: u64, size: u64) -> Segment {
     Segment { vdev, start, end: start + size }
 }
 
-/// Neighbours as one, in order.
+/// Joins adjacent segments, in order.
 fn joined(segments: impl IntoIterator<Item = Segment>) -> Vec<Segment> {
     let mut sets: std::collections::BTreeMap<u64, RangeSet> = std::collections::BTreeMap::new();
     for segment in segments {
@@ -105,7 +105,7 @@ fn joined(segments: impl IntoIterator<Item = Segment>) -> Vec<Segment> {
     all.collect()
 }
 
-/// An ALLOC entry of some map that nothing else in the map contradicts.
+/// An ALLOC entry that no other entry of its map overlaps.
 struct Spot {
     vdev: u64,
     object: u64,
@@ -114,7 +114,7 @@ struct Spot {
     unit: u64,
 }
 
-/// Items of a map with the numbers of their words.
+/// Entries of a map with the indices of their words.
 async fn items(pool: &Pool, object: u64, geometry: Geometry) -> Vec<(usize, Entry)> {
     let (mut found, mut word) = (Vec::new(), 0);
     let map = SpaceMap::open(pool.mos(), object).await.unwrap();
@@ -131,7 +131,7 @@ async fn items(pool: &Pool, object: u64, geometry: Geometry) -> Vec<(usize, Entr
     found
 }
 
-/// A place where one more unit, or one less, is a fault of one range, and of nothing else.
+/// Finds an entry whose length can be changed by one unit so that only one range is wrong.
 fn choose(all: &[(usize, Entry)], allocated: &RangeSet, unit: u64) -> Option<(usize, Entry)> {
     let suits = |(word, entry): &&(usize, Entry)| {
         let &Entry { action, offset, size, vdev } = entry;
@@ -146,7 +146,7 @@ fn choose(all: &[(usize, Entry)], allocated: &RangeSet, unit: u64) -> Option<(us
     all.iter().find(suits).copied()
 }
 
-/// A suitable entry of a metaslab's own map.
+/// Finds a suitable entry in a metaslab's own space map.
 async fn spot_in_map(pool: &Pool) -> Option<Spot> {
     let space = pool.space().await.unwrap();
     let unflushed = Unflushed::load(pool, &space.vdevs, |_, _| true).await.unwrap();
@@ -169,7 +169,7 @@ async fn spot_in_map(pool: &Pool) -> Option<Spot> {
     None
 }
 
-/// A suitable entry of a log.
+/// Finds a suitable entry in a log.
 async fn spot_in_log(pool: &Pool) -> Option<Spot> {
     let space = pool.space().await.unwrap();
     let unflushed = Unflushed::load(pool, &space.vdevs, |_, _| true).await.unwrap();
@@ -195,7 +195,7 @@ async fn spot_in_log(pool: &Pool) -> Option<Spot> {
     None
 }
 
-/// Changes the length of an entry by a number of units.
+/// Changes the length of an entry by `units`.
 fn lengthen(editor: &mut Editor, spot: &Spot, units: i64) {
     let block_len = editor.read(Set::Mos, spot.object, 0).len();
     let (blkid, at) = (spot.word * 8 / block_len, spot.word * 8 % block_len);
@@ -207,7 +207,7 @@ fn lengthen(editor: &mut Editor, spot: &Spot, units: i64) {
     });
 }
 
-/// Plants a leak and a free block at a spot, one after the other.
+/// Plants a leak and then a block in free space at the entry.
 async fn plant_both(copy: &Copy, spot: Spot) {
     let Entry { offset, size, .. } = spot.entry;
     let mut editor = copy.editor();
@@ -239,7 +239,7 @@ async fn plant_both(copy: &Copy, spot: Spot) {
 }
 
 #[test]
-fn space_that_nothing_has_and_blocks_without_space_are_found() {
+fn leaked_space_and_blocks_in_free_space_are_found() {
     for name in ["g-basic", "g-codecs", "g-zvol", "g-legacy"] {
         let Some(copy) = Copy::of(name) else { continue };
         run(async {
@@ -252,7 +252,7 @@ fn space_that_nothing_has_and_blocks_without_space_are_found() {
 }
 
 #[test]
-fn faults_in_the_logs_are_found() {
+fn faults_in_log_space_maps_are_found() {
     let Some(copy) = Copy::of("pending") else { return };
     run(async {
         let pool = copy.open().await;
@@ -261,7 +261,7 @@ fn faults_in_the_logs_are_found() {
     });
 }
 
-/// Data blocks of one kind, of heads or snapshots as they are met.
+/// Data blocks of heads and snapshots.
 struct Blocks(Vec<(BlockPtr, Bookmark)>);
 
 impl Visitor for Blocks {
@@ -278,7 +278,7 @@ impl Visitor for Blocks {
     }
 }
 
-/// All space of a block: with members, and headers in one sector.
+/// Returns all space of a block: its members, and headers of one sector.
 async fn space_of(pool: &Pool, bp: &BlockPtr) -> Vec<Segment> {
     let own = bp.dvas().map(|dva| {
         let size = if dva.gang { 512 } else { dva.asize };
@@ -294,9 +294,10 @@ async fn space_of(pool: &Pool, bp: &BlockPtr) -> Vec<Segment> {
     all
 }
 
-/// Lets the pointer to one block point at another: the one is lost, the other met twice.
+/// Changes a block pointer so that it points at another block: one block is leaked, the other
+/// claimed twice.
 #[test]
-fn two_pointers_to_one_block_are_found() {
+fn block_claimed_twice_is_found() {
     type Suits = fn(&BlockPtr) -> bool;
     let cases: [(&str, Suits); 3] = [
         ("g-basic", |bp| !bp.is_gang()),
@@ -334,7 +335,7 @@ fn two_pointers_to_one_block_are_found() {
 }
 
 #[test]
-fn unfinished_work_is_no_leak() {
+fn unfinished_frees_and_gang_blocks_are_no_leak() {
     let Some(copy) = Copy::of("pending") else { return };
     run(async {
         let pool = copy.open().await;
@@ -347,10 +348,10 @@ fn unfinished_work_is_no_leak() {
     copy.ask_zdb(&[]);
 }
 
-/// A destroyed file system: what was freed must not be claimed, what was not must be.
+/// A partly freed file system: only blocks that are not freed yet are claimed.
 #[test]
-fn a_destroy_counts_from_where_it_stopped() {
-    /// Bytes of the resume bookmark in an entry.
+fn destroyed_file_system_is_claimed_from_its_resume_bookmark() {
+    /// Range of the resume bookmark in an entry.
     const RESUME: std::ops::Range<usize> = 136..168;
     let Some(copy) = Copy::of("pending") else { return };
     run(async {
@@ -365,7 +366,7 @@ fn a_destroy_counts_from_where_it_stopped() {
         let report = copy.check().await;
         assert!(report.unallocated.bytes > 0 && report.leaked.count == 0, "{:#?}", report.lines());
 
-        // One object further than it got: the blocks of one are forgotten.
+        // One object further: the blocks of an object are not claimed and count as leaked.
         let mut further = resume;
         further[8] += 1;
         editor.change(Set::Mos, object, 0, |entry| entry[RESUME].copy_from_slice(&further));
@@ -373,7 +374,7 @@ fn a_destroy_counts_from_where_it_stopped() {
         assert!(report.leaked.bytes > 0 && report.unallocated.count == 0, "{:#?}", report.lines());
         copy.ask_zdb(&report.leaked.listed);
 
-        // Said to be finished.
+        // The entry claims to be finished.
         editor.change(Set::Mos, object, 0, |entry| entry[RESUME].copy_from_slice(&resume));
         editor.change_bonus(Set::Mos, object, |header| {
             header.copy_within(8..16, 0);
@@ -385,10 +386,10 @@ fn a_destroy_counts_from_where_it_stopped() {
     });
 }
 
-/// A deleted clone: a block that its livelist has as freed is nobody's.
+/// A deleted clone: blocks that its livelist has as freed are not claimed.
 #[test]
-fn livelists_of_deleted_clones_claim() {
-    /// Word of a pointer whose lowest bit says that the block was freed.
+fn livelist_of_a_deleted_clone_is_claimed() {
+    /// Offset of the word of a pointer whose lowest bit marks a FREE.
     const FREED_AT: usize = 11 * 8;
     let Some(copy) = Copy::of("pending") else { return };
     run(async {
@@ -401,7 +402,7 @@ fn livelists_of_deleted_clones_claim() {
         while let Some(entry) = entries.next().await.unwrap() {
             lists.push(entry.value.first().unwrap());
         }
-        // A list with a block that was not freed again.
+        // A list with a block that was not freed.
         let mut editor = copy.editor();
         let mut planted = None;
         for list in lists {
@@ -428,11 +429,11 @@ fn livelists_of_deleted_clones_claim() {
     });
 }
 
-/// The entry of a block grows when more copies are asked for: pointers from before, which lack the
-/// later addresses, hold all of them. Entries that nothing refers to any more stay in the log, with
-/// their blocks; OpenZFS's checker calls those leaked.
+/// A dedup entry grows with `copies`: older pointers without the later addresses reference all of
+/// them. Entries without references stay in the log, with their blocks; OpenZFS's checker reports
+/// those as leaked.
 #[test]
-fn dedup_entries_that_grew_and_those_without_references_are_no_leak() {
+fn dedup_entries_with_more_copies_or_no_references_are_no_leak() {
     let Some(copy) = Copy::of("dedup") else { return };
     run(async {
         let pool = copy.open().await;
@@ -447,7 +448,7 @@ fn dedup_entries_that_grew_and_those_without_references_are_no_leak() {
         for bp in deduped {
             counts.entry(bp.dva(0).map(|dva| dva.offset)).or_default().push(bp.dva_count());
         }
-        // By age: with fewer addresses than the last one.
+        // A pointer with fewer addresses than the entry.
         let grew = counts.values().filter(|counts| counts.first() < counts.last()).count();
         assert_eq!(grew, 6, "{counts:?}");
     });
@@ -458,9 +459,9 @@ fn dedup_entries_that_grew_and_those_without_references_are_no_leak() {
     }
 }
 
-/// What was copied from a device that is being removed is allocated twice.
+/// Blocks copied from a device that is being removed are allocated twice.
 #[test]
-fn a_removal_under_way_is_no_leak() {
+fn running_device_removal_is_no_leak() {
     let Some(copy) = Copy::of("removing") else { return };
     run(async {
         let pool = copy.open().await;
@@ -468,7 +469,7 @@ fn a_removal_under_way_is_no_leak() {
         assert!(leaving.removing && leaving.indirect_object.is_some());
         let report = leaks::check(&pool).await.unwrap();
         assert!(report.is_clean(), "{:#?}", report.lines());
-        // What was copied is claimed without being found once more.
+        // The copies are claimed but not counted as found.
         assert!(report.allocated > report.found() + (1 << 20));
     });
     copy.ask_zdb(&[]);

@@ -1,4 +1,4 @@
-//! Pools that OpenZFS made, as they are and with planted faults.
+//! Pools that OpenZFS made, unchanged and with planted faults.
 
 mod dirs;
 mod import;

@@ -1,4 +1,4 @@
-//! Every property and figure of the golden pools, as OpenZFS's commands printed them.
+//! Every property and space figure of the golden pools, compared with the output of OpenZFS.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -9,14 +9,14 @@ use cenote_testkit::golden::on_each;
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables};
 
-/// Opens the pool at the txg at which the tables were printed: just before the export, which
-/// itself writes to the MOS and changes what is allocated and available. Of several such txgs the
-/// first: nothing but idle ones follow it.
+/// Opens the pool at the txg of the tables: just before the export, which itself writes to the MOS
+/// and changes the allocated and available space. Of several such txgs the first is taken: the
+/// later ones are idle.
 async fn open(golden: &Golden) -> Arc<Pool> {
     matching(golden).await.pop().expect("a txg at which the tables were printed")
 }
 
-/// The pool at every txg at which as much was in use as the tables say, newest first.
+/// Returns the pool at every txg with the allocated space of the tables, newest first.
 async fn matching(golden: &Golden) -> Vec<Arc<Pool>> {
     let options = ScanOptions { paths: vec![golden.images()] };
     let scan = import::scan(&options).await.expect("scan");
@@ -43,7 +43,7 @@ fn line(name: &str, row: &PropRow) -> String {
     format!("{name}\t{}\t{}\t{}", row.name, row.literal(), row.source)
 }
 
-/// Rows of every dataset, snapshot and bookmark, as `zfs get -Hp -t all -r all` orders them.
+/// Rows of every dataset, snapshot and bookmark, in the order of `zfs get -Hp -t all -r all`.
 async fn dataset_rows(pool: &Arc<Pool>) -> BTreeMap<String, Vec<PropRow>> {
     let mut rows = BTreeMap::new();
     for dataset in pool.datasets().await.expect("datasets") {
@@ -60,13 +60,13 @@ async fn dataset_rows(pool: &Arc<Pool>) -> BTreeMap<String, Vec<PropRow>> {
     rows
 }
 
-/// Runs a comparison on every golden pool, and tells of all that differ.
+/// Runs a comparison on every golden pool and reports all differences.
 fn on_each_pool(test: &impl AsyncFn(&Golden) -> Option<String>) {
     on_each(|golden| cenote_rt::block_on(2, test(golden)).expect("runtime"));
 }
 
 #[test]
-fn dataset_properties() {
+fn dataset_properties_equal_openzfs() {
     on_each_pool(&async |golden| {
         let wanted = golden.text("zfs-get-all.tsv")?;
         let pool = open(golden).await;
@@ -91,7 +91,7 @@ fn dataset_properties() {
 }
 
 #[test]
-fn dataset_list() {
+fn dataset_list_equals_openzfs() {
     on_each_pool(&async |golden| {
         let wanted = golden.text("zfs-list.tsv")?;
         let pool = open(golden).await;
@@ -112,7 +112,7 @@ fn dataset_list() {
 }
 
 #[test]
-fn pool_properties() {
+fn pool_properties_equal_openzfs() {
     on_each_pool(&async |golden| {
         let wanted = golden.text("zpool-get-all.tsv")?;
         let pool = open(golden).await;
@@ -142,14 +142,14 @@ fn figures(
     ]
 }
 
-/// The figures of the pool and of each top-level vdev, of which one that is a device has its size
-/// in the first column.
+/// Figures of the pool and of each top-level vdev; one that is a device has its size in the first
+/// column.
 #[test]
-fn vdev_figures() {
+fn list_figures_of_vdevs_equal_openzfs() {
     on_each_pool(&async |golden| {
         let wanted = golden.text("zpool-list-v.tsv")?;
         let mut difference = None;
-        // What idle txgs rewrite may move between vdevs; the sum does not tell them apart.
+        // Idle txgs may move metadata between vdevs; the sums are equal.
         for pool in matching(golden).await {
             difference = Some(vdev_difference(golden.name(), &pool, &wanted).await?);
         }
@@ -183,7 +183,7 @@ async fn vdev_difference(name: &str, pool: &Pool, wanted: &str) -> Option<String
             figures[0] = size.to_string();
         }
         count += 1;
-        // What was freed in the last two txgs counts while the pool is in use.
+        // Deferred frees of the last two txgs count while the pool is imported.
         if name == "g-scan" {
             continue;
         }
@@ -194,9 +194,9 @@ async fn vdev_difference(name: &str, pool: &Pool, wanted: &str) -> Option<String
     compare::text_difference(&ours, &theirs)
 }
 
-/// What every user, group and project has, and may have.
+/// Usage and quotas of every user, group and project.
 #[test]
-fn space_by_owner() {
+fn userspace_equals_openzfs() {
     use cenote_pool::props::SpaceOwner;
     let Some(golden) = golden("g-quota") else { return };
     let Some(wanted) = golden.text("userspace.tsv") else { return };
@@ -216,7 +216,7 @@ fn space_by_owner() {
                 ));
             }
         }
-        // Names of users are the host's business: compare the rest.
+        // User names depend on the host: compare the other columns.
         let mut wanted: Vec<String> = tables::rows(&wanted)
             .into_iter()
             .map(|row| [&row[..1], &row[2..]].concat().join("\t"))

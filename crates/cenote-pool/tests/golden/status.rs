@@ -25,9 +25,9 @@ fn on(name: &str, test: impl AsyncFnOnce(Arc<Pool>, Golden)) {
     .expect("runtime");
 }
 
-/// Every record that OpenZFS printed is there, in order; the export adds more.
+/// Every record that OpenZFS printed is present, in order; the export adds more.
 #[test]
-fn histories() {
+fn history_equals_openzfs() {
     cenote_rt::block_on(2, async {
         for name in cenote_testkit::golden_names() {
             let Some(golden) = golden(&name) else { continue };
@@ -59,9 +59,9 @@ fn histories() {
     .expect("runtime");
 }
 
-/// State and message id of every pool, as `zpool status` printed them.
+/// State and message id of every pool, compared with `zpool status`.
 #[test]
-fn states() {
+fn status_states_and_message_ids_equal_openzfs() {
     cenote_rt::block_on(2, async {
         for name in cenote_testkit::golden_names() {
             let Some(golden) = golden(&name) else { continue };
@@ -81,7 +81,7 @@ fn states() {
 }
 
 #[test]
-fn a_resilver_under_way() {
+fn status_of_a_running_resilver() {
     on("g-scan", async |pool, _| {
         let status = pool.status().await.expect("status");
         assert_eq!(status.reason, Reason::Resilvering);
@@ -91,7 +91,7 @@ fn a_resilver_under_way() {
 }
 
 #[test]
-fn an_expansion_and_the_scrub_after_it() {
+fn status_of_a_raidz_expansion_and_its_scrub() {
     on("g-expand", async |pool, _| {
         let status = pool.status().await.expect("status");
         assert_eq!(status.reason, Reason::Ok);
@@ -106,7 +106,7 @@ fn an_expansion_and_the_scrub_after_it() {
 }
 
 #[test]
-fn a_removal_and_a_checkpoint() {
+fn status_of_a_removal_and_a_checkpoint() {
     on("g-removed", async |pool, _| {
         let status = pool.status().await.expect("status");
         let removal = status.removal.expect("removal");
@@ -118,7 +118,7 @@ fn a_removal_and_a_checkpoint() {
 }
 
 #[test]
-fn the_state_of_a_checkpoint() {
+fn import_of_the_checkpoint() {
     let Some(golden) = golden("g-removed") else { return };
     cenote_rt::block_on(2, async {
         let scan = import::scan(&ScanOptions { paths: vec![golden.images()] }).await.expect("scan");
@@ -134,7 +134,7 @@ fn the_state_of_a_checkpoint() {
 }
 
 #[test]
-fn a_degraded_pool() {
+fn status_of_a_degraded_pool() {
     on("g-degraded", async |pool, _| {
         let status = pool.status().await.expect("status");
         assert_eq!(status.reason, Reason::MissingReplicated);
@@ -146,7 +146,7 @@ fn a_degraded_pool() {
 }
 
 #[test]
-fn names_lead_to_datasets_and_back() {
+fn datasets_are_found_by_name_and_by_number() {
     on("g-basic", async |pool, _| {
         for name in ["g-basic", "g-basic/lz4", "g-basic/lz4@two", "g-basic/clone@rec"] {
             let dataset = pool.dataset(name).await.expect(name);
@@ -175,7 +175,7 @@ fn names_lead_to_datasets_and_back() {
 }
 
 #[test]
-fn holds_clones_and_what_was_written() {
+fn holds_clones_and_written_properties() {
     on("g-basic", async |pool, _| {
         let two = pool.dataset("g-basic/lz4@two").await.expect("snapshot");
         assert_eq!(two.holds().await.expect("holds").len(), 1);
@@ -209,7 +209,7 @@ fn holds_clones_and_what_was_written() {
 }
 
 #[test]
-fn keys_open_what_they_should() {
+fn load_key_opens_the_datasets_of_its_encryption_root() {
     on("g-crypt", async |pool, golden| {
         let gcm = pool.dataset("g-crypt/gcm").await.expect("dataset");
         let child = pool.dataset("g-crypt/gcm/child").await.expect("dataset");
@@ -240,9 +240,9 @@ fn keys_open_what_they_should() {
     });
 }
 
-/// The state of the last synced txg, without what is in the intent log.
+/// The intent log is not replayed when a pool is opened for reading.
 #[test]
-fn a_pool_with_an_intent_log_opens() {
+fn import_of_a_pool_with_an_intent_log() {
     on("g-zil", async |pool, _| {
         assert_eq!(pool.rewound_from(), None);
         assert!(pool.datasets().await.expect("datasets").len() > 1);

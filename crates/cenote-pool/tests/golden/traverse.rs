@@ -1,5 +1,5 @@
-//! The traversal's order, on golden pools: started anywhere it visits what a whole walk visits from
-//! there on, and with parents last it visits the same blocks.
+//! The order of the traversal on golden pools: a walk started anywhere visits what a whole walk
+//! visits from there on, and a walk with parents last visits the same blocks.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -14,7 +14,7 @@ use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::Result;
 use cenote_testkit::golden;
 
-/// Objects that a block of dnodes holds.
+/// Objects in a block of dnodes.
 const SLOTS: u64 = 32;
 
 #[derive(Default)]
@@ -38,7 +38,7 @@ async fn places(pool: &Arc<Pool>, order: Order, start: Option<Mark>) -> Vec<Book
     places.0
 }
 
-/// The mark in front of a place, if it has one: blocks of data, blocks of dnodes, object sets.
+/// Returns the mark at a place: data blocks, blocks of dnodes and object sets have one.
 fn mark(place: &Bookmark) -> Option<Mark> {
     let &Bookmark { objset, object, level, blkid } = place;
     match (level, object) {
@@ -50,7 +50,7 @@ fn mark(place: &Bookmark) -> Option<Mark> {
 }
 
 #[test]
-fn a_walk_goes_on_where_it_was_left() {
+fn traverse_from_a_mark_visits_the_remaining_blocks() {
     for name in ["g-basic", "g-zvol", "g-crypt"] {
         let Some(golden) = golden(name) else { continue };
         let images = golden.images();
@@ -62,7 +62,7 @@ fn a_walk_goes_on_where_it_was_left() {
             for (index, place) in whole.iter().enumerate().step_by(13) {
                 // The first block of dnodes begins where its object set does.
                 let Some(start) = mark(place).filter(|mark| mark.object != 0) else { continue };
-                // Blocks above that begin in the same place are visited again with it.
+                // Parents that begin at the mark are visited again.
                 let starts_there = |place: &Bookmark| {
                     mark(place).map_or_else(|| begins(place, &start), |mark| mark == start)
                 };
@@ -83,7 +83,7 @@ fn a_walk_goes_on_where_it_was_left() {
     }
 }
 
-/// Whether an indirect block begins at the mark, as far as its number tells.
+/// Whether an indirect block begins at the mark, according to its number.
 fn begins(place: &Bookmark, mark: &Mark) -> bool {
     let is_there = place.objset == mark.objset && place.level > 0;
     let is_own = place.object == mark.object

@@ -1,9 +1,9 @@
-//! Single bits flipped on mirror, RAID-Z and dRAID pools: verify finds each one that hits an
-//! allocated copy, a data or a parity column, names leaf and byte, and finds nothing else.
+//! Single bit flips on mirror, RAID-Z and dRAID pools: verify finds each one in an allocated copy,
+//! data column or parity column, with leaf and byte, and nothing else.
 //!
-//! What is hit is told from the traversal and the vdevs' geometry. Half of the flips are aimed at
-//! allocated space, since pools are mostly empty. Two things may be found or not: the filler behind
-//! a block in the last sector of a mirror's copy, and blocks of intent logs, which may never have
+//! The expected finding follows from the traversal and the vdevs' geometry. Half of the flips are
+//! in allocated space, since pools are mostly empty. Two kinds may be found or not: padding after a
+//! block in the last sector of a mirror's copy, and blocks of intent logs, which may never have
 //! been written.
 
 use std::path::{Path, PathBuf};
@@ -23,21 +23,21 @@ use super::{open, verify};
 
 const POOLS: [&str; 6] = ["g-codecs", "g-raidz1", "g-raidz2", "g-raidz3", "g-draid", "g-expand"];
 
-/// Start and end of the data area of a leaf.
+/// First byte of a leaf's data area.
 const DATA_START: u64 = 4 << 20;
 const TAIL: u64 = 512 << 10;
 
-/// A stretch of a leaf.
+/// A range of a leaf.
 #[derive(Debug, Clone)]
 struct Stretch {
     path: String,
     start: u64,
     end: u64,
-    /// Whether a flip in it must be found; else it may be.
+    /// Whether verify must find a flip in it.
     is_certain: bool,
 }
 
-/// Everything that blocks have on leaves.
+/// The ranges of all blocks on leaves.
 struct Stretches {
     pool: Arc<Pool>,
     all: Vec<Stretch>,
@@ -74,7 +74,7 @@ async fn findings(pool: &Arc<Pool>) -> Vec<Finding> {
     verify(pool).await.1
 }
 
-/// Whether a finding names the byte.
+/// Whether a finding names this byte.
 fn names(finding: &Finding, path: &str, offset: u64) -> bool {
     match finding {
         Finding::Part { part, .. } => {
@@ -99,7 +99,7 @@ async fn check(stretches: &Stretches, path: &Path, offset: u64, bit: u8) -> bool
     let damage = Damage::FlipBit { offset, bit };
     damage.apply(path);
     let found = findings(&stretches.pool).await;
-    // A second flip of the same bit is the way back.
+    // Flipping the same bit again restores the byte.
     damage.apply(path);
     if must {
         assert!(!found.is_empty(), "{name}: {damage}: not found");
@@ -114,7 +114,7 @@ async fn check(stretches: &Stretches, path: &Path, offset: u64, bit: u8) -> bool
 }
 
 #[test]
-fn verify_finds_every_flip_that_hits_and_no_other() {
+fn verify_finds_every_flipped_bit_of_a_block() {
     let mut rng = rng::seeded("flips", 0x5eed_f11b);
     let cases = rng::cases(60, 1000);
     let pools: Vec<_> = POOLS.iter().filter_map(|name| golden(name)).collect();

@@ -1,4 +1,4 @@
-//! Verify and leak check on golden pools: as OpenZFS made them, and with single bits flipped.
+//! Verify and leak check on golden pools: unchanged, and with single bit flips.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 

@@ -1,5 +1,5 @@
-//! Verify and leak check on every golden pool: what OpenZFS made has neither errors nor leaks,
-//! but for the damage that two of the pools were given.
+//! Verify and leak check on every golden pool: no errors and no leaks, except for the known damage
+//! of two pools.
 
 use cenote_pool::leaks;
 use cenote_pool::verify::Finding;
@@ -8,7 +8,7 @@ use cenote_testkit::golden;
 use super::{open, verify};
 
 #[test]
-fn sound_pools_have_no_errors_and_no_leaks() {
+fn undamaged_pools_verify_without_errors_and_leaks() {
     for golden in golden::all() {
         let (name, images) = (golden.name().to_owned(), golden.images());
         let (summary, findings, leaks) = cenote_rt::block_on(2, async {
@@ -18,7 +18,7 @@ fn sound_pools_have_no_errors_and_no_leaks() {
         })
         .unwrap();
         println!("{name}: {summary:?}, {} bytes claimed", leaks.claimed);
-        // One disk of this pool was damaged on purpose; nothing of it may be lost.
+        // One disk of this pool was damaged; none of its data may be lost.
         if name == "g-degraded" {
             assert!(summary.lost == 0 && summary.unreachable == 0, "{name}: {summary:?}");
             let parts = findings.iter().filter_map(|finding| match finding {

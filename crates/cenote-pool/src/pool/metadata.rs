@@ -1,9 +1,8 @@
-//! Whether what a state leads to is there, before a pool goes back to it.
+//! Checks the metadata of a state before the pool is rewound to it.
 //!
-//! Space that was freed is used again some txgs later, so what an old uberblock leads to may have
-//! been written over. A pool that goes back reads all metadata that can have been: that of the
-//! last txgs, and all of it where nothing bounds how far back it goes. Contents of files may be
-//! lost; who reads them is told (spec 01 §16.4).
+//! Freed space is reused some txgs later, so blocks of an old uberblock may be overwritten. A
+//! rewind reads all metadata that can be affected: that of the last txgs, or all of it for an
+//! extreme rewind. Contents of files may be lost, which reading them reports (spec 01 §16.4).
 
 use std::sync::Arc;
 
@@ -16,7 +15,7 @@ use super::Pool;
 use super::choose::{Rewind, SAFE_TXGS};
 use crate::traverse::{self, Damage, Flow, Options, Visitor};
 
-/// Reads the metadata of a pool that `rewind` may have led to. The newest uberblock is of `newest`.
+/// Reads the metadata of a pool opened with `rewind`; `newest` is the txg of the newest uberblock.
 pub(super) async fn check(pool: &Arc<Pool>, rewind: Rewind, newest: u64) -> Result<()> {
     let min_txg = match rewind {
         Rewind::Never => return Ok(()),
@@ -31,7 +30,7 @@ pub(super) async fn check(pool: &Arc<Pool>, rewind: Rewind, newest: u64) -> Resu
 
 struct Reader<'a> {
     pool: &'a Arc<Pool>,
-    /// The first that is not there.
+    /// The first unreadable block.
     lost: Option<Error>,
 }
 
@@ -41,7 +40,8 @@ impl Visitor for Reader<'_> {
             return Ok(Flow::Stop);
         }
         let (level, object_type) = (bp.level(), bp.object_type());
-        // What leads further down the walk reads itself; where a log ends only its reader knows.
+        // The walk itself reads higher levels. The end of an intent log looks like an unreadable
+        // block.
         let is_read = level > 0
             || matches!(
                 object_type,

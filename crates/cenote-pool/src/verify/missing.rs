@@ -1,11 +1,10 @@
-//! Redundancy that is missing: parts of blocks that leaves lack, because they are stale or absent.
+//! Missing redundancy: bytes of blocks that stale or absent leaves do not have.
 //!
-//! A stale leaf is not read, since what it has is no damage. Its parts are counted instead, so that
-//! a verified pool is known to have every copy and all parity that its layout promises.
+//! A stale leaf is not read, since its old contents are no damage. Its bytes are counted instead,
+//! so that verify also shows whether the pool has every copy and all parity of its layout.
 //!
-//! A device that is being replaced, or for which a hot spare stands in, may be absent without loss
-//! of redundancy: what counts for the leaves below a replacing or spare vdev is what all of them
-//! lack.
+//! A device that is being replaced, or for which a hot spare is in use, may be absent without loss
+//! of redundancy: below a replacing or spare vdev only bytes that all leaves miss count.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -16,12 +15,12 @@ use cenote_vdev::{MissingRedundancy, Tree, TxgRanges};
 
 use super::batch::WHOLE;
 
-/// The part of a pool's blocks that one leaf lacks.
+/// The bytes of blocks that one leaf misses.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Lacking {
-    /// Bytes of blocks and parity; of gang blocks only the headers are counted.
+pub struct MissingBytes {
+    /// Bytes of data and parity; of gang blocks only the headers.
     pub bytes: u64,
-    /// Txgs in which those bytes were written; all txgs for an absent leaf.
+    /// Txgs in which they were written; all txgs for an absent leaf.
     pub txgs: TxgRanges,
     /// Whether the device is absent or out of service.
     pub is_absent: bool,
@@ -35,13 +34,13 @@ struct StaleLeaf {
     bytes: AtomicU64,
 }
 
-/// Counts what leaves lack. The dirty time logs are those of the beginning of the run.
+/// Counts missing bytes by leaf, using the dirty time logs at the start of the run.
 #[derive(Debug)]
-pub(super) struct LackingCounter {
+pub(super) struct MissingCounter {
     leaves: Vec<StaleLeaf>,
 }
 
-impl LackingCounter {
+impl MissingCounter {
     pub(super) fn new(tree: &Tree) -> Self {
         let leaves = tree.missing_redundancy().into_iter().map(|missing| {
             let path = tree.leaf(missing.leaf).path().to_owned();
@@ -50,7 +49,7 @@ impl LackingCounter {
         Self { leaves: leaves.collect() }
     }
 
-    /// Counts the copy of a block at DVA number `index`; all copies of a gang block's header for
+    /// Counts the copy of a block at DVA number `index`, or all copies of a gang header for
     /// [`WHOLE`].
     pub(super) fn count(&self, store: &BlockStore, bp: &BlockPtr, index: u8) {
         let birth = bp.physical_birth();
@@ -66,12 +65,12 @@ impl LackingCounter {
         }
     }
 
-    /// Returns the leaves that lack a part of some block, by path.
-    pub(super) fn result(&self) -> BTreeMap<String, Lacking> {
+    /// Returns the leaves with missing bytes, by path.
+    pub(super) fn result(&self) -> BTreeMap<String, MissingBytes> {
         let found = self.leaves.iter().filter_map(|leaf| {
             let bytes = leaf.bytes.load(Ordering::Relaxed);
             let (txgs, is_absent) = (leaf.missing.txgs.clone(), leaf.missing.is_absent);
-            (bytes > 0).then(|| (leaf.path.clone(), Lacking { bytes, txgs, is_absent }))
+            (bytes > 0).then(|| (leaf.path.clone(), MissingBytes { bytes, txgs, is_absent }))
         });
         found.collect()
     }
