@@ -1,8 +1,8 @@
-//! The allocator of the program, and of the benchmarks that speak for it. Libraries choose none.
+//! The allocator of the program and of the benchmarks that represent it. Libraries choose none.
 //!
-//! It is jemalloc: a thread in the background gives what is free back to the system within ten
-//! seconds (`docs/decisions/0011-memory-from-jemalloc.md`). Zeroed memory is cleared here and not
-//! by the kernel: jemalloc gives pages back to get them cleared, and each costs a fault then.
+//! This is jemalloc: a background thread returns free memory to the system within ten seconds
+//! (`docs/decisions/0011-memory-from-jemalloc.md`). Zeroed memory is cleared here and not by the
+//! kernel: jemalloc returns pages to have them cleared, and each costs a page fault later.
 
 use std::alloc::{GlobalAlloc, Layout};
 

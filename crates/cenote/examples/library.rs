@@ -1,4 +1,4 @@
-//! A pool in two files: created or opened, a note added, a snapshot taken and read back.
+//! A pool in two files: creates or opens it, appends a note, takes a snapshot and reads it back.
 //!
 //!     cargo run -p cenote --example library -- FOLDER
 

@@ -11,17 +11,16 @@ use cenote_rt::{Error, Kind, Result};
 use crate::metadata::Metadata;
 use crate::pool::Pool;
 
-/// Bytes that one call reads from a snapshot's file at most, so that a caller's length bounds no
-/// memory.
+/// Maximum bytes of one read from a snapshot's file, so that callers do not determine the memory.
 const READ_MAX: usize = 4 << 20;
 
-/// An open file. It keeps its content when its name is removed.
+/// An open file. Its content is kept while it is open, even if its name is removed.
 ///
-/// Operations name their offset, so that many tasks can share one file; the blocking form also has
-/// a position, and implements `Read`, `Write` and `Seek`.
+/// Operations take an offset, so that many tasks can share a file; the blocking form also has a
+/// position, and implements `Read`, `Write` and `Seek`.
 #[derive(Debug, Clone)]
 pub struct File {
-    // Before the pool: fields are dropped in order, and the last handle of a pool closes it.
+    // Dropped before the pool: the last handle of a pool closes it.
     content: Content,
     pool: Pool,
     pub(crate) allows: Allows,
@@ -43,7 +42,7 @@ enum Content {
 
 #[derive(Debug)]
 struct Live {
-    // Before the mount, which frees files without a name when their last handle goes.
+    // Dropped before the mount, which frees unlinked files with their last handle.
     handle: Handle,
     mount: Arc<Mount>,
     cred: Arc<Credentials>,
@@ -69,7 +68,7 @@ impl File {
     ///
     /// # Errors
     /// `Kind::Permission` if the file is not open for reading; `Kind::Checksum` if no copy of a
-    /// block is good; those of the devices.
+    /// block is correct; errors of the devices.
     pub async fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         self.pool.check_open()?;
         if !self.allows.reads {
@@ -87,9 +86,8 @@ impl File {
         }
     }
 
-    /// Writes bytes at `offset`, or at the end of a file that was opened for appending, and returns
-    /// how many. Fewer than all are written only if the pool or a quota is full: the next call
-    /// fails then.
+    /// Writes bytes at `offset`, or at the end of a file opened for appending, and returns how
+    /// many. A short write means that the pool or a quota is full: the next call fails.
     ///
     /// # Errors
     /// `Kind::Permission` if the file is not open for writing; `Kind::NoSpace`, `Kind::Quota`;
@@ -101,7 +99,7 @@ impl File {
     /// Writes all bytes at `offset`.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     pub async fn write_all_at(&self, mut bytes: &[u8], mut offset: u64) -> Result<()> {
         while !bytes.is_empty() {
             let (len, _) = self.write(bytes, offset).await?;
@@ -111,7 +109,7 @@ impl File {
         Ok(())
     }
 
-    /// Writes bytes, and returns how many and the offset behind them.
+    /// Writes bytes, and returns their number and the offset after them.
     pub(crate) async fn write(&self, bytes: &[u8], offset: u64) -> Result<(usize, u64)> {
         let live = self.live_for_writing()?;
         if bytes.is_empty() {
@@ -127,7 +125,7 @@ impl File {
     /// Returns the attributes.
     ///
     /// # Errors
-    /// Those of reading them.
+    /// Errors of reading them.
     pub async fn metadata(&self) -> Result<Metadata> {
         self.pool.check_open()?;
         Ok(Metadata(match &self.content {
@@ -136,20 +134,20 @@ impl File {
         }))
     }
 
-    /// Cuts the file, or extends it with zeros that occupy no space.
+    /// Truncates the file, or extends it with zeros that occupy no space.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     pub async fn set_len(&self, size: u64) -> Result<()> {
         let live = self.live_for_writing()?;
         let wish = SetAttributes { size: Some(size), is_by_handle: true, ..Default::default() };
         live.mount.set_attributes(&live.cred, live.handle.object(), &wish).await.map(drop)
     }
 
-    /// Returns when all changes of the file that were finished before the call are durable.
+    /// Makes all completed changes of the file durable.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// Errors of the devices.
     pub async fn sync_all(&self) -> Result<()> {
         self.pool.check_open()?;
         match &self.content {

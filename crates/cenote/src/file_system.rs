@@ -20,7 +20,7 @@ use crate::path::{self, bytes, refuse};
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
 
-/// Entries that are read from a directory at once.
+/// Directory entries that are read at once.
 const PAGE: usize = 1000;
 /// Bytes that [`FileSystem::read`] reads at once.
 const READ_CHUNK: u64 = 4 << 20;
@@ -33,7 +33,7 @@ const DIRECTORY_MODE: u32 = 0o755;
 /// Operations have root's rights, or those of [`as_user`](Self::as_user).
 #[derive(Debug, Clone)]
 pub struct FileSystem {
-    // Before the pool: fields are dropped in order, and the last handle of a pool closes it.
+    // Dropped before the pool: the last handle of a pool closes it.
     content: Content,
     pool: Pool,
     name: String,
@@ -97,8 +97,8 @@ impl FileSystem {
         &self.name
     }
 
-    /// Returns the same file system with the rights of a user. Snapshots have no rights to check:
-    /// whoever has the pool reads all of them.
+    /// Returns the same file system with the permissions of a user. Snapshots check no permissions:
+    /// everything in them is readable.
     #[must_use]
     pub fn as_user(&self, uid: u32, gid: u32, groups: Vec<u32>) -> Self {
         Self { cred: Arc::new(Credentials::user(uid, gid, groups)), ..self.clone() }
@@ -128,10 +128,10 @@ impl FileSystem {
         self.open_with(path, OpenOptions::new().read(true)).await
     }
 
-    /// Opens a file for writing; cuts it if it exists, else creates it.
+    /// Creates a file for writing, or truncates an existing one.
     ///
     /// # Errors
-    /// As [`open_with`](Self::open_with).
+    /// The errors of [`open_with`](Self::open_with).
     pub async fn create_file(&self, path: impl AsRef<Path>) -> Result<File> {
         let options = OpenOptions::new().read(true).write(true).create(true).truncate(true);
         self.open_with(path, options).await
@@ -141,7 +141,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// `Kind::NotFound`; `Kind::Exists` with `create_new`; `Kind::Permission`; `Kind::Invalid` for
-    /// a directory, or options that allow nothing; `Kind::ReadOnly`; `Kind::NoSpace`,
+    /// a directory, or options that permit nothing; `Kind::ReadOnly`; `Kind::NoSpace`,
     /// `Kind::Quota`.
     pub async fn open_with(&self, path: impl AsRef<Path>, options: OpenOptions) -> Result<File> {
         let path = bytes(path.as_ref());
@@ -167,7 +167,7 @@ impl FileSystem {
         want.set(Want::READ, options.is_read);
         want.set(Want::WRITE, options.is_write);
         want.set(Want::APPEND, options.is_append && !options.is_write);
-        // Its creator may use a file as it was opened, whatever its mode says.
+        // The creator of a file may use it regardless of its mode.
         let cred = if is_new { &Credentials::root() } else { &*self.cred };
         let handle = mount.open_node(cred, found.object, want).await?;
         let appends = options.is_append;
@@ -180,7 +180,7 @@ impl FileSystem {
         Ok(file)
     }
 
-    /// Finds a file, or creates it if the options say so; true if it is new.
+    /// Finds a file, or creates it if the options say so; returns true if it is new.
     async fn find_or_create(
         &self,
         mount: &Arc<Mount>,
@@ -197,7 +197,7 @@ impl FileSystem {
             let place = path::place(mount, &self.cred, path).await?;
             let new = NewNode::new(NewKind::Regular, options.mode.unwrap_or(FILE_MODE));
             match mount.create(&self.cred, place.parent, &place.name, &new).await {
-                // Another task created it since the look-up, or a symbolic link leads nowhere.
+                // Another task created it concurrently, or a symbolic link has no target.
                 Err(error) if error.kind() == Kind::Exists && !options.is_create_new => {
                     let there = mount.lookup(&self.cred, place.parent, &place.name).await;
                     if there.is_ok_and(|there| there.kind == FileKind::Symlink) {
@@ -212,12 +212,12 @@ impl FileSystem {
     /// Reads a whole file into memory.
     ///
     /// # Errors
-    /// As [`open_file`](Self::open_file), and those of reading.
+    /// The errors of [`open_file`](Self::open_file) and of reading.
     pub async fn read(&self, path: impl AsRef<Path>) -> Result<Vec<u8>> {
         let file = self.open_file(path).await?;
         let mut bytes = Vec::new();
         loop {
-            // A size is read from a disk: memory is taken for what is there, piece by piece.
+            // A damaged size must not allocate memory: it grows with the bytes that are read.
             let start = bytes.len();
             let left = file.metadata().await?.len().saturating_sub(start as u64);
             bytes.resize(start + left.clamp(1, READ_CHUNK) as usize, 0);
@@ -229,10 +229,10 @@ impl FileSystem {
         }
     }
 
-    /// Writes a whole file: its former content is replaced.
+    /// Writes a whole file and replaces its former content.
     ///
     /// # Errors
-    /// As [`create_file`](Self::create_file), and those of writing.
+    /// The errors of [`create_file`](Self::create_file) and of writing.
     pub async fn write(&self, path: impl AsRef<Path>, bytes: impl AsRef<[u8]>) -> Result<()> {
         self.create_file(path).await?.write_all_at(bytes.as_ref(), 0).await
     }
@@ -245,7 +245,7 @@ impl FileSystem {
         self.attributes(bytes(path.as_ref()), Follow::Yes).await.map(Metadata)
     }
 
-    /// Like [`metadata`](Self::metadata), of a symbolic link itself.
+    /// Like [`metadata`](Self::metadata), but does not follow a symbolic link.
     ///
     /// # Errors
     /// `Kind::NotFound`.
@@ -253,10 +253,10 @@ impl FileSystem {
         self.attributes(bytes(path.as_ref()), Follow::No).await.map(Metadata)
     }
 
-    /// Returns whether there is a file of this name.
+    /// Returns whether the file exists.
     ///
     /// # Errors
-    /// Those of reading directories, but for `Kind::NotFound`.
+    /// Errors of reading directories, except `Kind::NotFound`.
     pub async fn exists(&self, path: impl AsRef<Path>) -> Result<bool> {
         match self.metadata(path).await {
             Ok(_) => Ok(true),
@@ -265,8 +265,8 @@ impl FileSystem {
         }
     }
 
-    /// Returns the entries of a directory, without `.` and `..`. Entries that are created or
-    /// removed meanwhile may be among them or not.
+    /// Returns the entries of a directory, without `.` and `..`. Entries created or removed
+    /// concurrently may be missing or present.
     ///
     /// # Errors
     /// `Kind::NotFound`; `Kind::Invalid` if it is no directory; `Kind::Permission`.
@@ -307,15 +307,15 @@ impl FileSystem {
     /// Creates a directory.
     ///
     /// # Errors
-    /// `Kind::Exists`; `Kind::NotFound` if the directory above does not exist.
+    /// `Kind::Exists`; `Kind::NotFound` if the parent directory does not exist.
     pub async fn create_dir(&self, path: impl AsRef<Path>) -> Result<()> {
         self.create(bytes(path.as_ref()), NewNode::new(NewKind::Directory, DIRECTORY_MODE)).await
     }
 
-    /// Creates a directory with all missing ones above it; an existing one is no error.
+    /// Creates a directory with all missing parents; an existing one is no error.
     ///
     /// # Errors
-    /// `Kind::Invalid` if a part of the path is no directory.
+    /// `Kind::Invalid` if a component of the path is no directory.
     pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut above = PathBuf::new();
         for name in path::components(bytes(path.as_ref())) {
@@ -335,7 +335,7 @@ impl FileSystem {
     /// Creates a symbolic link at `path`.
     ///
     /// # Errors
-    /// As [`create_dir`](Self::create_dir).
+    /// The errors of [`create_dir`](Self::create_dir).
     pub async fn symlink(&self, target: impl AsRef<Path>, path: impl AsRef<Path>) -> Result<()> {
         let new = NewNode::new(NewKind::Symlink(bytes(target.as_ref())), 0o777);
         self.create(bytes(path.as_ref()), new).await
@@ -344,7 +344,7 @@ impl FileSystem {
     /// Returns the target of a symbolic link.
     ///
     /// # Errors
-    /// `Kind::NotFound`; `Kind::Invalid` if it is none.
+    /// `Kind::NotFound`; `Kind::Invalid` if it is no symbolic link.
     pub async fn read_link(&self, path: impl AsRef<Path>) -> Result<PathBuf> {
         let path = bytes(path.as_ref());
         let target = match &self.content {
@@ -356,7 +356,7 @@ impl FileSystem {
         Ok(PathBuf::from(OsString::from_vec(target)))
     }
 
-    /// Gives a file one more name.
+    /// Gives a file another name.
     ///
     /// # Errors
     /// `Kind::Exists`; `Kind::Permission` for a directory.
@@ -367,23 +367,23 @@ impl FileSystem {
         mount.link(&self.cred, file.object, place.parent, &place.name).await.map(drop)
     }
 
-    /// Renames a file or directory; one that has the new name is replaced.
+    /// Renames a file or directory, and replaces an existing one.
     ///
     /// # Errors
-    /// `Kind::NotFound`; `Kind::Invalid` for a directory below itself.
+    /// `Kind::NotFound`; `Kind::Invalid` for a move of a directory into itself.
     pub async fn rename(&self, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<()> {
         let mount = self.live()?;
         let from = path::place(mount, &self.cred, bytes(from.as_ref())).await?;
         let to = path::place(mount, &self.cred, bytes(to.as_ref())).await?;
-        let wish = Rename {
+        let changes = Rename {
             from: (from.parent, &from.name),
             to: (to.parent, &to.name),
             mode: RenameMode::Plain,
         };
-        mount.rename(&self.cred, &wish).await
+        mount.rename(&self.cred, &changes).await
     }
 
-    /// Removes a file, or any other node that is no directory.
+    /// Removes a file, or any other node except a directory.
     ///
     /// # Errors
     /// `Kind::NotFound`; `Kind::Invalid` for a directory.
@@ -408,8 +408,8 @@ impl FileSystem {
     /// # Errors
     /// `Kind::NotFound`; `Kind::Permission`.
     pub async fn set_mode(&self, path: impl AsRef<Path>, mode: u32) -> Result<()> {
-        let wish = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
-        self.set_attributes(path.as_ref(), &wish).await
+        let changes = SetAttributes { mode: Some(mode), ..SetAttributes::default() };
+        self.set_attributes(path.as_ref(), &changes).await
     }
 
     /// Changes owner and group of a file; symbolic links are followed.
@@ -417,14 +417,14 @@ impl FileSystem {
     /// # Errors
     /// `Kind::NotFound`; `Kind::Permission`.
     pub async fn set_owner(&self, path: impl AsRef<Path>, uid: u32, gid: u32) -> Result<()> {
-        let wish = SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() };
-        self.set_attributes(path.as_ref(), &wish).await
+        let changes = SetAttributes { uid: Some(uid), gid: Some(gid), ..SetAttributes::default() };
+        self.set_attributes(path.as_ref(), &changes).await
     }
 
-    async fn set_attributes(&self, path: &Path, wish: &SetAttributes) -> Result<()> {
+    async fn set_attributes(&self, path: &Path, changes: &SetAttributes) -> Result<()> {
         let mount = self.live()?;
         let file = self.attributes(bytes(path), Follow::Yes).await?;
-        mount.set_attributes(&self.cred, file.object, wish).await.map(drop)
+        mount.set_attributes(&self.cred, file.object, changes).await.map(drop)
     }
 
     async fn create(&self, path: &[u8], new: NewNode<'_>) -> Result<()> {

@@ -1,4 +1,4 @@
-//! Which devices a new pool has, and how they protect each other.
+//! The devices and the redundancy of a new pool.
 
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use cenote_pool::import::Found;
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};
 
-/// Smallest device of a pool, as OpenZFS's tools demand it.
+/// Minimum size of a device, as in OpenZFS's tools.
 const DEVICE_SIZE_MIN: u64 = 64 << 20;
 
 /// The devices of a new pool: block devices, or files.
@@ -41,7 +41,7 @@ struct Group {
     paths: Vec<PathBuf>,
 }
 
-/// Every way in which a layout is refused.
+/// Reasons to refuse a layout.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 enum BadLayout {
     #[error("a pool needs at least one vdev for data")]
@@ -81,7 +81,7 @@ impl Layout {
         Self::default().and_mirror(paths)
     }
 
-    /// RAID-Z with `parity` (1 to 3) devices' worth of parity: as many may fail.
+    /// RAID-Z with the parity of `parity` (1 to 3) devices: as many devices may fail.
     #[must_use]
     pub fn raidz<P: AsRef<Path>>(parity: u8, paths: impl IntoIterator<Item = P>) -> Self {
         Self::default().and_raidz(parity, paths)
@@ -146,7 +146,7 @@ impl Layout {
         self
     }
 
-    /// Refuses layouts that no pool can have.
+    /// Checks the layout.
     fn check(&self) -> Result<(), BadLayout> {
         if !self.groups.iter().any(|group| group.class == VdevClass::Normal) {
             return Err(BadLayout::NoData);
@@ -170,13 +170,13 @@ impl Layout {
         }
     }
 
-    /// Every path, vdevs first.
+    /// Returns every path, vdevs first.
     fn paths(&self) -> impl Iterator<Item = &PathBuf> {
         self.groups.iter().flat_map(|group| &group.paths).chain(&self.spares)
     }
 
-    /// Creates missing files and opens all devices, locked. With `force` devices of pools that
-    /// nobody has open are taken.
+    /// Creates missing files, and opens and locks all devices. With `force`, devices of pools that
+    /// are not open are taken over.
     pub(crate) async fn open(&self, force: bool) -> Result<Devices> {
         self.check()?;
         let mut opened = Vec::new();
@@ -194,7 +194,7 @@ impl Layout {
     }
 }
 
-/// A device that is open for writing, and locked.
+/// A locked device that is open for writing.
 struct Opened {
     spec: LeafSpec,
     device: Arc<dyn Device>,
@@ -240,7 +240,7 @@ async fn open(path: PathBuf, file_size: Option<u64>, force: bool) -> Result<Open
     Ok(Opened { spec, device })
 }
 
-/// Returns name and state of the pool whose label a device carries, unless it was destroyed.
+/// Returns the name and state of the pool in a device's label, unless it was destroyed.
 async fn owner(device: &Arc<dyn Device>) -> Option<(String, &'static str)> {
     let found = Found::read(Arc::clone(device)).await?;
     let facts = &found.config.member.as_ref()?.facts;
@@ -257,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn layout_refuses_what_no_pool_can_be() {
+    fn invalid_layouts_are_refused() {
         let none: [&str; 0] = [];
         for (layout, want) in [
             (Layout::default(), "a pool needs at least one vdev for data"),

@@ -28,17 +28,16 @@
 //! ```
 //!
 //! The types of this module are asynchronous and run on tokio's multi-threaded runtime; those of
-//! [`blocking`] have the same names and methods, and bring a runtime along. All of them are
-//! handles: cheap to clone, and usable from many tasks or threads at once.
+//! [`blocking`] have the same names and methods, and their own runtime. All of them are handles:
+//! cheap to clone, and usable from many tasks or threads at once.
 //!
 //! A pool stays open until [`Pool::close`] is called or its last handle is dropped: files, file
-//! systems, volumes and datasets are handles of their pool, too. Changes reach the devices every
-//! few seconds; [`File::sync_all`] and [`Volume::flush`] return when theirs are durable. A program
-//! that is killed loses changes since then, and never the pool's integrity.
+//! systems, volumes and datasets are handles of their pool, too. Changes are written to the devices
+//! every few seconds; [`File::sync_all`] and [`Volume::flush`] make them durable. A program that is
+//! killed loses later changes, but never the pool's integrity.
 //!
-//! Every pool that this library writes can be imported by OpenZFS, and the other way round.
-//! Datasets are named as in OpenZFS: `tank/home`, `tank/home@monday`. Properties take the texts
-//! that `zfs set` takes.
+//! OpenZFS can import every pool that this library writes, and vice versa. Datasets are named as in
+//! OpenZFS: `tank/home`, `tank/home@monday`. Properties take the same texts as `zfs set`.
 
 pub mod blocking;
 mod dataset;

@@ -15,7 +15,7 @@ pub enum FileType {
     Directory,
     /// A symbolic link.
     Symlink,
-    /// A device, pipe, socket, or anything else that holds no bytes.
+    /// A device, pipe, socket, or another node without data.
     Other,
 }
 
@@ -30,7 +30,7 @@ impl From<FileKind> for FileType {
     }
 }
 
-/// Attributes of a file, as of the moment when they were asked for.
+/// Attributes of a file at the time of the request.
 #[derive(Debug, Clone)]
 pub struct Metadata(pub(crate) Attributes);
 
@@ -60,7 +60,7 @@ impl Metadata {
         self.0.size
     }
 
-    /// Bytes that the file occupies in the pool, as of the last committed txg.
+    /// Bytes that the file occupies in the pool, at the last committed txg.
     #[must_use]
     pub fn allocated(&self) -> u64 {
         self.0.blocks * 512
@@ -96,13 +96,13 @@ impl Metadata {
         self.0.object
     }
 
-    /// Time of the last change of content.
+    /// Time of the last modification.
     #[must_use]
     pub fn modified(&self) -> SystemTime {
         system_time(self.0.mtime)
     }
 
-    /// Time of the last access, as the properties `atime` and `relatime` keep it.
+    /// Time of the last access, according to the properties `atime` and `relatime`.
     #[must_use]
     pub fn accessed(&self) -> SystemTime {
         system_time(self.0.atime)
@@ -115,7 +115,7 @@ impl Metadata {
     }
 }
 
-/// Times that `SystemTime` cannot hold, which only damage can bring about, become 1970.
+/// Times outside of the range of `SystemTime`, which only damage causes, become 1970.
 fn system_time(time: Time) -> SystemTime {
     let whole = Duration::from_secs(time.seconds.unsigned_abs());
     let base = if time.seconds < 0 {
@@ -132,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_and_absurd_ones_are_told() {
+    fn times_before_1970_and_out_of_range_are_converted() {
         let of = |seconds, nanoseconds| system_time(Time { seconds, nanoseconds });
         assert_eq!(of(1, 5), SystemTime::UNIX_EPOCH + Duration::new(1, 5));
         assert_eq!(of(-1, 0), SystemTime::UNIX_EPOCH - Duration::from_secs(1));

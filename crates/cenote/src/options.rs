@@ -1,10 +1,10 @@
-//! Options of operations, as builders: all of them may be left at their defaults.
+//! Options of operations, as builders; every option has a default.
 
 use cenote_ondisk::zap::Value;
 use cenote_pool::props::text::{self, Moment};
 use cenote_rt::{Error, Kind, Result};
 
-/// How to create, open or import a pool.
+/// Options for creating, opening or importing a pool.
 ///
 /// ```
 /// let options = cenote::PoolOptions::new().ashift(12).property("compression", "zstd");
@@ -26,23 +26,23 @@ impl PoolOptions {
         Self::default()
     }
 
-    /// Sector size of new vdevs, as a power of two: 9 to 16. Default: what the devices report.
+    /// Sector size of new vdevs, as a power of two: 9 to 16. Default: that of the devices.
     #[must_use]
     pub fn ashift(mut self, ashift: u8) -> Self {
         self.ashift = Some(ashift.into());
         self
     }
 
-    /// Opens the pool without writing to its devices, which are not locked either. Changes that
-    /// are only in intent logs are not visible then.
+    /// Opens the pool without writing to its devices or locking them. Changes that are only in
+    /// intent logs are not visible.
     #[must_use]
     pub fn read_only(mut self, is_read_only: bool) -> Self {
         self.is_read_only = is_read_only;
         self
     }
 
-    /// Takes over a pool that another host used last without exporting it, and devices that carry
-    /// the labels of other pools. Never a pool or device that is open right now.
+    /// Takes over a pool that another host used last without exporting it, and devices with labels
+    /// of other pools. Pools and devices that are open are still refused.
     #[must_use]
     pub fn force(mut self, is_forced: bool) -> Self {
         self.is_forced = is_forced;
@@ -64,7 +64,7 @@ impl PoolOptions {
     }
 }
 
-/// How to create a file system or a clone.
+/// Options for creating a file system or a clone.
 #[derive(Debug, Clone, Default)]
 pub struct DatasetOptions {
     pub(crate) properties: Vec<(String, String)>,
@@ -93,7 +93,7 @@ impl DatasetOptions {
     }
 }
 
-/// How to create a volume.
+/// Options for creating a volume.
 #[derive(Debug, Clone, Default)]
 pub struct VolumeOptions {
     pub(crate) block_size: Option<u64>,
@@ -108,7 +108,7 @@ impl VolumeOptions {
         Self::default()
     }
 
-    /// Bytes of a block (`volblocksize`): a power of two. Default: what suits the vdevs.
+    /// Block size (`volblocksize`) in bytes: a power of two. Default: depends on the vdevs.
     #[must_use]
     pub fn block_size(mut self, bytes: u64) -> Self {
         self.block_size = Some(bytes);
@@ -131,7 +131,7 @@ impl VolumeOptions {
     }
 }
 
-/// How to open a file, with the meaning of [`std::fs::OpenOptions`].
+/// Options for opening a file, with the meaning of [`std::fs::OpenOptions`].
 #[derive(Debug, Clone, Copy, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "the flags of open(2)")]
 pub struct OpenOptions {
@@ -145,34 +145,34 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Nothing allowed yet.
+    /// Permits nothing.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Allows reading.
+    /// Permits reading.
     #[must_use]
     pub fn read(mut self, is_read: bool) -> Self {
         self.is_read = is_read;
         self
     }
 
-    /// Allows writing.
+    /// Permits writing.
     #[must_use]
     pub fn write(mut self, is_write: bool) -> Self {
         self.is_write = is_write;
         self
     }
 
-    /// Every write goes to the end of the file.
+    /// Appends every write to the end of the file.
     #[must_use]
     pub fn append(mut self, is_append: bool) -> Self {
         self.is_append = is_append;
         self
     }
 
-    /// Cuts an existing file to no bytes.
+    /// Truncates an existing file.
     #[must_use]
     pub fn truncate(mut self, is_truncate: bool) -> Self {
         self.is_truncate = is_truncate;

@@ -1,8 +1,8 @@
-//! From a path to a file.
+//! Resolves paths to files.
 //!
-//! Paths are relative to the root of the file system whether they begin with a slash or not. `..`
-//! at the root stays there. Symbolic links are followed inside of the file system; the target of
-//! an absolute one depends on where a host mounts the file system, so it is refused.
+//! Paths are relative to the root of the file system, with or without a leading slash. `..` at the
+//! root stays there. Symbolic links are followed inside of the file system; absolute ones are
+//! refused, because their targets depend on where a host mounts the file system.
 
 use std::collections::VecDeque;
 use std::os::unix::ffi::OsStrExt;
@@ -13,10 +13,10 @@ use cenote_fs::mount::Attributes;
 use cenote_fs::{FileKind, Follow, FsError, Mount};
 use cenote_rt::{Error, Kind, Result};
 
-/// Symbolic links that one path may lead through, as on Linux.
+/// Maximum number of symbolic links in a path, as on Linux.
 const LINKS_MAX: u32 = 40;
 
-/// The place that a path names: a directory, and the last component in it.
+/// The location of a name: a directory, and the last component in it.
 pub(crate) struct Place {
     /// Object of the directory.
     pub(crate) parent: u64,
@@ -45,7 +45,7 @@ pub(crate) async fn find(
     follow: Follow,
 ) -> Result<Attributes> {
     let mut at = mount.attributes(mount.root()).await?;
-    // Directories above `at`, so that ".." leads back the way that the path came.
+    // Directories above `at`, for "..".
     let mut above = Vec::new();
     let mut left: VecDeque<Vec<u8>> = components(path).collect();
     let mut links = 0;

@@ -1,4 +1,4 @@
-//! A pool, and how it is created, opened, imported and closed.
+//! Pools: creates, opens, imports and closes them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,12 +25,12 @@ use crate::options::{self, DatasetOptions, PoolOptions, VolumeOptions};
 use crate::snapshot::Snapshot;
 use crate::volume::Volume;
 
-/// Times that a reader of a committed state starts again when its space was needed meanwhile.
+/// Maximum attempts to read a committed state whose blocks are reused meanwhile.
 const VIEWS_MAX: u32 = 16;
 
 /// An open pool.
 ///
-/// A cheap handle; see the [crate's page](crate) for when the pool is closed.
+/// A cheap handle; the [crate's page](crate) says when the pool is closed.
 #[derive(Debug, Clone)]
 pub struct Pool(pub(crate) Arc<Inner>);
 
@@ -41,21 +41,21 @@ pub(crate) struct Inner {
     is_closed: AtomicBool,
 }
 
-/// What runs the closing when the last handle is dropped.
+/// How the pool is closed when the last handle is dropped.
 #[derive(Clone)]
 pub(crate) enum Closer {
-    /// The program's runtime, in a task: nobody waits for it.
+    /// In a task of the program's runtime, in the background.
     Task(Runtime),
-    /// The runtime of the blocking form, which waits.
+    /// On the runtime of the blocking form, which waits.
     Wait(Arc<OwnRuntime>),
 }
 
 impl Pool {
-    /// Creates a pool. What the devices held is lost.
+    /// Creates a pool. Existing data on the devices is lost.
     ///
     /// # Errors
-    /// `Kind::Invalid` for a name, layout or property that no pool can have; `Kind::Busy` if a
-    /// device belongs to another pool; errors of the devices.
+    /// `Kind::Invalid` for an invalid name, layout or property; `Kind::Busy` if a device belongs to
+    /// another pool; errors of the devices.
     pub async fn create(name: &str, layout: Layout) -> Result<Self> {
         Self::create_with(name, layout, &PoolOptions::new()).await
     }
@@ -63,7 +63,7 @@ impl Pool {
     /// Like [`create`](Self::create), with options.
     ///
     /// # Errors
-    /// As [`create`](Self::create).
+    /// The errors of [`create`](Self::create).
     pub async fn create_with(name: &str, layout: Layout, options: &PoolOptions) -> Result<Self> {
         Self::create_on(Closer::Task(Runtime::here()), name, layout, options).await
     }
@@ -90,7 +90,7 @@ impl Pool {
             dataset::set_all(&pool.0.engine, name, stored).await
         };
         if let Err(error) = set_up.await {
-            // Nobody gets a pool that is not as it was asked for.
+            // A pool without its requested properties is not returned.
             pool.0.is_closed.store(true, Ordering::Release);
             pool.0.engine.destroy().await?;
             return Err(error);
@@ -98,13 +98,13 @@ impl Pool {
         Ok(pool)
     }
 
-    /// Opens the pool on these devices. Each path is a device, or a folder whose devices are
-    /// searched. What a crash left in intent logs is replayed first.
+    /// Opens the pool on these devices. Each path is a device, or a directory whose devices are
+    /// searched. Intent logs are replayed first.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no pool; `Kind::Invalid` if there are several (see
-    /// [`import`](Self::import)); `Kind::Busy` if the pool is in use by another program or host;
-    /// `Kind::Unsupported` for features that this library does not have.
+    /// [`import`](Self::import)); `Kind::Busy` if another program or host uses the pool;
+    /// `Kind::Unsupported` for unsupported features.
     pub async fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self> {
         Self::open_with(paths, &PoolOptions::new()).await
     }
@@ -112,7 +112,7 @@ impl Pool {
     /// Like [`open`](Self::open), with options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn open_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &PoolOptions,
@@ -121,10 +121,10 @@ impl Pool {
     }
 
     /// Opens the pool with this name, or with this guid in decimal, whose devices are in these
-    /// folders.
+    /// directories.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn import<P: AsRef<Path>>(
         name: &str,
         folders: impl IntoIterator<Item = P>,
@@ -135,7 +135,7 @@ impl Pool {
     /// Like [`import`](Self::import), with options.
     ///
     /// # Errors
-    /// As [`open`](Self::open).
+    /// The errors of [`open`](Self::open).
     pub async fn import_with<P: AsRef<Path>>(
         name: &str,
         folders: impl IntoIterator<Item = P>,
@@ -172,7 +172,7 @@ impl Pool {
 
     fn over(closer: Closer, engine: Arc<Engine>) -> Self {
         if !engine.is_read_only() {
-            // Syncs in the background from now on.
+            // Starts syncing in the background.
             engine.start_sync_task();
         }
         Self(Arc::new(Inner { engine, closer, is_closed: AtomicBool::new(false) }))
@@ -194,7 +194,7 @@ impl Pool {
     /// `fragmentation`, ...
     ///
     /// # Errors
-    /// `Kind::NotFound` if no pool has such a property; those of reading it.
+    /// `Kind::NotFound` if pools have no such property; errors of reading it.
     pub async fn property(&self, name: &str) -> Result<String> {
         self.read(async |view| {
             let row = view.props().await?.get(name);
@@ -215,8 +215,8 @@ impl Pool {
     /// Creates a file system, and opens it.
     ///
     /// # Errors
-    /// `Kind::Exists`; `Kind::NotFound` if its parent does not exist; `Kind::Invalid` for a name
-    /// or property that it cannot have; `Kind::NoSpace`, `Kind::Quota`.
+    /// `Kind::Exists`; `Kind::NotFound` if its parent does not exist; `Kind::Invalid` for an
+    /// invalid name or property; `Kind::NoSpace`, `Kind::Quota`.
     pub async fn create_file_system(&self, name: &str) -> Result<FileSystem> {
         self.create_file_system_with(name, &DatasetOptions::new()).await
     }
@@ -224,7 +224,7 @@ impl Pool {
     /// Like [`create_file_system`](Self::create_file_system), with options.
     ///
     /// # Errors
-    /// As [`create_file_system`](Self::create_file_system).
+    /// The errors of [`create_file_system`](Self::create_file_system).
     pub async fn create_file_system_with(
         &self,
         name: &str,
@@ -245,7 +245,7 @@ impl Pool {
     /// Creates a volume of `size` bytes whose space is reserved, and opens it.
     ///
     /// # Errors
-    /// `Kind::Invalid` if the size is no multiple of the block size; else as
+    /// `Kind::Invalid` if the size is no multiple of the block size; else the errors of
     /// [`create_file_system`](Self::create_file_system).
     pub async fn create_volume(&self, name: &str, size: u64) -> Result<Volume> {
         self.create_volume_with(name, size, &VolumeOptions::new()).await
@@ -254,7 +254,7 @@ impl Pool {
     /// Like [`create_volume`](Self::create_volume), with options.
     ///
     /// # Errors
-    /// As [`create_volume`](Self::create_volume).
+    /// The errors of [`create_volume`](Self::create_volume).
     pub async fn create_volume_with(
         &self,
         name: &str,
@@ -281,7 +281,7 @@ impl Pool {
     /// Returns all file systems and volumes: each before its children, children in name order.
     ///
     /// # Errors
-    /// Those of reading the pool.
+    /// Errors of reading the pool.
     pub async fn datasets(&self) -> Result<Vec<Dataset>> {
         let names = self
             .read(async |view| {
@@ -311,21 +311,21 @@ impl Pool {
         Ok(names.into_iter().map(|name| Snapshot::named(self, name)).collect())
     }
 
-    /// Writes all changes to the devices, and returns when they are durable.
+    /// Makes all changes durable.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// Errors of the devices.
     pub async fn sync(&self) -> Result<()> {
         self.check_open()?;
         self.0.engine.sync().await.map(drop)
     }
 
-    /// Closes the pool for all handles: writes all changes, marks it as exported, and unlocks its
-    /// devices. What other handles do then fails with `Kind::Closed`.
+    /// Closes the pool for all handles: writes all changes, marks the pool as exported, and unlocks
+    /// its devices. Other handles then fail with `Kind::Closed`.
     ///
     /// # Errors
-    /// Those of the devices. A pool whose devices fail stays open:
-    /// [`close_by_force`](Self::close_by_force) gives it up.
+    /// Errors of the devices. A pool whose devices fail stays open, except with
+    /// [`close_by_force`](Self::close_by_force).
     pub async fn close(self) -> Result<()> {
         if self.0.is_closed.load(Ordering::Acquire) {
             return Ok(());
@@ -335,8 +335,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Closes the pool within seconds whatever its devices do. The devices hold what a crash would
-    /// have left: changes since the last sync are lost, but for those that were made durable.
+    /// Closes the pool within seconds, even if its devices hang or fail. The devices are left as
+    /// after a crash: changes since the last sync are lost, unless they were made durable.
     pub async fn close_by_force(self) {
         self.0.is_closed.store(true, Ordering::Release);
         self.0.engine.close_by_force().await;
@@ -345,7 +345,7 @@ impl Pool {
     /// Destroys the pool, and unlocks its devices.
     ///
     /// # Errors
-    /// As [`close`](Self::close).
+    /// The errors of [`close`](Self::close).
     pub async fn destroy(self) -> Result<()> {
         self.check_open()?;
         self.0.engine.destroy().await?;
@@ -361,8 +361,8 @@ impl Pool {
         Ok(())
     }
 
-    /// Reads the last committed state. If its space is needed before `read` has come to its end,
-    /// `read` starts again with a newer state.
+    /// Reads the last committed state. If its blocks are reused before `read` has finished, calls
+    /// `read` again with a newer state.
     pub(crate) async fn read<T>(
         &self,
         mut read: impl AsyncFnMut(&Arc<View>) -> Result<T>,
@@ -395,7 +395,7 @@ impl Drop for Inner {
         let engine = Arc::clone(&self.engine);
         let close = async move {
             if engine.export().await.is_err() {
-                // Nobody has the pool any more, so its devices must not stay locked.
+                // The pool has no handles any more, so its devices must not stay locked.
                 engine.close_by_force().await;
             }
         };
@@ -453,7 +453,7 @@ async fn open_engine(candidate: &Candidate, options: &PoolOptions) -> Result<Arc
         ..OpenOptions::default()
     };
     if options.is_read_only {
-        // Reading harms nobody, whichever host has the pool.
+        // Opening for reading needs no check of the host.
         let open = OpenOptions { host: None, ..open };
         return Engine::open_read_only(candidate, &open).await;
     }

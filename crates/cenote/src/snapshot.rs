@@ -10,7 +10,7 @@ use crate::options::{self, DatasetOptions};
 use crate::pool::Pool;
 use crate::volume::Volume;
 
-/// A snapshot, by its name.
+/// A snapshot, by name.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     pool: Pool,
@@ -37,7 +37,7 @@ impl Snapshot {
         &self.name
     }
 
-    /// Opens the snapshot of a file system for reading. It cannot be destroyed meanwhile.
+    /// Opens the snapshot of a file system for reading. An open snapshot cannot be destroyed.
     ///
     /// # Errors
     /// `Kind::NotFound`; `Kind::Invalid` for the snapshot of a volume.
@@ -45,7 +45,7 @@ impl Snapshot {
         self.pool.file_system(&self.name).await
     }
 
-    /// Opens the snapshot of a volume for reading. It cannot be destroyed meanwhile.
+    /// Opens the snapshot of a volume for reading. An open snapshot cannot be destroyed.
     ///
     /// # Errors
     /// `Kind::NotFound`; `Kind::Invalid` for the snapshot of a file system.
@@ -56,7 +56,7 @@ impl Snapshot {
     /// Returns a property as `zfs get -p` prints it: `used`, `referenced`, `creation`, ...
     ///
     /// # Errors
-    /// `Kind::NotFound` if a snapshot has no such property.
+    /// `Kind::NotFound` if snapshots have no such property.
     pub async fn property(&self, name: &str) -> Result<String> {
         dataset::property(&self.pool, &self.name, name).await
     }
@@ -69,10 +69,10 @@ impl Snapshot {
         self.clone_with(name, &DatasetOptions::new()).await
     }
 
-    /// Like [`clone_to`](Self::clone_to), with properties; the owner stays as it is.
+    /// Like [`clone_to`](Self::clone_to), with properties; the owner does not change.
     ///
     /// # Errors
-    /// As [`clone_to`](Self::clone_to).
+    /// The errors of [`clone_to`](Self::clone_to).
     pub async fn clone_with(&self, name: &str, options: &DatasetOptions) -> Result<Dataset> {
         self.pool.check_open()?;
         let mut properties = options::parse(&options.properties, 'f', Moment::Creation)?;
@@ -82,7 +82,7 @@ impl Snapshot {
         Ok(Dataset::named(&self.pool, name.to_owned()))
     }
 
-    /// Sets its dataset back to this snapshot, which must be the newest one.
+    /// Rolls the dataset back to this snapshot, which must be the newest one.
     ///
     /// # Errors
     /// `Kind::Busy` if the dataset is open; `Kind::Exists` if there are newer snapshots.

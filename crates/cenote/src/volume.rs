@@ -1,4 +1,4 @@
-//! Volumes: one range of bytes each.
+//! Volumes: block devices in a pool.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use crate::dataset::Dataset;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
 
-/// Bytes that one call reads from a volume at most, so that a caller's length bounds no memory.
+/// Maximum bytes of one read from a volume, so that callers do not determine the memory.
 const READ_MAX: usize = 4 << 20;
 
 /// An open volume, or a snapshot of one, which is read-only.
 #[derive(Debug, Clone)]
 pub struct Volume {
-    // Before the pool: fields are dropped in order, and the last handle of a pool closes it.
+    // Dropped before the pool: the last handle of a pool closes it.
     content: Content,
     pool: Pool,
     name: String,
@@ -60,7 +60,7 @@ impl Volume {
         }
     }
 
-    /// Returns the bytes of a block (`volblocksize`): aligned writes of whole blocks are fastest.
+    /// Returns the block size (`volblocksize`): aligned writes of whole blocks are fastest.
     #[must_use]
     pub fn block_size(&self) -> u64 {
         match &self.content {
@@ -69,11 +69,11 @@ impl Volume {
         }
     }
 
-    /// Reads bytes at `offset` and returns how many: fewer than `into` holds at the end, or when
-    /// more than 4 MiB are asked for.
+    /// Reads bytes at `offset` and returns how many: fewer than requested at the end of the volume,
+    /// or for more than 4 MiB.
     ///
     /// # Errors
-    /// `Kind::Checksum` if no copy is good; those of the devices.
+    /// `Kind::Checksum` if no copy is correct; errors of the devices.
     pub async fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         let left = usize::try_from(self.len().saturating_sub(offset)).unwrap_or(usize::MAX);
         let len = into.len().min(left).min(READ_MAX);
@@ -89,16 +89,16 @@ impl Volume {
     /// Writes all bytes at `offset`.
     ///
     /// # Errors
-    /// `Kind::Invalid` if they reach behind the end: nothing is written then; `Kind::NoSpace`;
+    /// `Kind::Invalid` if they extend past the end: nothing is written; `Kind::NoSpace`;
     /// `Kind::ReadOnly` for a snapshot.
     pub async fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         self.live()?.write(offset, vec![Buf::from(bytes.to_vec())], false).await
     }
 
-    /// Returns when all writes that were finished before the call are durable.
+    /// Makes all completed writes durable.
     ///
     /// # Errors
-    /// Those of the devices.
+    /// Errors of the devices.
     pub async fn flush(&self) -> Result<()> {
         match &self.content {
             Content::Live(volume) => volume.flush().await,
@@ -106,10 +106,10 @@ impl Volume {
         }
     }
 
-    /// Frees the space of the whole blocks in a range; they read as zeros.
+    /// Frees the space of the whole blocks in a range, which then read as zeros.
     ///
     /// # Errors
-    /// As [`write_at`](Self::write_at).
+    /// The errors of [`write_at`](Self::write_at).
     pub async fn discard(&self, offset: u64, len: u64) -> Result<()> {
         self.live()?.discard(offset, len).await
     }

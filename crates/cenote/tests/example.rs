@@ -5,8 +5,8 @@ use std::process::Command;
 
 use cenote_testkit::skip;
 
-/// Returns the example's program. `cargo test` builds it beside the tests, unless it is told to
-/// build one test only.
+/// Returns the path of the example. `cargo test` builds it with the tests, except when building a
+/// single test.
 fn program() -> Option<PathBuf> {
     let test = std::env::current_exe().ok()?;
     let found = test.parent()?.parent()?.join("examples").join("library");

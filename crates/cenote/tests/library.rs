@@ -1,4 +1,4 @@
-//! The library as its users see it, on pools in files; OpenZFS's `zdb` judges what it leaves.
+//! Uses of the library on pools in files; OpenZFS's `zdb` checks the pools.
 
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
@@ -11,10 +11,10 @@ use cenote::{
 };
 use cenote_testkit::rng;
 
-/// Bytes of each device.
+/// Size of each device.
 const SIZE: u64 = 128 << 20;
 
-/// A folder for devices, which is removed at the end.
+/// A folder for devices, removed at the end.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -32,7 +32,7 @@ impl Folder {
         Layout::mirror(self.devices(2)).file_size(SIZE)
     }
 
-    /// Asks `zdb` whether everything in the pool is as OpenZFS would have it.
+    /// Checks the pool with `zdb`.
     fn judge(&self) {
         let Some(zdb) = cenote_oracle::zdb() else { return };
         let said = zdb.pool("tank", &self.0, &["-bcc"]);
@@ -72,12 +72,12 @@ fn pool_is_created_closed_opened_and_imported() {
     assert_eq!(pool.property("ashift").unwrap(), "12");
     assert_eq!(pool.property("nosuch").unwrap_err().kind(), ErrorKind::NotFound);
     assert_eq!(files.dataset().property("compression").unwrap(), "zstd");
-    // Fixed at creation, stored in the file system, and handed down.
+    // Fixed at creation, stored in the file system, and inherited.
     assert_eq!(files.dataset().property("casesensitivity").unwrap(), "insensitive");
     assert_eq!(files.read("/GREETING").unwrap(), b"hello");
     let child = pool.create_file_system("tank/child").unwrap().dataset();
     assert_eq!(child.property("casesensitivity").unwrap(), "insensitive");
-    // While it is open nobody else gets it.
+    // While the pool is open, it cannot be opened again.
     let twice = Pool::open(folder.devices(2)).unwrap_err();
     assert_eq!(twice.kind(), ErrorKind::Busy, "{twice}");
     let guid = pool.guid();
@@ -151,7 +151,7 @@ fn files_have_names_directories_links_and_attributes() {
     ] {
         assert_eq!(error.kind(), want, "{error}");
     }
-    // Rights are those of a user, if the user is named.
+    // `as_user` applies the permissions of that user.
     files.set_mode("/moved", 0o600).unwrap();
     let other = files.as_user(1000, 1000, Vec::new());
     assert_eq!(other.read("/moved").unwrap_err().kind(), ErrorKind::Permission);
@@ -179,7 +179,7 @@ fn file_has_a_position_and_outlives_its_name() {
     assert_eq!(files.read("/f").unwrap(), b"012345678ab");
     file.set_len(4).unwrap();
     file.sync_all().unwrap();
-    // Two handles append: both parts are there.
+    // Two handles append: both parts are in the file.
     let append = OpenOptions::new().append(true).create(true);
     let mut first = files.open_with("/f", append).unwrap();
     let mut second = files.open_with("/f", append).unwrap();
@@ -211,7 +211,7 @@ fn datasets_have_properties_snapshots_clones_and_children() {
     assert_eq!(old.read("/f").unwrap(), b"before");
     assert_eq!(old.write("/f", b"x").unwrap_err().kind(), ErrorKind::ReadOnly);
     assert_eq!(names(&old, "/"), ["f"]);
-    // It cannot be destroyed while it is open.
+    // An open snapshot cannot be destroyed.
     let busy = pool.snapshot("tank/home@monday").unwrap().destroy().unwrap_err();
     assert_eq!(busy.kind(), ErrorKind::Busy, "{busy}");
     drop(old);
@@ -297,7 +297,7 @@ fn pool_opened_read_only_writes_nothing() {
 }
 
 #[test]
-fn damage_on_one_side_is_repaired_and_on_both_sides_told() {
+fn damage_of_one_mirror_side_is_repaired_and_of_both_reported() {
     let folder = Folder::new("damage");
     let pool = Pool::create("tank", folder.mirror()).unwrap();
     let files = pool.file_system("tank").unwrap();
@@ -307,7 +307,7 @@ fn damage_on_one_side_is_repaired_and_on_both_sides_told() {
     drop(files);
     pool.close().unwrap();
     let damage = |device: &Path| {
-        // Everything behind the labels in front, but the ends, where the other labels are.
+        // Everything between the labels at the start and at the end.
         let mut file = std::fs::File::options().write(true).open(device).unwrap();
         file.seek(SeekFrom::Start(8 << 20)).unwrap();
         file.write_all(&vec![0xa5; (SIZE - (16 << 20)) as usize]).unwrap();
@@ -357,7 +357,7 @@ fn ten_thousand_files_are_listed_once_each() {
     assert_eq!(found.len(), 10_000);
 }
 
-/// Environment variable that turns this program into one that is killed: the folder to work in.
+/// Environment variable that makes this program the one to be killed: its folder.
 const VICTIM: &str = "CENOTE_LIBRARY_VICTIM";
 
 #[test]
@@ -376,7 +376,7 @@ fn killed_program_keeps_what_was_synced() {
     victim.args(["--exact", "killed_program_keeps_what_was_synced", "--nocapture"]);
     let ended = victim.env(VICTIM, &folder.0).output().unwrap();
     assert!(!ended.status.success());
-    // This host's pool, which nobody has open any more.
+    // A pool of this host that no process has open.
     let pool = Pool::open(folder.devices(2)).unwrap();
     assert_eq!(pool.file_system("tank").unwrap().read("/kept").unwrap(), b"synced");
     pool.close().unwrap();
@@ -394,7 +394,7 @@ fn blocking_calls_are_refused_inside_of_asynchronous_code() {
         error.kind()
     });
     assert_eq!(refused.unwrap(), ErrorKind::Invalid);
-    // The last handle may be dropped there: the pool is closed all the same.
+    // The last handle may be dropped there and closes the pool.
     cenote_rt::block_on(2, async move { drop(pool) }).unwrap();
     Pool::open(folder.devices(2)).unwrap().close().unwrap();
 }
@@ -412,7 +412,7 @@ fn asynchronous_form_closes_a_pool_that_is_dropped() {
         let mut text = [0; 4];
         assert_eq!(file.read_at(&mut text, 0).await.unwrap(), 4);
         drop(file);
-        // Closing goes on in the background.
+        // Closing continues in the background.
         for _ in 0..1000 {
             match cenote::Pool::open(folder.devices(2)).await {
                 Ok(pool) => {

@@ -18,7 +18,7 @@ const MEMBERS_AT_ONCE: usize = 64;
 /// Remaining work after a step.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reaped {
-    /// The same object must be processed again.
+    /// Whether this object must be processed again.
     pub is_unfinished: bool,
     /// Another object that was added to the set.
     pub next: Option<u64>,

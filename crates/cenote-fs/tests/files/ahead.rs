@@ -127,8 +127,8 @@ fn prefetch_reads_strides_ahead_and_nothing_between() {
             let reads = file.cold(async |file| {
                 let before = file.reads();
                 for number in 0..RECORDS / step {
-                    let turn = if is_backwards { RECORDS / step - 1 - number } else { number };
-                    file.read(turn * step * RECORD, RECORD).await;
+                    let position = if is_backwards { RECORDS / step - 1 - number } else { number };
+                    file.read(position * step * RECORD, RECORD).await;
                     most = most.max(file.reads() - before - number);
                 }
             });

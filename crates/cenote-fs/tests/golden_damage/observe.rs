@@ -38,9 +38,9 @@ pub(crate) enum Scope {
 
 /// Result of opening a pool.
 pub(crate) enum Opened {
-    /// It is open.
+    /// No device has its labels.
     Pool(Arc<Pool>),
-    /// It is not found by its labels.
+    /// Its state cannot be opened.
     NotFound,
     /// It cannot be opened.
     Failed(Error),

@@ -126,7 +126,7 @@ pub enum FuseError {
         /// The system's error.
         error: std::io::Error,
     },
-    /// It is in use, or not mounted.
+    /// The file system is in use, or not mounted.
     #[error("cannot unmount '{}': {error}", at.display())]
     Unmount {
         /// The path.

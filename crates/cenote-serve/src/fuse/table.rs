@@ -1,7 +1,7 @@
 //! The kernel's mount table.
 //!
-//! It is read from `/proc`, which sends no request to any file system: every thread may read it,
-//! even for mounts that this process serves itself.
+//! The table is read from `/proc`, which sends no request to any file system: every thread may read
+//! it, even for mounts that this process serves itself.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;

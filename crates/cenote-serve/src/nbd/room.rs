@@ -87,9 +87,9 @@ impl CommonRoom {
     pub(super) async fn held_too_long(&self) {
         let begin = monotonic();
         loop {
-            let patience = Duration::from_millis(tunables::NBD_STALL_MS.get());
-            cenote_rt::sleep(patience / LOOKS).await;
-            let is_long = monotonic().saturating_sub(begin) >= patience;
+            let limit = Duration::from_millis(tunables::NBD_STALL_MS.get());
+            cenote_rt::sleep(limit / LOOKS).await;
+            let is_long = monotonic().saturating_sub(begin) >= limit;
             if is_long && self.waiting.load(Ordering::SeqCst) > 0 {
                 return;
             }

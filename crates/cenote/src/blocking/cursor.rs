@@ -12,7 +12,7 @@ use crate::{Error, Metadata};
 /// An open file with a position: see [`crate::File`].
 #[derive(Debug)]
 pub struct File {
-    // Before the runtime: fields are dropped in order, and the last handle closes the pool.
+    // Dropped before the runtime: the last handle closes the pool.
     inner: crate::File,
     runtime: Arc<OwnRuntime>,
     position: u64,
@@ -50,7 +50,8 @@ impl Write for File {
         Ok(len)
     }
 
-    /// Does nothing: writes are visible at once. [`sync_all`](File::sync_all) makes them durable.
+    /// Does nothing: writes are visible immediately. [`sync_all`](File::sync_all) makes them
+    /// durable.
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
     }
@@ -70,7 +71,7 @@ impl Seek for File {
 /// An open volume with a position: see [`crate::Volume`].
 #[derive(Debug)]
 pub struct Volume {
-    // Before the runtime: fields are dropped in order, and the last handle closes the pool.
+    // Dropped before the runtime: the last handle closes the pool.
     inner: crate::Volume,
     runtime: Arc<OwnRuntime>,
     position: u64,
@@ -125,7 +126,7 @@ impl Read for Volume {
 }
 
 impl Write for Volume {
-    /// Writes what fits before the end of the volume: 0 bytes at its end.
+    /// Writes the bytes that fit before the end of the volume: 0 bytes at its end.
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let left = usize::try_from(self.len().saturating_sub(self.position)).unwrap_or(usize::MAX);
         let bytes = &bytes[..bytes.len().min(left)];
@@ -134,7 +135,7 @@ impl Write for Volume {
         Ok(bytes.len())
     }
 
-    /// Makes all writes before it durable.
+    /// Makes all previous writes durable.
     fn flush(&mut self) -> io::Result<()> {
         Volume::flush(self).map_err(to_io)
     }
@@ -157,7 +158,7 @@ fn target(to: SeekFrom, position: u64, end: u64) -> io::Result<u64> {
     target.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, "seek before byte 0"))
 }
 
-/// Returns the error with the kind that a system call would have given.
+/// Converts an error to the kind that a system call would return.
 fn to_io(error: Error) -> io::Error {
     let kind = io::Error::from_raw_os_error(errno::of(&error)).kind();
     io::Error::new(kind, error)

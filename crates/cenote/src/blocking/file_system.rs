@@ -11,7 +11,7 @@ use crate::{DirEntry, Metadata, OpenOptions};
 /// An open file system, or a snapshot of one: see [`crate::FileSystem`].
 #[derive(Debug, Clone)]
 pub struct FileSystem {
-    // Before the runtime: fields are dropped in order, and the last handle closes the pool.
+    // Dropped before the runtime: the last handle closes the pool.
     inner: crate::FileSystem,
     runtime: Arc<OwnRuntime>,
 }

@@ -1,11 +1,10 @@
-//! The library without `async`: the same types and methods, each of which returns when its work is
-//! done.
+//! The blocking form of the library: the same types and methods without `async`.
 //!
-//! A pool brings the threads along that its work runs on. They end with the pool's last handle,
-//! whose drop waits until the pool is closed. These types cannot be used inside of asynchronous
-//! code: their methods fail with [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) there.
+//! A pool starts its own threads. They end with the pool's last handle, whose drop waits until the
+//! pool is closed. These types cannot be used inside of asynchronous code: their methods fail with
+//! [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) there.
 //!
-//! [`File`] and [`Volume`] have a position, too, and implement `Read`, `Write` and `Seek`.
+//! [`File`] and [`Volume`] also have a position, and implement `Read`, `Write` and `Seek`.
 
 mod cursor;
 mod datasets;
@@ -22,7 +21,7 @@ pub use datasets::{Dataset, Snapshot};
 pub use file_system::FileSystem;
 pub use pool::Pool;
 
-/// Turns a result of the asynchronous form into one of the blocking form.
+/// Converts a result of the asynchronous form to the blocking form.
 trait IntoBlocking {
     type Blocking;
     fn into_blocking(self, runtime: &Arc<OwnRuntime>) -> Self::Blocking;
@@ -52,7 +51,7 @@ shared!(
     crate::DatasetKind
 );
 
-/// Handles, which take the runtime along.
+/// Handles, which hold the runtime.
 macro_rules! handles {
     ($($handle:ident),*) => { $(
         impl IntoBlocking for crate::$handle {
@@ -80,13 +79,13 @@ impl IntoBlocking for Vec<crate::Snapshot> {
     }
 }
 
-/// Methods that run their asynchronous form to its end.
+/// Methods that block until their asynchronous form has finished.
 macro_rules! forward {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => { $(
         #[doc = concat!("Blocking form of the asynchronous `", stringify!($name), "`.")]
         ///
         /// # Errors
-        /// As there; `Kind::Invalid` inside of asynchronous code.
+        /// The errors of the asynchronous form; `Kind::Invalid` inside of asynchronous code.
         pub fn $name(&self, $($arg: $kind),*) -> crate::Result<$out> {
             let done = self.runtime.block_on(self.inner.$name($($arg),*))??;
             Ok(crate::blocking::IntoBlocking::into_blocking(done, &self.runtime))
@@ -94,13 +93,13 @@ macro_rules! forward {
     )* };
 }
 
-/// Like [`forward`], for methods that use their handle up.
+/// Like [`forward`], for methods that consume their handle.
 macro_rules! forward_owned {
     ($($name:ident($($arg:ident: $kind:ty),*) -> $out:ty;)*) => { $(
         #[doc = concat!("Blocking form of the asynchronous `", stringify!($name), "`.")]
         ///
         /// # Errors
-        /// As there; `Kind::Invalid` inside of asynchronous code.
+        /// The errors of the asynchronous form; `Kind::Invalid` inside of asynchronous code.
         pub fn $name(self, $($arg: $kind),*) -> crate::Result<$out> {
             let done = self.runtime.block_on(self.inner.$name($($arg),*))??;
             Ok(crate::blocking::IntoBlocking::into_blocking(done, &self.runtime))

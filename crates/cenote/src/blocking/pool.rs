@@ -12,7 +12,7 @@ use crate::{DatasetOptions, Layout, PoolOptions, Result, VolumeOptions};
 /// An open pool: see [`crate::Pool`].
 #[derive(Debug, Clone)]
 pub struct Pool {
-    // Before the runtime: fields are dropped in order, and the last handle closes the pool.
+    // Dropped before the runtime: the last handle closes the pool.
     inner: crate::Pool,
     runtime: Arc<OwnRuntime>,
 }
@@ -25,7 +25,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::create`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::create`].
     pub fn create(name: &str, layout: Layout) -> Result<Self> {
         Self::create_with(name, layout, &PoolOptions::new())
     }
@@ -33,7 +33,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::create_with`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::create_with`].
     pub fn create_with(name: &str, layout: Layout, options: &PoolOptions) -> Result<Self> {
         let (runtime, closer) = runtime()?;
         let made = crate::Pool::create_on(closer, name, layout, options);
@@ -43,7 +43,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::open`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::open`].
     pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self> {
         Self::open_with(paths, &PoolOptions::new())
     }
@@ -51,7 +51,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::open_with`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::open_with`].
     pub fn open_with<P: AsRef<Path>>(
         paths: impl IntoIterator<Item = P>,
         options: &PoolOptions,
@@ -64,7 +64,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::import`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::import`].
     pub fn import<P: AsRef<Path>>(
         name: &str,
         folders: impl IntoIterator<Item = P>,
@@ -75,7 +75,7 @@ impl Pool {
     /// Blocking form of [`crate::Pool::import_with`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`crate::Pool::import_with`].
     pub fn import_with<P: AsRef<Path>>(
         name: &str,
         folders: impl IntoIterator<Item = P>,
@@ -127,7 +127,7 @@ impl Pool {
     }
 }
 
-/// Returns a runtime for one pool, and what closes the pool on it.
+/// Returns a runtime for one pool, and the closer that uses it.
 fn runtime() -> Result<(Arc<OwnRuntime>, Closer)> {
     let runtime = Arc::new(OwnRuntime::new(0)?);
     let closer = Closer::Wait(Arc::clone(&runtime));
