@@ -245,7 +245,7 @@ impl Source {
     ) -> CommandResult {
         let Some(session) = &self.session else { return work.await };
         let pool = dataset.split('/').next().unwrap_or_default();
-        if session.pool(pool)?.suspended().is_some() {
+        if session.pool(pool)?.health().suspended().is_some() {
             // The rollback would wait for the pool, and every user of the file system for the
             // rollback.
             return Err(Exit::cannot("rollback", dataset, "pool I/O is currently suspended"));

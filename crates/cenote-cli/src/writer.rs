@@ -138,7 +138,7 @@ impl Writer {
         let engine = &writer.engine;
         if source.session.is_none() {
             // With `--embedded`, a command that waited for a suspended pool would wait for ever.
-            engine.stop_at_failures();
+            engine.health().stop_at_failures();
         }
         match cenote_fs::prepare(engine).await {
             Ok(()) => Ok(writer),
@@ -196,7 +196,7 @@ impl Writer {
         let hostname = Host::current().hostname;
         let who = u64::from(self.uid);
         let command = Command { line: line.to_owned(), who, hostname };
-        Ok(self.engine.record_command(command).await?)
+        Ok(self.engine.admin().record_command(command).await?)
     }
 
     /// Records the command in a pool that it exports or destroys. If that fails, the pool is
@@ -214,7 +214,7 @@ impl Writer {
             After::Remain(host, _) => Some(Arc::clone(host)),
             _ => None,
         };
-        if self.engine.suspended().is_some() && !is_forced {
+        if self.engine.health().suspended().is_some() && !is_forced {
             return Err(suspended(action, &name));
         }
         let orderly = async {
@@ -278,7 +278,7 @@ impl Writer {
 
     /// Prints warnings about side effects of the operation.
     fn tell(&self, io: &mut Io<'_>) -> CommandResult {
-        for notice in self.engine.take_notices() {
+        for notice in self.engine.health().take_notices() {
             err!(io, "warning: {}", notice_text(&notice))?;
         }
         Ok(())
@@ -298,8 +298,8 @@ async fn or_by_force(
     orderly: impl Future<Output = CommandResult>,
 ) -> (CommandResult, bool) {
     let mut orderly = pin!(orderly);
-    match select(orderly.as_mut(), pin!(engine.until_stuck())).await {
-        Either::Left((Err(_), _)) if engine.suspended().is_some() => {
+    match select(orderly.as_mut(), pin!(engine.health().until_stuck())).await {
+        Either::Left((Err(_), _)) if engine.health().suspended().is_some() => {
             engine.close_by_force().await;
             (Ok(()), true)
         }

@@ -1,5 +1,9 @@
 //! The pool's config, as the next labels and the MOS will have it.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use cenote_block::policy::PoolPolicy;
 use cenote_ondisk::config::{PoolFacts, VdevConfig};
 
 /// The config, and what is still to be told of it.
@@ -37,5 +41,52 @@ impl Config {
 
     pub(crate) fn take_unrecorded(&mut self) -> bool {
         std::mem::take(&mut self.is_unrecorded)
+    }
+}
+
+/// The config and what follows from it for blocks, each behind its lock.
+#[derive(Debug)]
+pub(crate) struct ConfigState {
+    // Both are held for a copy or a change in memory, never across I/O.
+    config: Mutex<Config>,
+    /// Which forms of blocks the pool's active features allow.
+    policy: Mutex<PoolPolicy>,
+    /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool is made.
+    mos_dir: AtomicU64,
+}
+
+impl ConfigState {
+    pub(crate) fn new(config: Config, policy: PoolPolicy, mos_dir: u64) -> Self {
+        Self {
+            config: Mutex::new(config),
+            policy: Mutex::new(policy),
+            mos_dir: AtomicU64::new(mos_dir),
+        }
+    }
+
+    /// Returns a copy of the config.
+    pub(crate) fn get(&self) -> Config {
+        self.with(|config| config.clone())
+    }
+
+    /// Calls `change` with the config, under its lock.
+    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
+        change(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    pub(crate) fn policy(&self) -> PoolPolicy {
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn set_policy(&self, policy: PoolPolicy) {
+        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+    }
+
+    pub(crate) fn mos_dir(&self) -> u64 {
+        self.mos_dir.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_mos_dir(&self, dir: u64) {
+        self.mos_dir.store(dir, Ordering::Release);
     }
 }

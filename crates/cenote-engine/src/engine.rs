@@ -1,98 +1,63 @@
 //! The engine: the parts of a pool that is open for writing.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, PoisonError, Weak};
 
 use cenote_block::BlockStore;
 use cenote_block::alloc::SpaceAllocator;
 use cenote_block::policy::PoolPolicy;
-use cenote_dmu::Live;
-use cenote_dmu::live::OwnerProbe;
-use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::objset::ObjSetType;
+use cenote_dmu::{Live, Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::keys::KeyStore;
-use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
+use cenote_rt::{Error, Kind, Result, tunables};
 use cenote_vdev::Tree;
 
-use crate::admin::{damage, view};
-use crate::config::Config;
-use crate::dsl::opened;
-use crate::dsl::{self, Context};
+use crate::admin::Admin;
+use crate::admin::damage::Damage;
+use crate::admin::health::{Health, HealthState};
+use crate::admin::view::Views;
+use crate::config::{Config, ConfigState};
+use crate::dsl::Context;
+use crate::dsl::api::bookmarks::Bookmarks;
+use crate::dsl::api::datasets::Datasets;
+use crate::dsl::api::properties::Properties;
+use crate::dsl::api::snapshots::Snapshots;
+use crate::dsl::changed::ChangedDatasets;
+use crate::dsl::create::TXG_INITIAL;
 use crate::error::EngineError;
-use crate::leaf::{leafwork, leaves};
-use crate::space::checkpoint;
-use crate::txg::admission::Admission;
+use crate::leaf::{LeafState, Leaves};
+use crate::space::{SpaceManager, SpaceState};
+use crate::txg::TxgState;
 use crate::txg::heads::{Head, Heads};
-use crate::txg::suspend::{self, FailMode, Suspended, Suspension};
-use crate::txg::tasks::State;
-use crate::txg::{multihost, store, throttle};
-use crate::{Notice, zil};
+use crate::txg::store::Maps;
+use crate::txg::suspend::{self, FailMode, Suspension};
+use crate::txg::tasks::TaskQueue;
+use crate::txg::throttle::Throttle;
+use crate::zil::{IntentLogs, LogState};
 
 /// A pool that is open for writing.
+///
+/// A handle over parts that own their state: [`datasets`](Engine::datasets),
+/// [`snapshots`](Engine::snapshots), [`bookmarks`](Engine::bookmarks),
+/// [`properties`](Engine::properties), [`intent_logs`](Engine::intent_logs),
+/// [`leaves`](Engine::leaves), [`space`](Engine::space), [`admin`](Engine::admin) and
+/// [`health`](Engine::health). What is left here opens and closes the pool and runs its txgs.
 pub struct Engine {
-    /// Itself: what must come to its end runs in tasks of its own.
+    /// Itself: work that must come to its end runs in tasks that own the engine.
     pub(crate) me: Weak<Self>,
-    pub(crate) suspension: Arc<Suspension>,
-    pub(crate) leaf_service: leaves::Service,
-    pub(crate) delay: throttle::Delay,
-    pub(crate) multihost: multihost::Multihost,
     pub(crate) tree: Arc<Tree>,
     pub(crate) store: Arc<BlockStore>,
     pub(crate) alloc: Arc<SpaceAllocator>,
     pub(crate) mos: Arc<Live>,
-    /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool is made.
-    pub(crate) mos_dir: AtomicU64,
+    pub(crate) config: ConfigState,
+    pub(crate) txgs: TxgState,
+    pub(crate) throttle: Throttle,
     pub(crate) heads: Heads,
-    /// Snapshots that are being read.
-    pub(crate) opened: Arc<opened::Opened>,
-    pub(crate) config: Mutex<Config>,
-    pub(crate) state: Mutex<State>,
-    pub(crate) uberblock: Mutex<Uberblock>,
-    /// What the pool's features mean for blocks. Held for a copy.
-    pub(crate) policy: Mutex<PoolPolicy>,
-    /// The txg that takes changes. Written under `syncing` only.
-    pub(crate) open_txg: AtomicU64,
-    pub(crate) is_closing: AtomicBool,
-    /// Damage that was met.
-    pub(crate) damage: Arc<damage::Damage>,
-    /// Bytes of changes in memory.
-    pub(crate) dirty: AtomicU64,
-    /// Wakes the sync task.
-    pub(crate) wake: Arc<Notify>,
-    /// Whether the sync task was started.
-    pub(crate) has_sync_task: AtomicBool,
-    /// One sync at a time.
-    pub(crate) syncing: AsyncMutex<()>,
-    /// Held while a log block is allocated in the open txg, and while that changes.
-    pub(crate) log_gate: AsyncMutex<()>,
-    /// Who replays logs.
-    pub(crate) replayers: Mutex<Vec<(ObjSetType, Arc<dyn zil::Replayer>)>>,
-    pub(crate) rng: Mutex<cenote_rt::Rng>,
-    /// Metaslab arrays of top-level vdevs, as the store of metaslabs finds them.
-    pub(crate) maps: Arc<store::Maps>,
-    /// Who tells the owners of objects. Set before heads are opened; held for a copy.
-    pub(crate) probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
-    /// What changes that are under way may cost.
-    pub(crate) admission: Admission,
-    /// What whoever works with the pool should be told.
-    pub(crate) notices: Mutex<Vec<Notice>>,
-    /// Heads whose intent logs could not be looked at when the pool was opened, each with the last
-    /// txg before that.
-    pub(crate) unread_logs: Mutex<BTreeMap<u64, u64>>,
-    /// Roots of dead trees that cannot be read.
-    pub(crate) stalled: Mutex<Vec<BlockPtr>>,
-    /// The pool's checkpoint.
-    pub(crate) checkpoint: checkpoint::Checkpoint,
-    /// Trim and initialize that are under way.
-    pub(crate) leaf_works: leafwork::LeafWorks,
-    /// What has become free and is to be discarded.
-    pub(crate) auto_trim: leafwork::AutoTrim,
-    /// Datasets that changed, for a host that mounts them.
-    pub(crate) changes: crate::dsl::changed::ChangeLog,
-    /// How readers see it.
-    pub(crate) views: view::Views,
+    pub(crate) logs: LogState,
+    pub(crate) space: SpaceState,
+    pub(crate) leaf: LeafState,
+    pub(crate) health: HealthState,
+    pub(crate) views: Views,
     /// Nothing is ever written.
     pub(crate) is_read_only: bool,
 }
@@ -110,7 +75,7 @@ pub(crate) struct Parts {
     pub(crate) base_txg: u64,
     pub(crate) uberblock: Uberblock,
     pub(crate) policy: PoolPolicy,
-    pub(crate) maps: Arc<store::Maps>,
+    pub(crate) maps: Arc<Maps>,
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) seed: u64,
     pub(crate) is_read_only: bool,
@@ -119,57 +84,79 @@ pub(crate) struct Parts {
 impl Engine {
     pub(crate) fn assemble(parts: Parts) -> Arc<Self> {
         parts.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
-        let open_txg = (parts.base_txg + 1).max(dsl::create::TXG_INITIAL);
+        let open_txg = (parts.base_txg + 1).max(TXG_INITIAL);
         let facts = &parts.config.facts;
-        let damage = Arc::new(damage::Damage::new(&facts.name, facts.pool_guid));
+        let damage = Arc::new(Damage::new(&facts.name, facts.pool_guid));
         // A store that was read from before reports to whoever asked first, and keeps to that.
-        parts.store.set_reporter(Arc::<damage::Damage>::clone(&damage));
+        parts.store.set_reporter(Arc::<Damage>::clone(&damage));
         parts.suspension.watch(&parts.tree);
-        let views = view::Views { keys: parts.keys, ..view::Views::default() };
+        let views = Views { keys: parts.keys, ..Views::default() };
         if !parts.is_read_only {
             views.presence.set_writable();
             views.presence.set_suspension_probe(Arc::<Suspension>::clone(&parts.suspension));
         }
         Arc::new_cyclic(|me| Self {
             me: Weak::clone(me),
-            suspension: parts.suspension,
-            leaf_service: leaves::Service::default(),
-            delay: throttle::Delay::default(),
-            multihost: multihost::Multihost::default(),
             tree: parts.tree,
             store: parts.store,
             alloc: parts.alloc,
             mos: parts.mos,
-            mos_dir: AtomicU64::new(parts.mos_dir),
+            config: ConfigState::new(parts.config, parts.policy, parts.mos_dir),
+            txgs: TxgState::new(open_txg, parts.uberblock, parts.seed),
+            throttle: Throttle::default(),
             heads: Heads::default(),
-            opened: Arc::default(),
-            config: Mutex::new(parts.config),
-            state: Mutex::default(),
-            uberblock: Mutex::new(parts.uberblock),
-            policy: Mutex::new(parts.policy),
-            open_txg: AtomicU64::new(open_txg),
-            is_closing: AtomicBool::new(false),
-            damage,
-            dirty: AtomicU64::new(0),
-            wake: Arc::default(),
-            has_sync_task: AtomicBool::new(false),
-            syncing: AsyncMutex::new(()),
-            log_gate: AsyncMutex::new(()),
-            replayers: Mutex::default(),
-            rng: Mutex::new(cenote_rt::Rng::seeded(parts.seed)),
-            maps: parts.maps,
-            probe: Mutex::new(None),
-            admission: Admission::default(),
-            notices: Mutex::default(),
-            unread_logs: Mutex::default(),
-            stalled: Mutex::default(),
-            checkpoint: checkpoint::Checkpoint::default(),
-            leaf_works: leafwork::LeafWorks::default(),
-            auto_trim: leafwork::AutoTrim::default(),
-            changes: crate::dsl::changed::ChangeLog::default(),
+            logs: LogState::default(),
+            space: SpaceState::new(parts.maps),
+            leaf: LeafState::default(),
+            health: HealthState::new(parts.suspension, damage),
             views,
             is_read_only: parts.is_read_only,
         })
+    }
+
+    /// Returns the operations on file systems, volumes and clones.
+    pub fn datasets(&self) -> Datasets<'_> {
+        Datasets { engine: self }
+    }
+
+    /// Returns the operations on snapshots.
+    pub fn snapshots(&self) -> Snapshots<'_> {
+        Snapshots { engine: self }
+    }
+
+    /// Returns the operations on bookmarks.
+    pub fn bookmarks(&self) -> Bookmarks<'_> {
+        Bookmarks { engine: self }
+    }
+
+    /// Returns the properties of datasets and snapshots.
+    pub fn properties(&self) -> Properties<'_> {
+        Properties { engine: self }
+    }
+
+    /// Returns the intent logs.
+    pub fn intent_logs(&self) -> IntentLogs<'_> {
+        IntentLogs { engine: self }
+    }
+
+    /// Returns the leaves: the devices and the work on their free space.
+    pub fn leaves(&self) -> Leaves<'_> {
+        Leaves { engine: self }
+    }
+
+    /// Returns the checkpoint and the space of destroyed datasets.
+    pub fn space(&self) -> SpaceManager<'_> {
+        SpaceManager { engine: self }
+    }
+
+    /// Returns the operations on the pool itself: its properties, name, guid and vdevs.
+    pub fn admin(&self) -> Admin<'_> {
+        Admin { engine: self }
+    }
+
+    /// Returns the pool's health: suspension, events and notices.
+    pub fn health(&self) -> Health<'_> {
+        Health { engine: self }
     }
 
     /// The heads that are open.
@@ -200,7 +187,7 @@ impl Engine {
 
     /// The uberblock that was written last.
     pub fn uberblock(&self) -> Uberblock {
-        *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether the pool was opened for reading only.
@@ -210,37 +197,31 @@ impl Engine {
 
     /// The txg that takes changes now.
     pub fn open_txg(&self) -> u64 {
-        self.open_txg.load(Ordering::Acquire)
+        self.txgs.open.load(Ordering::Acquire)
     }
 
     pub(crate) fn config(&self) -> Config {
-        self.config.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.config.get()
     }
 
     pub(crate) fn with_config<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
-        change(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
+        self.config.with(change)
     }
 
     pub(crate) fn pool_policy(&self) -> PoolPolicy {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+        self.config.policy()
     }
 
     pub(crate) fn is_closing(&self) -> bool {
-        self.is_closing.load(Ordering::Acquire)
+        self.txgs.is_closing.load(Ordering::Acquire)
     }
 
-    pub(crate) fn replayers(
-        &self,
-    ) -> std::sync::MutexGuard<'_, Vec<(ObjSetType, Arc<dyn zil::Replayer>)>> {
-        self.replayers.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, TaskQueue> {
+        self.txgs.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(crate) fn context(&self, txg: u64) -> Context {
-        let seed = self.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        let seed = self.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
         let now = cenote_rt::wall_clock().as_secs();
         Context { txg, now, seed }
     }
@@ -248,7 +229,7 @@ impl Engine {
     /// Refuses everything while the pool is suspended, and once it is stopped.
     pub(crate) fn check_running(&self) -> Result<()> {
         self.check_stopped()?;
-        match self.suspension.cause() {
+        match self.health.suspension.cause() {
             Some(cause) => Err(suspend::refusal(&cause)),
             None => Ok(()),
         }
@@ -268,46 +249,30 @@ impl Engine {
             return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
         }
         self.check_stopped()?;
-        let Some(cause) = self.suspension.cause() else { return Ok(()) };
-        if self.suspension.mode() == FailMode::Continue || !self.suspension.pass().await {
+        let Some(cause) = self.health.suspension.cause() else { return Ok(()) };
+        if self.health.suspension.mode() == FailMode::Continue
+            || !self.health.suspension.pass().await
+        {
             return Err(suspend::refusal(&cause));
         }
         self.check_stopped()
     }
 
-    /// Why the pool is suspended, if it is.
-    pub fn suspended(&self) -> Option<Suspended> {
-        self.suspension.cause()
-    }
-
-    /// Waits until the pool is suspended.
-    pub async fn until_suspended(&self) -> Suspended {
-        self.suspension.until_suspended().await
-    }
-
-    /// What happens while the pool is suspended (property `failmode`).
-    pub fn failmode(&self) -> FailMode {
-        self.suspension.mode()
-    }
-
-    /// Failures of devices stop the pool from now on, instead of suspending it: for whoever has it
-    /// open alone and could clear it from nowhere.
-    pub fn stop_at_failures(&self) {
-        self.suspension.disarm();
+    /// Changes the MOS in the next sync in whatever way. For laboratories and tests: nothing is
+    /// checked, and the pool may be ruined.
+    pub async fn tamper<T: Send + 'static>(
+        &self,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let done = self.run(move |tx, _| change(tx)).await;
+        self.views.changes.note(self.uberblock().txg, &ChangedDatasets::All);
+        done
     }
 
     /// Nothing is written any more.
     pub(crate) fn stop(&self, cause: &str) {
         self.state().stopped.get_or_insert_with(|| cause.to_owned());
-        self.suspension.abandon();
-    }
-
-    /// Space that is kept back (spec 04 §17.1).
-    pub(crate) fn slop(&self) -> u64 {
-        cenote_pool::accounting::deflate::slop(
-            self.alloc.normal_space(),
-            self.alloc.embedded_log_space(),
-        )
+        self.health.suspension.abandon();
     }
 }
 

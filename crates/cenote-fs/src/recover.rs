@@ -16,9 +16,13 @@ use crate::format::FsOwners;
 /// Errors of a sync; `Kind::Unsupported` if a log has unknown records: it is kept, and the dataset
 /// cannot be written.
 pub async fn recover(engine: &Arc<Engine>) -> Result<Vec<(u64, Replayed)>> {
-    engine.set_replayer(ObjSetType::Zvol, Arc::new(VolumeReplayer));
-    let mut done = engine.replay_logs().await?;
-    for head in engine.unreplayed().into_iter().filter(|head| head.live().kind() == ObjSetType::Zfs)
+    engine.intent_logs().set_replayer(ObjSetType::Zvol, Arc::new(VolumeReplayer));
+    let mut done = engine.intent_logs().replay_all().await?;
+    for head in engine
+        .intent_logs()
+        .unreplayed()
+        .into_iter()
+        .filter(|head| head.live().kind() == ObjSetType::Zfs)
     {
         match crate::replay(engine, &head).await {
             Ok(replayed) => done.extend(replayed.map(|replayed| (head.object(), replayed))),
@@ -40,8 +44,8 @@ pub async fn prepare(engine: &Arc<Engine>) -> Result<()> {
     if engine.is_read_only() {
         return Ok(());
     }
-    let counts_objects = engine.has_feature("userobj_accounting").await?;
-    let counts_projects = engine.has_feature("project_quota").await?;
-    engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
+    let counts_objects = engine.admin().has_feature("userobj_accounting").await?;
+    let counts_projects = engine.admin().has_feature("project_quota").await?;
+    engine.datasets().set_owner_probe(Arc::new(FsOwners { counts_objects, counts_projects }));
     recover(engine).await.map(drop)
 }

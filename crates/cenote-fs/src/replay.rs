@@ -32,7 +32,7 @@ pub async fn replay(engine: &Engine, head: &Head) -> Result<Option<Replayed>> {
         return Ok(None);
     }
     let replayer = FsReplayer::new(Facts::read(engine, head).await?);
-    engine.replay_log(head, &replayer).await
+    engine.intent_logs().replay(head, &replayer).await
 }
 
 /// Replays the operations of one file system.

@@ -90,7 +90,7 @@ impl Dataset {
             *number = value.parse().map_err(|error| Error::new(Kind::Corrupt, error))?;
         }
         let [size, block_size, copies] = numbers;
-        let tops = self.pool.0.engine.vdev_config().children;
+        let tops = self.pool.0.engine.admin().vdev_config().children;
         Ok(volume::reservation(size, block_size, copies, &tops))
     }
 
@@ -101,7 +101,7 @@ impl Dataset {
     pub async fn inherit_property(&self, name: &str) -> Result<()> {
         self.pool.check_open()?;
         let changes = vec![(name.to_owned(), PropertyChange::Inherit)];
-        self.pool.0.engine.change_properties(&self.name, changes).await
+        self.pool.0.engine.properties().change(&self.name, changes).await
     }
 
     /// Takes a snapshot: `snapshot("monday")` is `NAME@monday`.
@@ -150,7 +150,7 @@ impl Dataset {
     /// `Kind::Exists`; `Kind::Invalid` for another pool's name.
     pub async fn rename(self, name: &str) -> Result<Self> {
         self.pool.check_open()?;
-        self.pool.0.engine.rename(&self.name, name).await?;
+        self.pool.0.engine.datasets().rename(&self.name, name).await?;
         Ok(Self { name: name.to_owned(), ..self })
     }
 
@@ -160,7 +160,7 @@ impl Dataset {
     /// `Kind::Invalid` if it is no clone.
     pub async fn promote(&self) -> Result<()> {
         self.pool.check_open()?;
-        self.pool.0.engine.promote(&self.name).await
+        self.pool.0.engine.datasets().promote(&self.name).await
     }
 
     /// Destroys the dataset. Its space becomes free in the background.
@@ -169,7 +169,7 @@ impl Dataset {
     /// `Kind::Busy` if it is open, or has snapshots or descendants.
     pub async fn destroy(self) -> Result<()> {
         self.pool.check_open()?;
-        self.pool.0.engine.destroy_dataset(&self.name).await
+        self.pool.0.engine.datasets().destroy(&self.name).await
     }
 }
 
@@ -179,7 +179,7 @@ pub(crate) async fn set_all(engine: &Engine, name: &str, settings: Vec<Setting>)
         return Ok(());
     }
     let set = |(name, value)| (name, PropertyChange::Set(value));
-    engine.change_properties(name, settings.into_iter().map(set).collect()).await
+    engine.properties().change(name, settings.into_iter().map(set).collect()).await
 }
 
 /// Returns a property of a dataset or snapshot.
@@ -199,7 +199,7 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
     let inherited = name_settings(pool, name).await?;
     let all: Vec<_> = properties.iter().chain(&inherited).cloned().collect();
     let root = NewFileSystem {
-        has_projects: pool.0.engine.has_feature("project_quota").await?,
+        has_projects: pool.0.engine.admin().has_feature("project_quota").await?,
         uid: options.owner.0.into(),
         gid: options.owner.1.into(),
         ..NewFileSystem::of_properties(&all)
@@ -211,7 +211,7 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
         fill: Box::new(move |tx| root.fill(tx)),
         creator: Creator::ROOT,
     };
-    pool.0.engine.create_dataset(new).await.map(drop)
+    pool.0.engine.datasets().create(new).await.map(drop)
 }
 
 /// Returns the parent's settings for file names, which a new file system takes over.

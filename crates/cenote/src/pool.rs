@@ -84,7 +84,7 @@ impl Pool {
         let pool = Self::over(closer, engine);
         let set_up = async {
             if let Some(ashift) = options.ashift {
-                pool.0.engine.set_pool(vec![PoolSetting::Property("ashift", ashift)]).await?;
+                pool.0.engine.admin().set(vec![PoolSetting::Property("ashift", ashift)]).await?;
             }
             let stored = properties.into_iter().filter(|(name, _)| is_stored(name)).collect();
             dataset::set_all(&pool.0.engine, name, stored).await
@@ -307,7 +307,7 @@ impl Pool {
     pub async fn take_snapshots(&self, names: &[&str]) -> Result<Vec<Snapshot>> {
         self.check_open()?;
         let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-        self.0.engine.snapshot(names.clone()).await?;
+        self.0.engine.snapshots().create(names.clone()).await?;
         Ok(names.into_iter().map(|name| Snapshot::named(self, name)).collect())
     }
 

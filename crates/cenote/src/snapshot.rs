@@ -78,7 +78,7 @@ impl Snapshot {
         let mut properties = options::parse(&options.properties, 'f', Moment::Creation)?;
         properties.retain(|(name, _)| is_stored(name));
         let engine = &self.pool.0.engine;
-        engine.clone_dataset(&self.name, name, properties, Creator::ROOT).await?;
+        engine.datasets().clone_snapshot(&self.name, name, properties, Creator::ROOT).await?;
         Ok(Dataset::named(&self.pool, name.to_owned()))
     }
 
@@ -89,7 +89,7 @@ impl Snapshot {
     pub async fn rollback(&self) -> Result<()> {
         self.pool.check_open()?;
         let (dataset, _) = self.name.split_once('@').unwrap_or((&self.name, ""));
-        self.pool.0.engine.rollback(dataset, Some(&self.name)).await.map(drop)
+        self.pool.0.engine.datasets().rollback(dataset, Some(&self.name)).await.map(drop)
     }
 
     /// Destroys the snapshot.
@@ -98,6 +98,6 @@ impl Snapshot {
     /// `Kind::Busy` if it is open, held, or has clones.
     pub async fn destroy(self) -> Result<()> {
         self.pool.check_open()?;
-        self.pool.0.engine.destroy_snapshot(&self.name).await
+        self.pool.0.engine.snapshots().destroy(&self.name).await
     }
 }

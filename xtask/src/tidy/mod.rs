@@ -4,6 +4,7 @@
 //! |------------|------|
 //! | `source`   | length of files and functions, columns, essays, words that must not land |
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
+//! | `limits`   | structs have few fields, types few public methods |
 //! | `docs`     | links in the documents resolve |
 //! | `locks`    | locks have ranks, and the document lists them |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
@@ -17,6 +18,7 @@ mod decoders;
 mod docs;
 pub(crate) mod features;
 mod layers;
+mod limits;
 pub(crate) mod locks;
 mod source;
 pub(crate) mod spec;
@@ -53,6 +55,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         findings.extend(locks::check(file));
     }
     findings.extend(layers::check(root));
+    findings.extend(limits::check(&sources));
     findings.extend(decoders::check(root));
     findings.extend(features::check(&sources, root));
     findings.extend(locks::check_document(root));

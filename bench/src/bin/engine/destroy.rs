@@ -33,7 +33,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     let start = cenote_rt::monotonic();
     fill(&engine, "tank/large", LARGE, bytes / LARGE).await?;
     let (head, object) = fill(&engine, "tank/small", SMALL, blocks).await?;
-    engine.snapshot(vec!["tank/small@before".into()]).await?;
+    engine.snapshots().create(vec!["tank/small@before".into()]).await?;
     write(&engine, &head, object, SMALL, blocks).await?;
     engine.sync().await?;
     let (gb, wall) = (bytes as f64 / 1e9, since(start).as_secs_f64());
@@ -45,10 +45,10 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
 
     let writer = Writer::start(&engine).await?;
     let (start, first) = (cenote_rt::monotonic(), engine.open_txg());
-    engine.destroy_dataset("tank/large").await?;
-    engine.destroy_snapshot("tank/small@before").await?;
+    engine.datasets().destroy("tank/large").await?;
+    engine.snapshots().destroy("tank/small@before").await?;
     let mut longest = Duration::ZERO;
-    while engine.has_pending_frees().await? {
+    while engine.space().has_pending_frees().await? {
         let begin = cenote_rt::monotonic();
         engine.sync().await?;
         longest = longest.max(since(begin));
@@ -107,7 +107,7 @@ impl Writer {
                     Ok(((), vec![LogRecord::write(object, offset, block.clone())]))
                 });
                 change.await?;
-                engine.commit_log(&head, Some(object)).await?;
+                engine.intent_logs().commit(&head, Some(object)).await?;
                 times.push(since(begin));
             }
             Ok(times)

@@ -40,7 +40,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
     set(&tunables::BLOCK_CACHE_BYTES, CACHE)?;
     let mount = pool::mount(dir, 4 << 30, 128 << 10).await?;
     // Work that the peer does not do.
-    mount.engine().set_property("tank", "atime", 0.into()).await?;
+    mount.engine().properties().set("tank", "atime", 0.into()).await?;
     let me = Credentials::root();
     let mut dirs = Vec::new();
     for number in 0..count.div_ceil(PER_DIRECTORY) {

@@ -71,8 +71,8 @@ pub(crate) async fn mount(dir: &str, size: u64, record: u64) -> Result<Arc<Mount
     spec.probe = Some(Arc::new(FsOwners { counts_objects: true, counts_projects: true }));
     let engine = Engine::create(spec).await?;
     engine.start_sync_task();
-    engine.set_property("tank", "recordsize", record.into()).await?;
-    engine.set_property("tank", "compression", COMPRESSION_OFF.into()).await?;
+    engine.properties().set("tank", "recordsize", record.into()).await?;
+    engine.properties().set("tank", "compression", COMPRESSION_OFF.into()).await?;
     Mount::open(&engine, "tank").await
 }
 
@@ -97,7 +97,8 @@ pub(crate) async fn dataset(
     ];
     let (kind, fill) = (ObjSetType::Other, Box::new(|_: &mut cenote_dmu::Tx<'_>| Ok(())));
     engine
-        .create_dataset(NewDataset { name: name.into(), kind, props, creator: Creator::ROOT, fill })
+        .datasets()
+        .create(NewDataset { name: name.into(), kind, props, creator: Creator::ROOT, fill })
         .await
 }
 

@@ -10,7 +10,7 @@
 //! move what is in its own place and nothing else.
 //!
 //! **After a command** only those datasets are read that changed: the engine names them
-//! ([`Engine::take_changes`]). A mount that could not be brought to what its properties say is
+//! ([`Datasets::take_changes`]). A mount that could not be brought to what its properties say is
 //! tried again after each command; its failure is reported to the command that changed it.
 
 use std::collections::BTreeMap;
@@ -91,7 +91,7 @@ pub(super) struct Mounted {
 impl Mounts {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
         // Before everything is mounted: a change after that is not missed.
-        engine.keep_changes();
+        engine.datasets().keep_changes();
         Self { engine: Arc::clone(engine), changing: AsyncMutex::new(()), state: Mutex::default() }
     }
 

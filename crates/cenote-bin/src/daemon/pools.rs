@@ -124,7 +124,7 @@ impl Pools {
         if gone.len() >= GONE_MAX {
             gone.pop_front();
         }
-        gone.push_back(Arc::clone(engine.events()));
+        gone.push_back(Arc::clone(engine.health().events()));
     }
 
     async fn open_again(&self, candidate: &Candidate) {
@@ -171,7 +171,7 @@ impl Pools {
             let is_at_work = Arc::new(AtomicBool::new(false));
             let begun = Arc::clone(&is_at_work);
             let task = cenote_rt::spawn(async move {
-                held.engine.until_stuck().await;
+                held.engine.health().until_stuck().await;
                 begun.store(true, Ordering::Release);
                 close_by_force(&held.engine).await;
                 held.mounts.cut_off().await;
@@ -227,7 +227,7 @@ impl Pools {
         let (process, memory) = (std::process::id(), resident() >> 10);
         let mut text = format!("running (process {process}, {memory} MiB of memory)\n");
         for engine in self.pools() {
-            let state = match (engine.suspended(), engine.is_read_only()) {
+            let state = match (engine.health().suspended(), engine.is_read_only()) {
                 (Some(_), _) => "suspended",
                 (None, true) => "read-only",
                 (None, false) => "open",
@@ -298,12 +298,12 @@ impl Pools {
         stages::reach("pool-taken");
         if !engine.is_read_only() {
             engine.start_sync_task();
-            engine.resume_leaf_work().await?;
+            engine.leaves().resume_work().await?;
         }
         let presence = engine.presence();
         presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));
         let remembered = self.memory_of(&engine, how.cache_file);
-        drop(cenote_rt::spawn(log::follow(Arc::clone(engine.events()))));
+        drop(cenote_rt::spawn(log::follow(Arc::clone(engine.health().events()))));
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
@@ -405,7 +405,7 @@ impl Pools {
         if engine.tree().is_closed() || !held.is_leaving.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
-        if engine.suspended().is_some() {
+        if engine.health().suspended().is_some() {
             // What it mounts comes with the next command that looks, once it is cleared.
             return Ok(());
         }
@@ -453,7 +453,7 @@ async fn close_by_force(engine: &Engine) {
 /// Says which devices did not answer when a pool was closed; true if there are any.
 fn tell_of_silence(engine: &Engine) -> bool {
     let mut is_silent = false;
-    for notice in engine.take_notices() {
+    for notice in engine.health().take_notices() {
         let Notice::SilentDevices { paths } = notice else { continue };
         is_silent = true;
         for path in paths {
@@ -468,7 +468,7 @@ impl Held {
     fn is_within(&self, other: &Self) -> bool {
         let Ok(table) = MountTable::read() else { return false };
         let places = other.mounts.list(&table);
-        let root = self.engine.vdev_config();
+        let root = self.engine.admin().vdev_config();
         let mut paths = root.leaves().filter_map(|leaf| leaf.leaf.path.as_ref());
         paths.any(|path| {
             let path = Path::new(OsStr::from_bytes(path.as_bytes()));
@@ -486,7 +486,7 @@ impl Held {
     /// Has the file in which it is remembered say how it is now.
     fn note(&self) -> CommandResult {
         if let Some(file) = &self.remembered {
-            let (name, list) = self.engine.config_list();
+            let (name, list) = self.engine.admin().config_list();
             cache_file::write(file, &name, list).map_err(|error| {
                 let why = format!("it is not remembered in '{}': {error}", file.display());
                 Exit::failed(format!("the pool '{name}' is open, but {why}"))
@@ -624,7 +624,7 @@ impl Host for Pools {
 
     fn events(&self) -> Vec<Arc<EventLog>> {
         let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let open = self.pools().into_iter().map(|engine| Arc::clone(engine.events()));
+        let open = self.pools().into_iter().map(|engine| Arc::clone(engine.health().events()));
         gone.into_iter().chain(open).collect()
     }
 

@@ -171,7 +171,7 @@ impl Look {
         match scope {
             Scope::All => look.below(engine, view.root_dataset().await?).await?,
             Scope::Changed { pending, changed } => {
-                let taken = engine.take_changes(view.txg());
+                let taken = engine.datasets().take_changes(view.txg());
                 let mut both = {
                     let mut changed = changed.lock().unwrap_or_else(PoisonError::into_inner);
                     changed.merge(taken);

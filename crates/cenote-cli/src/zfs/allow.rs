@@ -66,9 +66,9 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         let changes = request.changes();
         Writer::run(source, &request.dataset, Some(&line), io, async |engine, _| {
             let done = if is_removal {
-                engine.unallow(names, changes).await
+                engine.datasets().unallow(names, changes).await
             } else {
-                engine.allow(&request.dataset, changes).await
+                engine.datasets().allow(&request.dataset, changes).await
             };
             done.map_err(cannot)
         })

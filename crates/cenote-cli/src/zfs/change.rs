@@ -101,7 +101,7 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         }
         let first = wanted.first().cloned().unwrap_or_default();
         Writer::run(source, &first, Some(line), io, async |engine, _| {
-            let taken = engine.snapshot_with(wanted, props).await;
+            let taken = engine.snapshots().create_with(wanted, props).await;
             taken.map_err(|error| not_made(&first, &wording(&error)))
         })
         .await
@@ -140,7 +140,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let found = existing(source, must_be_there).await?;
             permits::need_for(source, &found, &["rename"], ("rename", from)).await?;
             let work = async |engine: &Arc<Engine>, _: &mut Io<'_>| {
-                let done = engine.rename_snapshot(head, old, new, parsed.has('r')).await;
+                let done = engine.snapshots().rename(head, old, new, parsed.has('r')).await;
                 done.map_err(|error| cannot(&wording(&error)))
             };
             return Writer::run(source, head, Some(line), io, work).await;
@@ -161,7 +161,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             for parent in missing {
                 options.make(engine, &parent, &[]).await?;
             }
-            let done = engine.rename(from, to).await;
+            let done = engine.datasets().rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
         mount::report_not_mounted(source.without_mounts(&moved, parsed.has('f'), work).await, io)
@@ -217,7 +217,7 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         drop(origin);
         drop(dataset);
         Writer::run(source, name, Some(line), io, async |engine, _| {
-            engine.promote(name).await.map_err(|error| {
+            engine.datasets().promote(name).await.map_err(|error| {
                 let why = match error.cause() {
                     Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
                     _ => wording(&error),
@@ -292,15 +292,15 @@ impl Later {
     /// Destroys all of it, then rolls `head` back to its snapshot `name`.
     async fn roll_back(self, engine: &Engine, head: &str, name: &str) -> cenote_rt::Result<()> {
         for clone in &self.clones {
-            engine.destroy_dataset(clone).await?;
+            engine.datasets().destroy(clone).await?;
         }
         if !self.snapshots.is_empty() {
-            engine.destroy_snapshots(self.snapshots, false).await?;
+            engine.snapshots().destroy_all(self.snapshots, false).await?;
         }
         if !self.bookmarks.is_empty() {
-            engine.destroy_bookmarks(self.bookmarks).await?;
+            engine.bookmarks().destroy_all(self.bookmarks).await?;
         }
-        engine.rollback(head, Some(name)).await.map(drop)
+        engine.datasets().rollback(head, Some(name)).await.map(drop)
     }
 
     fn check(&self, name: &str, parsed: &Parsed) -> CommandResult {
@@ -424,7 +424,7 @@ impl Changes {
             self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
         let changes: Vec<_> = changes.collect();
         if !changes.is_empty() {
-            engine.change_properties(name, changes).await.map_err(|error| {
+            engine.properties().change(name, changes).await.map_err(|error| {
                 let is_limit = |name: &String| matches!(name.as_str(), "quota" | "refquota");
                 let why = match error.cause() {
                     Some(OpError::NoSpace) if properties.iter().any(is_limit) => {
@@ -502,7 +502,7 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             let all: Vec<_> = all.iter().map(|dataset| dataset.name().to_owned()).collect();
             let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
                 for dataset in all {
-                    let done = engine.inherit_property(&dataset, property, is_reverted).await;
+                    let done = engine.properties().inherit(&dataset, property, is_reverted).await;
                     done.map_err(|error| {
                         let why = wording(&error);
                         Exit::cannot(&format!("inherit {property} for"), &dataset, why)
@@ -550,7 +550,7 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
             permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
         }
         Writer::run(source, &name, Some(line), io, async |engine, _| {
-            let done = engine.bookmark(vec![(name.clone(), source_name.clone())]).await;
+            let done = engine.bookmarks().create(vec![(name.clone(), source_name.clone())]).await;
             done.map_err(|error| match error.cause() {
                 Some(OpError::Exists) => cannot("bookmark exists"),
                 Some(OpError::NotAnAncestor) => {
@@ -644,8 +644,11 @@ async fn change_holds(
         source.close_unused_snapshots(&first);
     }
     Writer::run(source, &first, Some(line), io, async |engine, _| {
-        let done =
-            if is_hold { engine.hold(wanted, false).await } else { engine.release(wanted).await };
+        let done = if is_hold {
+            engine.snapshots().hold(wanted, false).await
+        } else {
+            engine.snapshots().release(wanted).await
+        };
         let what = if is_hold { "hold snapshot" } else { "release hold from snapshot" };
         done.map_err(|error| Exit::cannot(what, &first, wording(&error)))
     })

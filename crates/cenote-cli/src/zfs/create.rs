@@ -123,7 +123,7 @@ async fn may_create(
 }
 
 async fn make(engine: &Engine, name: &str, new: NewDataset) -> CommandResult {
-    let made = engine.create_dataset(new).await;
+    let made = engine.datasets().create(new).await;
     made.map(drop).map_err(|error| cannot(name, wording(&error)))
 }
 
@@ -412,7 +412,8 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 options.make(engine, &ancestor, &[]).await?;
             }
             let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
-            let made = engine.clone_dataset(origin, name, props, source.creator()).await;
+            let made =
+                engine.datasets().clone_snapshot(origin, name, props, source.creator()).await;
             made.map(drop).map_err(|error| cannot(name, wording(&error)))
         })
         .await

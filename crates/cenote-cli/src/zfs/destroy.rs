@@ -187,12 +187,12 @@ async fn destroy(engine: &Engine, names: &[String], is_deferred: bool) -> Comman
     while let [first, ..] = rest {
         let count = rest.iter().take_while(|name| name.contains('@')).count();
         if count == 0 {
-            engine.destroy_dataset(first).await.map_err(|error| failure(first, &error))?;
+            engine.datasets().destroy(first).await.map_err(|error| failure(first, &error))?;
             rest = &rest[1..];
             continue;
         }
         let (batch, later) = rest.split_at(count);
-        let done = engine.destroy_snapshots(batch.to_vec(), is_deferred).await;
+        let done = engine.snapshots().destroy_all(batch.to_vec(), is_deferred).await;
         done.map_err(|error| failure(&batch[0], &error))?;
         rest = later;
     }
@@ -333,7 +333,7 @@ async fn bookmark(
     }
     drop(dataset);
     Writer::run(source, head, Some(line), io, async |engine, _| {
-        let done = engine.destroy_bookmarks(vec![name.to_owned()]).await;
+        let done = engine.bookmarks().destroy_all(vec![name.to_owned()]).await;
         done.map_err(|error| failure(name, &error))
     })
     .await

@@ -159,7 +159,7 @@ fn named_dataset(session: &Session, text: &str) -> String {
         return name.to_owned();
     }
     let has_it = |engine: &Arc<Engine>| {
-        let root = engine.vdev_config();
+        let root = engine.admin().vdev_config();
         let mut leaves = root.leaves();
         leaves.any(|leaf| {
             leaf.leaf.path.as_ref().is_some_and(|path| path.as_bytes() == text.as_bytes())

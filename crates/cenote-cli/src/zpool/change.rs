@@ -156,11 +156,13 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
             if is_transient {
                 return Ok(());
             }
-            engine.set_pool(wanted.settings).await.map_err(|error| match error.cause::<OpError>() {
-                Some(OpError::NotFound) => {
-                    cannot(&format!("'{value}' is not a dataset of the pool"))
+            engine.admin().set(wanted.settings).await.map_err(|error| {
+                match error.cause::<OpError>() {
+                    Some(OpError::NotFound) => {
+                        cannot(&format!("'{value}' is not a dataset of the pool"))
+                    }
+                    _ => cannot(&error.to_string()),
                 }
-                _ => cannot(&error.to_string()),
             })
         })
         .await
@@ -189,7 +191,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         if scan.candidates.iter().any(|found| found.guid() == guid) {
             return Err(Exit::cannot("reguid", name, "pool guid is in use"));
         }
-        let changed = engine.reguid(guid).await;
+        let changed = engine.admin().reguid(guid).await;
         changed.map_err(|error| Exit::cannot("reguid", name, cause_text::<CheckpointError>(&error)))
     }))
 }
@@ -277,7 +279,7 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             count += 1;
             Writer::run(source, name, Some(line), io, async |engine, io| {
                 let settings = wanted.iter().copied().map(PoolSetting::Feature).collect();
-                engine.set_pool(settings).await?;
+                engine.admin().set(settings).await?;
                 out!(io, "Enabled the following features on '{name}':")?;
                 for feature in &wanted {
                     out!(io, "  {}", feature.name)?;

@@ -38,13 +38,13 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }
     block_on(Writer::run(source, name, Some(&line), io, async |engine, _| {
         let (action, outcome) = if parsed.has('d') {
-            ("discard checkpoint in", engine.discard_checkpoint().await)
+            ("discard checkpoint in", engine.space().discard_checkpoint().await)
         } else {
-            ("checkpoint", engine.take_checkpoint().await)
+            ("checkpoint", engine.space().take_checkpoint().await)
         };
         outcome
             .map_err(|error| Exit::cannot(action, name, cause_text::<CheckpointError>(&error)))?;
-        while parsed.has('w') && engine.checkpoint() == CheckpointState::Discarding {
+        while parsed.has('w') && engine.space().checkpoint_state() == CheckpointState::Discarding {
             engine.sync().await?;
         }
         Ok(())

@@ -83,7 +83,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let how = Taken { altroot, cache_file, ..Taken::default() };
         let engine = create(name, &layout, devices, &options).await?;
         if shown != name {
-            engine.set_temporary_name(shown);
+            engine.admin().set_temporary_name(shown);
         }
         let done = After::taken(source, how);
         let writer = Writer::of(source, engine, After::KeepActive, done).await?;
@@ -241,13 +241,13 @@ async fn create(
 /// Sets properties of the pool and of its root file system.
 async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Result<()> {
     if !options.pool.settings.is_empty() {
-        engine.set_pool(options.pool.settings.clone()).await?;
+        engine.admin().set(options.pool.settings.clone()).await?;
     }
     let stored = options.root.iter().filter(|(name, _)| is_stored(name));
     let changes: Vec<_> =
         stored.map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone()))).collect();
     if !changes.is_empty() {
-        engine.change_properties(name, changes).await?;
+        engine.properties().change(name, changes).await?;
     }
     Ok(())
 }
@@ -348,7 +348,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let devices = Devices::open(source, &layout, takes_used).await?;
         let places = (&layout, Some(engine));
         devices.check_reserved(source, places, &cannot, takes_used).await?;
-        let root = engine.vdev_config();
+        let root = engine.admin().vdev_config();
         if !parsed.has('f') && !parsed.has(REPLICATION) {
             devices.check_redundancy(&layout)?;
             if let Some(text) = redundancy::mismatch_with(&root, &layout.groups) {
@@ -365,7 +365,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         devices.check_each(&cannot)?;
         let new = new_vdevs(engine, &layout, &devices, wanted.ashift)
             .map_err(|error| vdev_failure(&cannot, &error))?;
-        Ok(engine.add_vdevs(new).await?)
+        Ok(engine.admin().add_vdevs(new).await?)
     }))
 }
 
@@ -377,7 +377,7 @@ fn new_vdevs(
 ) -> cenote_rt::Result<NewVdevs> {
     let (specs, spares, caches) = devices.specs(layout);
     let mut guids = Guids::unguessable();
-    let (first, txg) = (engine.next_vdev_id(), engine.open_txg());
+    let (first, txg) = (engine.admin().next_vdev_id(), engine.open_txg());
     let (mut tops, mut all_spares, mut all_caches) = (Vec::new(), Vec::new(), Vec::new());
     for (id, spec) in (first..).zip(&specs) {
         let top = create::top(spec, id, ashift, txg, &mut guids)?;

@@ -122,12 +122,12 @@ impl Shown<'_> {
 /// Returns the facts of a log's pool, if it is still open.
 fn known(session: &Session, log: &EventLog) -> Option<Known> {
     let pools = session.host.pools();
-    let engine = pools.iter().find(|engine| engine.events().id == log.id)?;
-    let config = engine.vdev_config();
+    let engine = pools.iter().find(|engine| engine.health().events().id == log.id)?;
+    let config = engine.admin().vdev_config();
     let path = |leaf: &cenote_ondisk::config::VdevConfig| {
         Some((leaf.guid, leaf.leaf.path.as_ref()?.to_string()))
     };
-    let failmode = match engine.failmode() {
+    let failmode = match engine.health().failmode() {
         FailMode::Wait => "wait",
         FailMode::Continue => "continue",
         FailMode::Panic => "panic",

@@ -341,7 +341,7 @@ async fn take(
     };
     let is_temporary = is_read_only || parsed.has('t');
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
-        engine.set_temporary_name(new_name);
+        engine.admin().set_temporary_name(new_name);
     }
     let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
     let done = After::taken(source, how);
@@ -350,13 +350,13 @@ async fn take(
         warn_of_missing_data(engine, io).await?;
         if !is_read_only {
             let id = (host.hostid != 0).then_some((host.hostid, host.hostname));
-            engine.take_for_host(id).await?;
+            engine.admin().set_host(id).await?;
         }
         if let Some(new_name) = new_name.filter(|_| !is_temporary) {
-            engine.rename_pool(new_name).await?;
+            engine.admin().rename(new_name).await?;
         }
         if !wanted.settings.is_empty() {
-            engine.set_pool(wanted.settings).await?;
+            engine.admin().set(wanted.settings).await?;
         }
         if let Some(rewound) = rewound {
             report_rewind(name, &rewound, false, io)?;
@@ -364,7 +364,7 @@ async fn take(
         if let Some(file) = file.filter(|_| source.session.is_none()) {
             // A cache file that does not exist yet is created with the paths at which the devices
             // were found.
-            let (name, list) = engine.config_list();
+            let (name, list) = engine.admin().config_list();
             cache::write(&file, &name, list).map_err(not_known)?;
         }
         Ok(())

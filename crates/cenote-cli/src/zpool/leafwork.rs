@@ -92,7 +92,7 @@ fn work(
         return Err(Exit::usage("missing pool name argument"));
     };
     block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
-        let root = engine.vdev_config();
+        let root = engine.admin().vdev_config();
         let mut leaves = Vec::new();
         for word in devices {
             let found = names::find(&root, word, &source.path(word))
@@ -107,13 +107,13 @@ fn work(
         }
         let outcome = async {
             if let Some(stop) = stop {
-                return engine.stop_work(&leaves, kind, stop).await;
+                return engine.leaves().stop_work(&leaves, kind, stop).await;
             }
             match kind {
-                LeafWorkKind::Trim => engine.start_trim(&leaves, options).await?,
-                LeafWorkKind::Initialize => engine.start_initialize(&leaves).await?,
+                LeafWorkKind::Trim => engine.leaves().start_trim(&leaves, options).await?,
+                LeafWorkKind::Initialize => engine.leaves().start_initialize(&leaves).await?,
             }
-            engine.wait_for_leaf_work(&leaves, kind).await
+            engine.leaves().wait_for_work(&leaves, kind).await
         };
         outcome.await.map_err(|error| failure(&root, name, kind, &error))
     }))
@@ -121,13 +121,13 @@ fn work(
 
 /// Returns the leaves to work on when none is named: all; when stopping, those in progress.
 async fn of_all(engine: &Engine, kind: LeafWorkKind, stop: Option<Stop>) -> Result<Vec<u64>, Exit> {
-    let all = engine.data_leaves();
+    let all = engine.leaves().data_guids();
     if !matches!(stop, Some(Stop::Cancel | Stop::Suspend)) {
         return Ok(all);
     }
     let mut running = Vec::new();
     for leaf in &all {
-        let is_meant = match engine.leaf_work(*leaf, kind).await?.state {
+        let is_meant = match engine.leaves().work_state(*leaf, kind).await?.state {
             LeafWorkState::Active => true,
             LeafWorkState::Suspended => stop == Some(Stop::Cancel),
             _ => false,

@@ -133,7 +133,7 @@ pub(super) async fn in_time<T>(read: impl Future<Output = T>) -> Option<T> {
 impl Pools {
     /// Adds a view of an open pool.
     async fn add(&mut self, engine: Arc<Engine>) -> CommandResult {
-        if engine.suspended().is_none() {
+        if engine.health().suspended().is_none() {
             self.open.push(Box::pin(engine.view()).await?);
             return Ok(());
         }

@@ -53,7 +53,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, io| {
         if verb == "clear" && devices.is_empty() {
-            let cleared = engine.clear(None).await;
+            let cleared = engine.leaves().clear(None).await;
             return cleared.map_err(|error| failure(verb, pool, cause_text::<EngineError>(&error)));
         }
         // A failure does not keep the others from being processed.
@@ -76,7 +76,7 @@ async fn serve(
     parsed: &Parsed,
     word: &str,
 ) -> CommandResult {
-    let root = engine.vdev_config();
+    let root = engine.admin().vdev_config();
     let vdev = names::find(&root, word, &source.path(word)).map_err(|why| match (verb, why) {
         ("online", FindVdevError::Absent) => {
             let pool = engine.name();
@@ -85,10 +85,10 @@ async fn serve(
         _ => failure(verb, word, why),
     })?;
     let outcome = match verb {
-        "clear" => engine.clear(Some(vdev.guid)).await,
-        "online" => engine.online(vdev.guid, None).await,
-        _ if parsed.has('f') => engine.fault(vdev.guid, parsed.has('t')).await,
-        _ => engine.offline(vdev.guid, parsed.has('t')).await,
+        "clear" => engine.leaves().clear(Some(vdev.guid)).await,
+        "online" => engine.leaves().online(vdev.guid, None).await,
+        _ if parsed.has('f') => engine.leaves().fault(vdev.guid, parsed.has('t')).await,
+        _ => engine.leaves().offline(vdev.guid, parsed.has('t')).await,
     };
     outcome.map_err(|error| failure(verb, &vdev_name(vdev), cause_text::<EngineError>(&error)))
 }

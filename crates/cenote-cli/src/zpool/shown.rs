@@ -64,7 +64,7 @@ impl<'a> Shown<'a> {
     pub(super) fn vdevs(self) -> VdevConfig {
         match self {
             Self::Read(pool) => pool.config().vdev_tree.clone(),
-            Self::FromMemory(engine) => engine.vdev_config(),
+            Self::FromMemory(engine) => engine.admin().vdev_config(),
         }
     }
 
@@ -72,14 +72,14 @@ impl<'a> Shown<'a> {
     pub(super) async fn status(self, source: &Source) -> Result<PoolStatus, Exit> {
         let pool = match self {
             Self::Read(pool) => pool,
-            Self::FromMemory(engine) => return Ok(engine.status_from_memory()),
+            Self::FromMemory(engine) => return Ok(engine.health().status_from_memory()),
         };
         let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
-        let Some(engine) = engine.filter(|engine| engine.suspended().is_some()) else {
+        let Some(engine) = engine.filter(|engine| engine.health().suspended().is_some()) else {
             return Ok(Box::pin(pool.status()).await?);
         };
         let read = in_time(Box::pin(pool.status())).await;
-        Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.status_from_memory()))
+        Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.health().status_from_memory()))
     }
 
     /// The properties, with those of these names.
@@ -91,7 +91,7 @@ impl<'a> Shown<'a> {
                 Ok(Properties { all: props.all(), named })
             }
             Self::FromMemory(engine) => {
-                let all = engine.properties_from_memory();
+                let all = engine.health().properties_from_memory();
                 let row = |name: &&str| all.iter().find(|row| row.name == *name).cloned();
                 let named = names.iter().map(row).collect();
                 let is_hidden = |row: &PropRow| row.property.is_some_and(Property::is_hidden);
@@ -113,7 +113,7 @@ impl<'a> Shown<'a> {
                 (pool.health_name(), pool.guid(), pool.config().facts.txg, pool.version())
             }
             Self::FromMemory(engine) => {
-                let status = engine.status_from_memory();
+                let status = engine.health().status_from_memory();
                 let version = engine.uberblock().version;
                 (status.health_name(), engine.guid(), status.facts.txg, version)
             }

@@ -57,7 +57,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(Writer::run(source, name, None, io, async |engine, io| {
         let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
         if is_wanted("initialize") || is_wanted("trim") {
-            engine.resume_leaf_work().await?;
+            engine.leaves().resume_work().await?;
         }
         let mut shown: Option<Duration> = None;
         loop {
@@ -95,11 +95,11 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
     let mut left = [0; ACTIVITIES.len()];
     for at in wanted {
         left[*at] = match ACTIVITIES[*at] {
-            "discard" if engine.checkpoint() == CheckpointState::Discarding => {
-                engine.checkpoint_bytes().max(1)
+            "discard" if engine.space().checkpoint_state() == CheckpointState::Discarding => {
+                engine.space().checkpoint_bytes().max(1)
             }
-            "free" if engine.has_background_work().await => 1,
-            "free" if engine.has_pending_frees().await? => {
+            "free" if engine.space().has_background_work().await => 1,
+            "free" if engine.space().has_pending_frees().await? => {
                 return Err(Exit::failed("cannot wait: a destroyed dataset cannot be freed"));
             }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
@@ -113,10 +113,12 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
 
 async fn of_leaves(engine: &Engine, kind: LeafWorkKind) -> Result<u64, Exit> {
     let mut left = 0;
-    for leaf in engine.data_leaves() {
-        let work = engine.leaf_work(leaf, kind).await?;
-        if work.state == LeafWorkState::Active && engine.check_leaf_work(leaf, kind).await? {
-            left += engine.leaf_size(leaf).saturating_sub(work.offset).max(1);
+    for leaf in engine.leaves().data_guids() {
+        let work = engine.leaves().work_state(leaf, kind).await?;
+        if work.state == LeafWorkState::Active
+            && engine.leaves().is_work_running(leaf, kind).await?
+        {
+            left += engine.leaves().size_of(leaf).saturating_sub(work.offset).max(1);
         }
     }
     Ok(left)

@@ -33,8 +33,8 @@ async fn fill(shed: &Shed) -> Result<()> {
     Rng::seeded(1).fill(&mut bytes);
     mount.write(&root, file.object, 0, &bytes, WriteOptions::default()).await?;
     drop(mount);
-    engine.snapshot(vec!["t@s".into()]).await?;
-    engine.clone_dataset("t@s", "t/c", Vec::new(), Creator::ROOT).await?;
+    engine.snapshots().create(vec!["t@s".into()]).await?;
+    engine.datasets().clone_snapshot("t@s", "t/c", Vec::new(), Creator::ROOT).await?;
     engine.export().await
 }
 

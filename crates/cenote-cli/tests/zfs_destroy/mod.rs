@@ -16,11 +16,11 @@ async fn nest(shed: &Shed) -> Result<()> {
     let scan = scan(&ScanOptions { paths: vec![shed.path().to_path_buf()] }).await?;
     let engine: Arc<Engine> =
         Engine::open(scan.find("t").expect("the pool"), &OpenOptions::default()).await?;
-    engine.snapshot(vec!["t/0@s".into()]).await?;
+    engine.snapshots().create(vec!["t/0@s".into()]).await?;
     for number in 1..DEPTH {
         let (origin, name) = (format!("t/{}@s", number - 1), format!("t/{number}"));
-        engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await?;
-        engine.snapshot(vec![format!("{name}@s")]).await?;
+        engine.datasets().clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT).await?;
+        engine.snapshots().create(vec![format!("{name}@s")]).await?;
     }
     engine.export().await
 }

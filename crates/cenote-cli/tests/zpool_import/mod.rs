@@ -55,7 +55,7 @@ async fn change(folder: &Path) -> Result<BTreeMap<u64, u64>> {
     let mut states = BTreeMap::from([(engine.uberblock().txg, 0)]);
     for number in 1..=12 {
         let value = Value::bytes_of(format!("{number}\0").as_bytes());
-        engine.set_property("t", "user:n", value).await?;
+        engine.properties().set("t", "user:n", value).await?;
         states.insert(engine.uberblock().txg, number);
     }
     engine.export().await?;

@@ -66,14 +66,14 @@ async fn hold_trim(folder: &Path, device: &str) -> cenote_rt::Result<()> {
     let scan = scan(&options).await?;
     let candidate = scan.find("tank").expect("the pool");
     let engine = Engine::open(candidate, &OpenOptions::default()).await?;
-    let root = engine.vdev_config();
+    let root = engine.admin().vdev_config();
     let is_it = |leaf: &&VdevConfig| {
         leaf.leaf.path.as_ref().is_some_and(|path| path.to_string_lossy() == device)
     };
     let leaf = [root.leaves().find(is_it).expect("the device").guid];
     let slowly = TrimOptions { rate: 4 << 20, ..TrimOptions::default() };
-    engine.start_trim(&leaf, slowly).await?;
-    engine.stop_work(&leaf, LeafWorkKind::Trim, Stop::Suspend).await?;
+    engine.leaves().start_trim(&leaf, slowly).await?;
+    engine.leaves().stop_work(&leaf, LeafWorkKind::Trim, Stop::Suspend).await?;
     engine.export().await
 }
 
@@ -88,8 +88,8 @@ fn wait_ignores_trim_of_missing_devices() {
         let scan = cenote_pool::import::scan(&scan).await.expect("a scan");
         let found = scan.find("tank").expect("the pool");
         let engine = Engine::open(found, &OpenOptions::default()).await.expect("the pool");
-        let leaf = engine.data_leaves()[0];
-        engine.start_initialize(&[leaf]).await.expect("the start");
+        let leaf = engine.leaves().data_guids()[0];
+        engine.leaves().start_initialize(&[leaf]).await.expect("the start");
     })
     .expect("a runtime");
     shed.succeeds("zpool offline tank d0");

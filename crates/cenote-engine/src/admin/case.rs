@@ -7,15 +7,15 @@ use cenote_ondisk::master_node::{CASESENSITIVITY, MASTER_NODE_OBJ};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::Result;
 
-use crate::admin::Engine;
+use crate::Admin;
 use crate::dsl;
 
 /// The value of the master node's entry.
 const INSENSITIVE: u64 = 1;
 
-impl Engine {
+impl Admin<'_> {
     /// Marks a dataset whose new contents say so (spec 03 §7, end).
-    pub(crate) async fn note_case(&self, txg: u64, object: u64, live: &Live) -> Result<()> {
+    pub(crate) async fn note_case(self, txg: u64, object: u64, live: &Live) -> Result<()> {
         let case = live
             .inspect(|tx| match tx.find(MASTER_NODE_OBJ)? {
                 Some(dnode) if dnode.object_type == ObjectType::MASTER_NODE => {
@@ -27,11 +27,12 @@ impl Engine {
         if case != Some(INSENSITIVE) {
             return Ok(());
         }
-        self.mos_apply(txg, |tx| {
-            let mut phys = dsl::get_dataset(tx, object)?;
-            phys.flags |= DatasetFlags::CI_DATASET;
-            dsl::put_dataset(tx, object, &phys)
-        })
-        .await
+        self.engine
+            .mos_apply(txg, |tx| {
+                let mut phys = dsl::get_dataset(tx, object)?;
+                phys.flags |= DatasetFlags::CI_DATASET;
+                dsl::put_dataset(tx, object, &phys)
+            })
+            .await
     }
 }

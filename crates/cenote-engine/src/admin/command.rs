@@ -7,7 +7,7 @@ use cenote_ondisk::nvlist::NvList;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::Result;
 
-use crate::admin::Engine;
+use crate::Admin;
 use crate::dsl;
 
 /// Pool directory: the history.
@@ -26,14 +26,14 @@ pub struct Command {
     pub hostname: String,
 }
 
-impl Engine {
+impl Admin<'_> {
     /// Records a command in the history.
     ///
     /// # Errors
     /// Those of a sync.
-    pub async fn record_command(&self, command: Command) -> Result<()> {
-        let space = self.allocator().normal_space();
-        self.administer(move |tx, ctx, _| {
+    pub async fn record_command(self, command: Command) -> Result<()> {
+        let space = self.engine.allocator().normal_space();
+        self.change(move |tx, ctx, _| {
             let mut list = NvList::new();
             list.insert(key::COMMAND, command.line.as_str());
             list.insert(key::ZONE, ZONE);

@@ -144,15 +144,15 @@ impl Engine {
             is_read_only: false,
         });
         if let Some(probe) = &spec.probe {
-            engine.set_probe(Arc::clone(probe));
+            engine.datasets().set_owner_probe(Arc::clone(probe));
         }
         label_aux(&spec).await?;
         let birth = Box::new(Birth { spec, salt });
         engine.run_task(birth).await?;
         stages::reach("create-first-txg");
-        engine.suspension.tell(engine.events());
-        engine.suspension.arm();
-        engine.damage.note(Event::Pool(PoolEvent::Created));
+        engine.health.suspension.tell(engine.health().events());
+        engine.health.suspension.arm();
+        engine.health.damage.note(Event::Pool(PoolEvent::Created));
         Ok(engine)
     }
 }
@@ -271,21 +271,27 @@ impl Task for Birth {
             let new =
                 NewPool { features: &self.spec.features, vdevs: &self.spec.vdevs, salt: self.salt };
             let mos = engine.mos_apply(context.txg, |tx| birth::fill(tx, context, &new)).await?;
-            engine.mos_dir.store(mos.mos_dir, std::sync::atomic::Ordering::Release);
+            engine.config.set_mos_dir(mos.mos_dir);
             engine.with_config(|config| {
                 config.root = mos.root.clone();
                 config.touch();
             });
             let live = Live::create(
-                Steady::head(&engine.store, &engine.suspension, None),
+                Steady::head(&engine.store, &engine.health.suspension, None),
                 mos.root_dataset,
                 ObjSetType::Zfs,
             );
             live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
-            engine.note_case(context.txg, mos.root_dataset, &live).await?;
-            let settings = engine.settings_of(mos.root_dataset).await?;
+            engine.admin().note_case(context.txg, mos.root_dataset, &live).await?;
+            let settings = engine.datasets().settings_of(mos.root_dataset).await?;
             let policy = engine.pool_policy();
-            let head = Head::new(mos.root_dataset, live, policy, settings, engine.probe());
+            let head = Head::new(
+                mos.root_dataset,
+                live,
+                policy,
+                settings,
+                engine.datasets().owner_probe(),
+            );
             engine.heads.insert(head);
             Ok(())
         })

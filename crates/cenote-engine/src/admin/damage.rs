@@ -16,7 +16,7 @@ use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{BadChild, Cause};
 
-use crate::Engine;
+use crate::Health;
 use crate::admin::events::{Event, EventLog};
 use crate::dsl::{errors, features, get_dataset, get_dir};
 
@@ -79,19 +79,19 @@ impl Reporter for Damage {
     }
 }
 
-impl Engine {
+impl<'e> Health<'e> {
     /// What happened to the pool: a ring of the last thousand events.
-    pub fn events(&self) -> &Arc<EventLog> {
-        &self.damage.events
+    pub fn events(self) -> &'e Arc<EventLog> {
+        &self.engine.health.damage.events
     }
 
     /// Writes lost blocks down. Whether a log already names one makes no difference.
-    pub(crate) async fn record_damage(&self, txg: u64) -> Result<()> {
-        let lost = std::mem::take(&mut *self.damage.lost());
+    pub(crate) async fn record_damage(self, txg: u64) -> Result<()> {
+        let lost = std::mem::take(&mut *self.engine.health.damage.lost());
         if lost.is_empty() {
             return Ok(());
         }
-        let noted = self.mos_apply(txg, |tx| {
+        let noted = self.engine.mos_apply(txg, |tx| {
             let by_head = features::is_active(tx, "head_errlog")?;
             let log = errors::need_log(tx, ERRLOG_LAST)?;
             for &(objset, object, level, blkid, birth) in &lost {
@@ -150,7 +150,7 @@ mod tests {
             for objset in [cenote_pool::mos::DIRECTORY, 1 << 40, root] {
                 let place = Bookmark { objset, object: 7, level: 0, blkid: 3 };
                 let error = Error::new(Kind::Checksum, "lost");
-                engine.damage.unrecoverable(&place, &BlockPtr::HOLE, &error);
+                engine.health.damage.unrecoverable(&place, &BlockPtr::HOLE, &error);
                 engine.sync().await.expect("the pool goes on");
             }
             let found = engine.mos.inspect(|tx| {

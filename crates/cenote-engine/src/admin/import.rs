@@ -82,7 +82,7 @@ impl Engine {
             let txg = Self::rewind_to_checkpoint(candidate, &options).await?;
             let options = OpenOptions { checkpoint: false, ..options };
             let engine = Box::pin(Self::open_devices(devices, guid, &options)).await?;
-            engine.note_rewind(txg).await?;
+            engine.space().note_rewind(txg).await?;
             return Ok(engine);
         }
         let pool = Pool::open(candidate, &options).await?;
@@ -104,26 +104,28 @@ impl Engine {
     ) -> Result<Arc<Self>> {
         let engine = Self::from_pool(pool, base_txg).await?;
         stages::reach("import-space-loaded");
-        engine.adopt_checkpoint(pool).await?;
+        engine.space().adopt_checkpoint(pool).await?;
         // Before anything is written: slots and uberblocks are those of a pool with heartbeats, if
         // it is one, and they are there from now on.
-        engine.follow_properties().await?;
-        if engine.multihost.is_on() && options.host.as_ref().is_some_and(|host| host.hostid == 0) {
+        engine.admin().apply_properties().await?;
+        if engine.health.multihost.is_on()
+            && options.host.as_ref().is_some_and(|host| host.hostid == 0)
+        {
             // Nobody could tell whose heartbeats they are.
             engine.stop("the pool has the multihost property on and this system has no hostid");
             return Err(OpenError::NoHostId.into());
         }
         // Before anything is allocated: what the logs have must not be overwritten.
-        engine.claim_logs(pool, options.missing_log_ok).await?;
+        engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");
-        engine.tidy().await?;
-        if engine.multihost.is_on() {
+        engine.datasets().remove_leftovers().await?;
+        if engine.health.multihost.is_on() {
             // Other hosts are told before anybody may change anything.
             engine.sync().await?;
         }
-        engine.suspension.tell(engine.events());
-        engine.suspension.arm();
-        engine.damage.note(Event::Pool(PoolEvent::Imported));
+        engine.health.suspension.tell(engine.health().events());
+        engine.health.suspension.arm();
+        engine.health.damage.note(Event::Pool(PoolEvent::Imported));
         Ok(engine)
     }
 

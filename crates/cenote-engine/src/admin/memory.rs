@@ -6,24 +6,31 @@ use cenote_pool::accounting::{AllocationClass, VdevFigures, deflate};
 use cenote_pool::props::{POOL_PROPERTIES, PropRow, PropValue, Source};
 use cenote_pool::{PoolStatus, Space};
 
-use crate::{Engine, FailMode};
+use crate::{FailMode, Health};
 
-impl Engine {
+impl Health<'_> {
     /// Returns the states and errors of the devices, their space, and why the pool is suspended.
     /// Leaves out what is on disk only: scans, spares, cache devices, deduplication and the error
     /// log. Reads no device.
     #[must_use]
-    pub fn status_from_memory(&self) -> PoolStatus {
-        let suspended = self.presence().suspended();
-        let (facts, root) = (self.config().facts, self.vdev_config());
+    pub fn status_from_memory(self) -> PoolStatus {
+        let suspended = self.engine.presence().suspended();
+        let (facts, root) = (self.engine.config().facts, self.engine.admin().vdev_config());
         let space = self.space_from_memory();
-        PoolStatus::from_memory(facts, &root, self.tree(), &self.name(), space, suspended)
+        PoolStatus::from_memory(
+            facts,
+            &root,
+            self.engine.tree(),
+            &self.engine.name(),
+            space,
+            suspended,
+        )
     }
 
     /// Returns the native properties in the table's order, hidden ones included. Values that only
     /// the devices have are absent. Reads no device.
     #[must_use]
-    pub fn properties_from_memory(&self) -> Vec<PropRow> {
+    pub fn properties_from_memory(self) -> Vec<PropRow> {
         let status = self.status_from_memory();
         let row = |property| {
             let name: &str = property;
@@ -39,12 +46,12 @@ impl Engine {
             .collect()
     }
 
-    fn known(&self, status: &PoolStatus, property: &str) -> Option<(PropValue, Source)> {
-        let presence = self.presence();
+    fn known(self, status: &PoolStatus, property: &str) -> Option<(PropValue, Source)> {
+        let presence = self.engine.presence();
         Some(match property {
-            "name" => (PropValue::Text(self.name()), Source::None),
+            "name" => (PropValue::Text(self.engine.name()), Source::None),
             "health" => (PropValue::Text(status.health_name().to_owned()), Source::None),
-            "guid" => (PropValue::Number(self.guid()), Source::None),
+            "guid" => (PropValue::Number(self.engine.guid()), Source::None),
             "altroot" => text_or_default(presence.altroot()),
             "cachefile" => text_or_default(presence.cache_file()),
             "comment" => text_or_default(status.facts.comment.clone()),
@@ -60,10 +67,10 @@ impl Engine {
 
     /// Returns the sizes and allocated bytes of the vdevs as the allocator has them: allocations of
     /// the txg that is not committed yet are among them. Reads no device.
-    fn space_from_memory(&self) -> Space {
-        let config = self.vdev_config();
+    fn space_from_memory(self) -> Space {
+        let config = self.engine.admin().vdev_config();
         let (mut space, mut groups, mut normal_size) = (Space::default(), Vec::new(), 0);
-        for vdev in self.allocator().vdev_figures() {
+        for vdev in self.engine.allocator().vdev_figures() {
             let Some(top) = config.children.iter().find(|top| top.id == vdev.id) else { continue };
             let (size, allocated) = (vdev.space.space, vdev.space.allocated);
             let class = match vdev.class {
@@ -91,14 +98,14 @@ impl Engine {
                 checkpoint: 0,
                 expandable: 0,
                 fragmentation: vdev.fragmentation,
-                ratio: self.tree().deflate_ratio(vdev.id).unwrap_or(deflate::RATIO_ONE),
+                ratio: self.engine.tree().deflate_ratio(vdev.id).unwrap_or(deflate::RATIO_ONE),
                 metaslab_shift: top.top.metaslab_shift as u32,
                 metaslabs: Vec::new(),
                 embedded_log: None,
                 damage: None,
             });
         }
-        space.rdspace = self.allocator().normal_space();
+        space.rdspace = self.engine.allocator().normal_space();
         space.fragmentation = fragmentation::of_class(groups, normal_size);
         space
     }

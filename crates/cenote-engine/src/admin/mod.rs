@@ -19,6 +19,7 @@ mod command;
 pub mod create;
 pub(crate) mod damage;
 pub(crate) mod events;
+pub(crate) mod health;
 pub(crate) mod import;
 mod memory;
 mod settings;
@@ -28,7 +29,6 @@ pub(crate) mod view;
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolState, VdevConfig};
 use cenote_ondisk::nvlist::NvString;
@@ -44,26 +44,21 @@ pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
 
-impl Engine {
-    /// From now on heads that are opened have their objects accounted to the owners that `probe`
-    /// finds.
-    pub fn set_probe(&self, probe: Arc<dyn OwnerProbe>) {
-        *self.probe.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(probe);
-    }
+/// Operations on the pool itself: its properties, name, guid and vdevs; made by [`Engine::admin`].
+#[derive(Debug, Clone, Copy)]
+pub struct Admin<'e> {
+    pub(crate) engine: &'e Engine,
+}
 
-    /// Whether somebody tells the owners of objects.
-    pub fn has_probe(&self) -> bool {
-        self.probe().is_some()
-    }
-
+impl Admin<'_> {
     /// Changes the MOS and the config in the next sync, and waits until that is committed.
-    pub(crate) async fn administer<T: Send + 'static>(
-        &self,
+    pub(crate) async fn change<T: Send + 'static>(
+        self,
         change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {
         let answer = Answer::new();
         let task = Administration { change, answer: Arc::clone(&answer) };
-        self.run_task(Box::new(task)).await?;
+        self.engine.run_task(Box::new(task)).await?;
         answer.take()
     }
 
@@ -71,10 +66,10 @@ impl Engine {
     ///
     /// # Errors
     /// A `CheckpointError` while there is a checkpoint; those of a sync.
-    pub async fn reguid(&self, guid: u64) -> Result<()> {
+    pub async fn reguid(self, guid: u64) -> Result<()> {
         // The kept uberblock has the sum of the guids of its time.
-        self.check_no_checkpoint()?;
-        self.administer(move |tx, _, config| {
+        self.engine.space().check_no_checkpoint()?;
+        self.change(move |tx, _, config| {
             // The same sync may have taken one before.
             if features::is_active(tx, checkpoint::FEATURE)? {
                 return Err(Error::from(CheckpointError::Exists).into());
@@ -85,7 +80,7 @@ impl Engine {
             Ok(())
         })
         .await?;
-        self.damage.note(Event::Pool(PoolEvent::Reguided));
+        self.engine.health.damage.note(Event::Pool(PoolEvent::Reguided));
         Ok(())
     }
 
@@ -93,9 +88,9 @@ impl Engine {
     ///
     /// # Errors
     /// Those of a sync.
-    pub async fn rename_pool(&self, name: &str) -> Result<()> {
+    pub async fn rename(self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        self.administer(move |_, _, config| {
+        self.change(move |_, _, config| {
             config.facts.name.clone_from(&name);
             config.stored_name = None;
             config.touch();
@@ -105,8 +100,8 @@ impl Engine {
     }
 
     /// Sets the pool's name until it is closed; on disk the pool keeps its own name.
-    pub fn set_temporary_name(&self, name: &str) {
-        self.with_config(|config| {
+    pub fn set_temporary_name(self, name: &str) {
+        self.engine.with_config(|config| {
             let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
             config.stored_name.get_or_insert(stored);
         });
@@ -116,8 +111,8 @@ impl Engine {
     ///
     /// # Errors
     /// Those of a sync.
-    pub async fn take_for_host(&self, host: Option<(u64, String)>) -> Result<()> {
-        self.administer(move |_, _, config| {
+    pub async fn set_host(self, host: Option<(u64, String)>) -> Result<()> {
+        self.change(move |_, _, config| {
             config.facts.hostid = host.as_ref().map_or(0, |(id, _)| *id);
             config.facts.hostname = host.as_ref().map(|(_, name)| name.clone());
             config.touch();
@@ -141,7 +136,7 @@ pub(crate) async fn write_aux_label(
     device.flush().await
 }
 
-/// The task of [`Engine::administer`].
+/// The task of [`Admin::change`].
 struct Administration<F, T> {
     change: F,
     answer: Arc<Answer<T>>,
@@ -170,7 +165,7 @@ where
                 Err(error) => self.answer.put(Err(error)),
                 Ok((value, config)) => {
                     engine.with_config(|there| *there = config);
-                    engine.follow_features().await?;
+                    engine.admin().apply_features().await?;
                     self.answer.put(Ok(value));
                 }
             }

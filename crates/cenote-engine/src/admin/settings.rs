@@ -1,7 +1,5 @@
 //! Properties and features of a pool (spec 01 §11, §12).
 
-use std::sync::PoisonError;
-
 use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
@@ -12,8 +10,8 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::Result;
 
+use crate::Admin;
 use crate::Config;
-use crate::admin::Engine;
 use crate::admin::import::MAINTAINED;
 use crate::dsl;
 use crate::dsl::{Context, features, names};
@@ -52,20 +50,20 @@ pub enum PoolSetting {
     Feature(&'static Feature),
 }
 
-impl Engine {
+impl Admin<'_> {
     /// Whether a feature is enabled.
     ///
     /// # Errors
     /// A device's.
-    pub async fn has_feature(&self, name: &'static str) -> Result<bool> {
-        self.mos.inspect(|tx| features::is_enabled(tx, name)).await
+    pub async fn has_feature(self, name: &'static str) -> Result<bool> {
+        self.engine.mos.inspect(|tx| features::is_enabled(tx, name)).await
     }
 
     /// Changes properties and features, all in one txg.
     ///
     /// # Errors
     /// `OpError::NotFound` if a dataset that is named is not there; those of a sync.
-    pub async fn set_pool(&self, settings: Vec<PoolSetting>) -> Result<()> {
+    pub async fn set(self, settings: Vec<PoolSetting>) -> Result<()> {
         let numbers: Vec<_> = settings
             .iter()
             .filter_map(|setting| match setting {
@@ -73,22 +71,22 @@ impl Engine {
                 _ => None,
             })
             .collect();
-        self.administer(move |tx, ctx, config| {
+        self.change(move |tx, ctx, config| {
             settings.iter().try_for_each(|setting| apply(tx, ctx, config, setting))
         })
         .await?;
         for (name, value) in numbers {
-            self.follow(name, value);
+            self.apply_property(name, value);
         }
         Ok(())
     }
 
     /// Does what a property says, from now on.
-    fn follow(&self, name: &str, value: u64) {
+    fn apply_property(self, name: &str, value: u64) {
         match name {
-            FAILMODE => self.suspension.set_mode(value),
-            MULTIHOST => self.set_multihost(value != 0),
-            AUTOTRIM => self.auto_trim.set(value != 0),
+            FAILMODE => self.engine.health.suspension.set_mode(value),
+            MULTIHOST => self.engine.set_multihost(value != 0),
+            AUTOTRIM => self.engine.leaf.auto_trim.set(value != 0),
             _ => {}
         }
     }
@@ -98,11 +96,11 @@ impl Engine {
     ///
     /// # Errors
     /// A device's.
-    pub(crate) async fn follow_features(&self) -> Result<()> {
+    pub(crate) async fn apply_features(self) -> Result<()> {
         let policy = |tx: &mut Tx<'_>| PoolPolicy::of(|name| features::is_active(tx, name));
-        let policy = self.mos.inspect(policy).await?;
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
-        self.heads.all().iter().for_each(|head| head.set_pool_policy(policy));
+        let policy = self.engine.mos.inspect(policy).await?;
+        self.engine.config.set_policy(policy);
+        self.engine.heads.all().iter().for_each(|head| head.set_pool_policy(policy));
         Ok(())
     }
 
@@ -110,16 +108,17 @@ impl Engine {
     ///
     /// # Errors
     /// A device's.
-    pub(crate) async fn follow_properties(&self) -> Result<()> {
+    pub(crate) async fn apply_properties(self) -> Result<()> {
         for name in [FAILMODE, AUTOTRIM, MULTIHOST] {
             let value = self
+                .engine
                 .mos
                 .inspect(|tx| match dsl::directory_object(tx, POOL_PROPS)? {
                     Some(object) => zap::lookup_u64(tx, object, name),
                     None => Ok(None),
                 })
                 .await?;
-            self.follow(name, value.unwrap_or(0));
+            self.apply_property(name, value.unwrap_or(0));
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_vdev::create::VdevClass;
 use cenote_vdev::labels;
 
+use crate::Admin;
 use crate::admin::aux;
 use crate::admin::aux::Aux;
 use crate::admin::{Engine, write_aux_label};
@@ -55,32 +56,22 @@ impl NewVdevs {
     }
 }
 
-impl Engine {
+impl Admin<'_> {
     /// The id of the next top-level vdev.
-    pub fn next_vdev_id(&self) -> u64 {
-        self.config().root.children.len() as u64
+    pub fn next_vdev_id(self) -> u64 {
+        self.engine.config().root.children.len() as u64
     }
 
     /// The pool's name and the whole config, as a cache file has it.
-    pub fn config_list(&self) -> (String, NvList) {
-        let config = self.config();
+    pub fn config_list(self) -> (String, NvList) {
+        let config = self.engine.config();
         let list = pool_list(&config.facts, &config.root, config.has_vdev_zaps);
         (config.facts.name, list)
     }
 
-    /// The pool's name.
-    pub fn name(&self) -> String {
-        self.with_config(|config| config.facts.name.clone())
-    }
-
-    /// The pool's guid.
-    pub fn guid(&self) -> u64 {
-        self.with_config(|config| config.facts.pool_guid)
-    }
-
     /// The vdevs.
-    pub fn vdev_config(&self) -> VdevConfig {
-        self.config().root
+    pub fn vdev_config(self) -> VdevConfig {
+        self.engine.config().root
     }
 
     /// Adds vdevs. They are used from the next txg on.
@@ -88,8 +79,8 @@ impl Engine {
     /// # Errors
     /// A device's, before anything of the pool is changed; `Kind::Busy` if others came since these
     /// got their ids; those of a sync.
-    pub async fn add_vdevs(&self, new: NewVdevs) -> Result<()> {
-        let facts = self.config().stored();
+    pub async fn add_vdevs(self, new: NewVdevs) -> Result<()> {
+        let facts = self.engine.config().stored();
         let blank = PoolFacts { txg: 0, ..facts };
         for (top, _) in &new.tops {
             for leaf in top.leaves() {
@@ -106,8 +97,20 @@ impl Engine {
             write_aux_label(new.device(cache.guid)?, PoolState::L2Cache, cache).await?;
         }
         let answer = Answer::new();
-        self.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
+        self.engine.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
         answer.take()
+    }
+}
+
+impl Engine {
+    /// The pool's name.
+    pub fn name(&self) -> String {
+        self.with_config(|config| config.facts.name.clone())
+    }
+
+    /// The pool's guid.
+    pub fn guid(&self) -> u64 {
+        self.with_config(|config| config.facts.pool_guid)
     }
 }
 
@@ -141,7 +144,7 @@ impl Task for Add {
                 Ok(config) => {
                     // The MOS has them: from here on whatever fails is the pool's failure.
                     let known = before.root.children.len();
-                    engine.take_in(&config.root.children[known..], new, context.txg)?;
+                    engine.admin().take_in(&config.root.children[known..], new, context.txg)?;
                     engine.with_config(|there| *there = config);
                     self.answer.put(Ok(()));
                 }
@@ -151,14 +154,14 @@ impl Task for Add {
     }
 }
 
-impl Engine {
+impl Admin<'_> {
     /// Top-level vdevs come into use. Space of theirs is taken once `txg`, which tells their labels
     /// of the pool, is committed: before that nobody would find what they hold.
-    fn take_in(&self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
+    fn take_in(self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
         for (top, (_, class)) in tops.iter().zip(&new.tops) {
-            self.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
-            let spec = import::vdev_spec(&self.tree, top, create::class_of(*class));
-            self.alloc.add_vdev(spec, create::empty_metaslabs(top), Some(txg))?;
+            self.engine.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
+            let spec = import::vdev_spec(&self.engine.tree, top, create::class_of(*class));
+            self.engine.alloc.add_vdev(spec, create::empty_metaslabs(top), Some(txg))?;
         }
         Ok(())
     }

@@ -22,6 +22,7 @@ use cenote_pool::pool::{PoolParts, stored_config};
 use cenote_pool::{Pool, Presence};
 use cenote_rt::{Result, tunables};
 
+use crate::dsl::changed::ChangeLog;
 use crate::{Config, Engine};
 
 /// What views have in common.
@@ -33,6 +34,8 @@ pub(crate) struct Views {
     pub(crate) presence: Arc<Presence>,
     /// The newest view, while somebody has it.
     pub(crate) last: Mutex<Weak<Pool>>,
+    /// Datasets that changed, for a host that mounts them.
+    pub(crate) changes: ChangeLog,
 }
 
 impl Engine {

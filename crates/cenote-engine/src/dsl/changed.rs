@@ -21,7 +21,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_rt::seeded::{self, Bug};
 
-use crate::Engine;
+use crate::Datasets;
 
 /// Names that are kept until the host takes them; with more the host looks at every dataset.
 const NAMES_MAX: usize = 4096;
@@ -106,7 +106,7 @@ impl ChangeLog {
     }
 
     /// Notes what an operation changes in a txg that is not committed yet (CHG-1).
-    pub(super) fn note(&self, txg: u64, changed: &ChangedDatasets) {
+    pub(crate) fn note(&self, txg: u64, changed: &ChangedDatasets) {
         let mut log = self.lock();
         let Some(log) = log.as_mut().filter(|_| !changed.is_empty()) else { return };
         // Only a rename names two datasets.
@@ -133,17 +133,17 @@ impl ChangeLog {
     }
 }
 
-impl Engine {
+impl Datasets<'_> {
     /// Keeps the names of datasets that change from now on, for
     /// [`take_changes`](Self::take_changes).
-    pub fn keep_changes(&self) {
-        self.changes.lock().get_or_insert_default();
+    pub fn keep_changes(self) {
+        self.engine.views.changes.lock().get_or_insert_default();
     }
 
     /// Takes the datasets that changed up to a txg, which is that of a view, and that were not
     /// taken before.
-    pub fn take_changes(&self, txg: u64) -> ChangedDatasets {
-        self.changes.take(txg)
+    pub fn take_changes(self, txg: u64) -> ChangedDatasets {
+        self.engine.views.changes.take(txg)
     }
 }
 

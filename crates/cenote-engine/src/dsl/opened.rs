@@ -7,13 +7,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_block::{Grounds, Hold};
+use cenote_block::Hold;
 use cenote_dmu::ObjSet;
-use cenote_rt::{Error, Kind, Result};
-
-use crate::dsl;
-use crate::dsl::{OpError, names};
-use crate::{Engine, Head};
 
 /// How often each snapshot is open, by number.
 #[derive(Debug, Default)]
@@ -28,7 +23,7 @@ impl Opened {
         self.lock().contains_key(&snapshot)
     }
 
-    fn add(&self, snapshot: u64) {
+    pub(crate) fn add(&self, snapshot: u64) {
         *self.lock().entry(snapshot).or_default() += 1;
     }
 
@@ -50,15 +45,15 @@ impl Opened {
 /// A snapshot that is open for reading: as long as this is there it cannot be destroyed.
 #[derive(Debug)]
 pub struct OpenSnapshot {
-    contents: Arc<ObjSet>,
-    _count: OpenCount,
+    pub(crate) contents: Arc<ObjSet>,
+    pub(crate) _count: OpenCount,
 }
 
 #[derive(Debug)]
-struct OpenCount {
-    object: u64,
-    opened: Arc<Opened>,
-    hold: Arc<Hold>,
+pub(crate) struct OpenCount {
+    pub(crate) object: u64,
+    pub(crate) opened: Arc<Opened>,
+    pub(crate) hold: Arc<Hold>,
 }
 
 impl Drop for OpenCount {
@@ -80,63 +75,5 @@ impl OpenSnapshot {
     /// Number of the dataset.
     pub fn object(&self) -> u64 {
         self.contents.id()
-    }
-}
-
-impl Engine {
-    /// Opens a snapshot, `pool/dataset@name`, for reading.
-    ///
-    /// # Errors
-    /// `Kind::NotFound` if there is no such snapshot.
-    pub async fn open_snapshot(&self, name: &str) -> Result<OpenSnapshot> {
-        let found = self
-            .mos
-            .inspect(|tx| {
-                let object = names::dataset(tx, name)?;
-                let phys = dsl::get_dataset(tx, object)?;
-                if !phys.is_snapshot() {
-                    return Err(Error::new(Kind::Invalid, OpError::Name).into());
-                }
-                // Last: the closure runs again if it fails.
-                self.opened.add(object);
-                Ok((object, phys.bp))
-            })
-            .await;
-        let (object, root) = found?;
-        let hold = Arc::<Hold>::default();
-        let (opened, grounds) = (Arc::clone(&self.opened), Grounds::Held(Arc::clone(&hold)));
-        let count = OpenCount { object, opened, hold };
-        let store = Arc::clone(&self.store);
-        let contents = ObjSet::open_on(store, &root, None, object, grounds).await?;
-        Ok(OpenSnapshot { contents, _count: count })
-    }
-
-    /// The snapshots of a head as (name, number), by number.
-    ///
-    /// # Errors
-    /// Those of reading the MOS.
-    pub async fn snapshots_of(&self, head: &Head) -> Result<Vec<(String, u64)>> {
-        let mut found = self
-            .mos
-            .inspect(|tx| {
-                let head = dsl::get_dataset(tx, head.object())?;
-                names::snapshots(tx, &head)
-            })
-            .await?;
-        found.sort_unstable_by_key(|(_, object)| *object);
-        Ok(found)
-    }
-
-    /// The number of a head's snapshot of that name, as the file system compares names.
-    ///
-    /// # Errors
-    /// `Kind::NotFound` if there is none.
-    pub async fn snapshot_of(&self, head: &Head, name: &str) -> Result<u64> {
-        self.mos
-            .inspect(|tx| {
-                let head = dsl::get_dataset(tx, head.object())?;
-                names::snapshot(tx, &head, name)
-            })
-            .await
     }
 }

@@ -28,6 +28,7 @@ use cenote_pool::keys::KeyError;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
+use crate::Datasets;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl;
 use crate::dsl::changed::ChangedDatasets;
@@ -108,12 +109,17 @@ struct Operation<T> {
 impl<T: Send + 'static> Task for Operation<T> {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            match scope.engine.perform(scope.context.txg, &self.request, &self.body).await {
+            match scope
+                .engine
+                .datasets()
+                .perform(scope.context.txg, &self.request, &self.body)
+                .await
+            {
                 // Anything else left the MOS as it was.
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
                 Ok((value, effects)) => {
                     // From here on the MOS has changed: what fails now fails the txg.
-                    scope.engine.take_effect(scope.context.txg, &effects).await?;
+                    scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
                     self.answer.put(Ok(value));
                     Ok(())
                 }
@@ -126,10 +132,10 @@ impl<T: Send + 'static> Task for Operation<T> {
     }
 }
 
-impl Engine {
+impl Datasets<'_> {
     /// Runs an operation in the next sync, and waits until that is committed.
     pub(crate) async fn operate<T: Send + 'static>(
-        &self,
+        self,
         request: Request,
         body: impl Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync + 'static,
     ) -> Result<T> {
@@ -139,7 +145,7 @@ impl Engine {
             let answer = Answer::new();
             let (request, body) = (request.clone(), Arc::clone(&body));
             let task = Operation { request, body, answer: Arc::clone(&answer) };
-            self.run_task(Box::new(task)).await?;
+            self.engine.run_task(Box::new(task)).await?;
             match answer.take() {
                 Err(error) if is_same_txg(&error) && tries < RETRIES_MAX => tries += 1,
                 result => return result,
@@ -148,7 +154,7 @@ impl Engine {
     }
 
     pub(crate) async fn perform<T>(
-        &self,
+        self,
         txg: u64,
         request: &Request,
         body: &Body<T>,
@@ -159,6 +165,7 @@ impl Engine {
         }
         let logs = self.prepare_doomed(txg, request, &mut env).await?;
         let (value, effects, is_cancelled) = self
+            .engine
             .mos_apply(txg, |tx| {
                 let mut effects = Effects::default();
                 room::check_pool(tx, &env, request.reserve, request.blocks)?;
@@ -167,13 +174,13 @@ impl Engine {
                 Ok((value, effects, is_cancelled))
             })
             .await?;
-        self.changes.note(txg, &request.changes);
+        self.engine.views.changes.note(txg, &request.changes);
         if is_cancelled {
-            self.note(Notice::ScanCancelled { txg });
-            self.damage.note(Event::Pool(PoolEvent::ScanCancelled));
+            self.engine.health().add_notice(Notice::ScanCancelled { txg });
+            self.engine.health.damage.note(Event::Pool(PoolEvent::ScanCancelled));
         }
         for block in logs {
-            self.store.free(&block, txg).await?;
+            self.engine.store.free(&block, txg).await?;
         }
         Ok((value, effects))
     }
@@ -181,20 +188,21 @@ impl Engine {
     /// Looks at heads that are to go: nobody may have them; their logs are not part of what
     /// datasets are charged and are freed apart. Gives the blocks of the logs.
     async fn prepare_doomed(
-        &self,
+        self,
         txg: u64,
         request: &Request,
         env: &mut Env,
     ) -> Result<Vec<BlockPtr>> {
         let mut logs = Blocks::default();
         for name in &request.doomed {
-            let found = self.mos.inspect(|tx| names::dataset(tx, name)).await;
+            let found = self.engine.mos.inspect(|tx| names::dataset(tx, name)).await;
             let Ok(object) = found else { continue };
-            let open = self.heads.get(object);
+            let open = self.engine.heads.get(object);
             if open.as_ref().is_some_and(|head| head.is_owned()) {
                 return Err(OpError::Busy.into());
             }
             let (phys, is_queued) = self
+                .engine
                 .mos
                 .inspect(|tx| {
                     let phys = dsl::get_dataset(tx, object)?;
@@ -204,55 +212,60 @@ impl Engine {
             if phys.is_snapshot() || phys.bp.is_hole() {
                 continue;
             }
-            let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+            let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
             let set = ObjSet::open_on(store, &phys.bp, None, object, grounds).await?;
             // Memory may know more of a log than this txg's header leads to.
-            match open.as_ref().and_then(|head| head.log().doom(txg)) {
-                Some(blocks) => logs.0.extend(blocks),
-                None => traverse::log(&set, self.log_txg(object, txg), &mut logs).await?,
+            if let Some(blocks) = open.as_ref().and_then(|head| head.log().doom(txg)) {
+                logs.0.extend(blocks);
+            } else {
+                let start_txg = self.engine.intent_logs().start_txg(object, txg);
+                traverse::log(&set, start_txg, &mut logs).await?;
             }
             if !is_queued {
-                env.doomed = self.whole_tree(&phys.bp, phys.prev_snap_txg).await?;
+                env.doomed = self.engine.space().whole_tree(&phys.bp, phys.prev_snap_txg).await?;
             }
         }
         Ok(logs.0)
     }
 
     /// What an operation in `txg` knows.
-    pub(crate) fn env(&self, txg: u64) -> Env {
+    pub(crate) fn env(self, txg: u64) -> Env {
         let (pool, host) = {
-            let config = self.config();
+            let config = self.engine.config();
             (config.facts.name, config.facts.hostname.unwrap_or_default())
         };
-        let dirty = self.heads.dirty(txg);
+        let dirty = self.engine.heads.dirty(txg);
         Env {
-            context: self.context(txg),
-            tree: Arc::clone(&self.tree),
+            context: self.engine.context(txg),
+            tree: Arc::clone(&self.engine.tree),
             pool,
             host,
             space: self.pool_space(),
             unwritten: dirty.iter().map(|head| head.object()).collect(),
             parent: None,
-            opened: Arc::clone(&self.opened),
+            opened: Arc::clone(&self.engine.heads.opened),
             doomed: Vec::new(),
         }
     }
 
     /// The pool's space (spec 04 §17.1).
-    pub(crate) fn pool_space(&self) -> PoolSpace {
-        let rdspace = self.alloc.normal_space();
-        let others = [Class::Special, Class::Dedup].map(|class| self.alloc.class_figures(class));
+    pub(crate) fn pool_space(self) -> PoolSpace {
+        let rdspace = self.engine.alloc.normal_space();
+        let others =
+            [Class::Special, Class::Dedup].map(|class| self.engine.alloc.class_figures(class));
         let others: u64 = others.iter().map(|figures| figures.deflated_allocated).sum();
-        let deferred = self.alloc.class_figures(Class::Normal).deferred;
-        let (slop, checkpoint) = (self.slop(), self.checkpoint_bytes());
+        let deferred = self.engine.alloc.class_figures(Class::Normal).deferred;
+        let (slop, checkpoint) =
+            (self.engine.space().slop(), self.engine.space().checkpoint_bytes());
         PoolSpace { rdspace, dspace: rdspace + others, slop, deferred, checkpoint }
     }
 
     /// What the head of that name holds; none if there is none.
-    async fn kind_of(&self, name: &str) -> Result<Option<ObjSetType>> {
+    async fn kind_of(self, name: &str) -> Result<Option<ObjSetType>> {
         loop {
-            let since = self.store.since(true);
+            let since = self.engine.store.since(true);
             let found = self
+                .engine
                 .mos
                 .inspect(|tx| {
                     let object = names::head(tx, name)?;
@@ -264,10 +277,10 @@ impl Engine {
                 Err(error) if error.kind() == Kind::NotFound => return Ok(None),
                 Err(error) => return Err(error),
             };
-            if let Some(head) = self.heads.get(object) {
+            if let Some(head) = self.engine.heads.get(object) {
                 return Ok(Some(head.live().kind()));
             }
-            let (store, grounds) = (Arc::clone(&self.store), Grounds::Live(since));
+            let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Live(since));
             match ObjSet::open_on(store, &root, None, object, grounds).await {
                 // The head has another root by now.
                 Err(error) if error.kind() == Kind::Overtaken => {}
@@ -277,9 +290,9 @@ impl Engine {
     }
 
     /// Heads that are open follow what was done.
-    async fn take_effect(&self, txg: u64, effects: &Effects) -> Result<()> {
+    async fn take_effect(self, txg: u64, effects: &Effects) -> Result<()> {
         for object in effects.gone.iter().chain(&effects.replaced) {
-            if let Some(head) = self.heads.remove(*object) {
+            if let Some(head) = self.engine.heads.remove(*object) {
                 // Before the commit that frees its blocks.
                 head.mark_gone();
             }
@@ -288,7 +301,7 @@ impl Engine {
             let head = self.head_of_object(*object).await?;
             if head.live().zil_header() == [0; ZIL_HEADER_LEN] {
                 // Opened to be looked at only.
-                self.heads.remove(*object);
+                self.engine.heads.remove(*object);
             } else {
                 // The log belongs to whom the contents came from.
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
@@ -302,9 +315,9 @@ impl Engine {
 
     /// Returns the open heads of dirs and of everything below them. Walks down from the dirs for as
     /// many steps as there are open heads, and returns all open heads if that does not suffice.
-    async fn heads_below(&self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
+    async fn heads_below(self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
         let (mut left, mut found) = (dirs.to_vec(), Vec::new());
-        let all = self.heads.all();
+        let all = self.engine.heads.all();
         let mut steps = 0;
         while let Some(dir) = left.pop() {
             steps += 1;
@@ -312,74 +325,65 @@ impl Engine {
                 return Ok(all);
             }
             let (head, children) = self
+                .engine
                 .mos
                 .inspect(|tx| {
                     let head = dsl::get_dir(tx, dir)?.head_dataset_obj;
                     Ok((head, names::children(tx, dir)?))
                 })
                 .await?;
-            found.extend(self.heads.get(head));
+            found.extend(self.engine.heads.get(head));
             left.extend(children.into_iter().map(|(_, child)| child));
         }
         Ok(found)
     }
 
-    /// Opens a head for writing.
-    pub async fn head(&self, name: &str) -> Result<Arc<Head>> {
-        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
-        if let Some(head) = self.heads.get(object) {
-            return Ok(head);
-        }
-        // While a sync is under way the dataset may be another one at its end.
-        let _between = self.syncing.lock().await;
-        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
-        self.head_of_object(object).await
-    }
-
-    pub(crate) async fn head_of_object(&self, object: u64) -> Result<Arc<Head>> {
-        if let Some(head) = self.heads.get(object) {
+    pub(crate) async fn head_of_object(self, object: u64) -> Result<Arc<Head>> {
+        if let Some(head) = self.engine.heads.get(object) {
             return Ok(head);
         }
         let (root, dir) = self
+            .engine
             .mos
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
-        let keys = if self.is_read_only { self.keys_of(dir).await? } else { None };
+        let keys = if self.engine.is_read_only { self.keys_of(dir).await? } else { None };
         // The root stays allocated until a sync replaces it, and none does meanwhile.
-        let (store, grounds) = (Arc::clone(&self.store), Grounds::Allocated);
+        let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
         let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
         let is_encrypted = keys.is_some();
-        let blocks = Steady::head(&self.store, &self.suspension, keys);
-        let live = if self.is_read_only {
+        let blocks = Steady::head(&self.engine.store, &self.engine.health.suspension, keys);
+        let live = if self.engine.is_read_only {
             Live::open_read_only(blocks, &set)
         } else {
             Live::open(blocks, &set)?
         };
-        let policy = self.mos.inspect(|tx| props::policy(tx, dir)).await?;
-        let head = Head::new(object, live, self.pool_policy(), policy, self.probe());
+        let policy = self.engine.mos.inspect(|tx| props::policy(tx, dir)).await?;
+        let head = Head::new(object, live, self.engine.pool_policy(), policy, self.owner_probe());
         // Keys go with who has it open.
         if is_encrypted {
             return Ok(head);
         }
-        Ok(self.heads.insert(head))
+        Ok(self.engine.heads.insert(head))
     }
 
     /// The keys of what is in a dir, if it is encrypted.
-    async fn keys_of(&self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
-        let found = self.mos.inspect(|tx| {
+    async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
+        let found = self.engine.mos.inspect(|tx| {
             if !dsl::blocks::is_zapified(tx, dir)? {
                 return Ok(None);
             }
             zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ)
         });
         let Some(object) = found.await? else { return Ok(None) };
-        let keys = self.views.keys.block_keys(object);
+        let keys = self.engine.views.keys.block_keys(object);
         keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
     }
 
     /// How a head's properties want its blocks to be written.
-    pub(crate) async fn settings_of(&self, object: u64) -> Result<DatasetPolicy> {
-        self.mos
+    pub(crate) async fn settings_of(self, object: u64) -> Result<DatasetPolicy> {
+        self.engine
+            .mos
             .inspect(|tx| {
                 let dir = dsl::get_dataset(tx, object)?.dir_obj;
                 props::policy(tx, dir)
@@ -388,8 +392,27 @@ impl Engine {
     }
 
     /// Who tells the owners of objects.
-    pub(crate) fn probe(&self) -> Option<Arc<dyn OwnerProbe>> {
-        self.probe.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
+    pub(crate) fn owner_probe(self) -> Option<Arc<dyn OwnerProbe>> {
+        self.engine
+            .heads
+            .owner_probe
+            .lock()
+            .unwrap_or_else(std::sync::PoisonError::into_inner)
+            .clone()
+    }
+}
+
+impl Engine {
+    /// Opens a head for writing.
+    pub async fn head(&self, name: &str) -> Result<Arc<Head>> {
+        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
+        if let Some(head) = self.heads.get(object) {
+            return Ok(head);
+        }
+        // While a sync is under way the dataset may be another one at its end.
+        let _between = self.txgs.syncing.lock().await;
+        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
+        self.datasets().head_of_object(object).await
     }
 }
 

@@ -10,21 +10,21 @@ use cenote_ondisk::spacemap::{Action, Geometry};
 use cenote_rt::Result;
 use cenote_vdev::TxgRanges;
 
-use crate::Engine;
+use crate::Leaves;
 use crate::dsl::features;
 
 /// Block size of such a map.
 const BLOCK: u64 = 4 << 10;
 
-impl Engine {
+impl Leaves<'_> {
     /// Writes down the logs that changed since the last pass.
-    pub(crate) async fn record_missing(&self, txg: u64, pass: u32) -> Result<()> {
-        for (guid, ranges) in self.tree.changed_dtls() {
+    pub(crate) async fn record_dtls(self, txg: u64, pass: u32) -> Result<()> {
+        for (guid, ranges) in self.engine.tree.changed_dtls() {
             let object = self.dtl_object(guid);
             let stamp = spacemap::Stamp { txg, pass };
-            let new = self.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
+            let new = self.engine.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
             if new != object {
-                self.with_config(|config| {
+                self.engine.with_config(|config| {
                     if let Some(leaf) = config.root.find_mut(guid) {
                         leaf.leaf.dtl_object = new;
                         config.touch();
@@ -35,8 +35,8 @@ impl Engine {
         Ok(())
     }
 
-    fn dtl_object(&self, guid: u64) -> Option<u64> {
-        self.config().root.find(guid).and_then(|leaf| leaf.leaf.dtl_object)
+    fn dtl_object(self, guid: u64) -> Option<u64> {
+        self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.dtl_object)
     }
 }
 

@@ -23,8 +23,9 @@ use cenote_pool::import::Found;
 use cenote_rt::{AsyncMutex, Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
+use crate::Leaves;
 use crate::admin::events::{Event, PoolEvent};
-use crate::{Engine, EngineError, Suspended};
+use crate::{EngineError, Suspended};
 
 /// One look at the leaves at a time.
 #[derive(Debug, Default)]
@@ -50,22 +51,22 @@ fn for_leaves(vdev: &mut VdevConfig, change: &mut impl FnMut(&mut LeafConfig)) {
     vdev.children.iter_mut().for_each(|child| for_leaves(child, change));
 }
 
-impl Engine {
+impl Leaves<'_> {
     /// Looks into the leaves of which an I/O failed; in a sync, before its config is written.
-    pub(crate) async fn watch_leaves(&self) {
-        if !self.tree.has_failed() {
+    pub(crate) async fn probe_failed(self) {
+        if !self.engine.tree.has_failed() {
             return;
         }
-        let _turn = self.leaf_service.turn.lock().await;
-        for id in self.tree.take_failed() {
-            let leaf = self.tree.leaf(id);
+        let _turn = self.engine.leaf.service.turn.lock().await;
+        for id in self.engine.tree.take_failed() {
+            let leaf = self.engine.tree.leaf(id);
             if !leaf.is_writable() {
                 continue;
             }
-            let Err(aux) = self.tree.probe(id).await else { continue };
+            let Err(aux) = self.engine.tree.probe(id).await else { continue };
             // The config has no word for a device that is too short: the next opening sees it.
-            if self.give_up(id, aux) && aux == VdevAux::ErrExceeded {
-                self.with_config(|config| {
+            if self.take_out_failed(id, aux) && aux == VdevAux::ErrExceeded {
+                self.engine.with_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {
                         vdev.leaf.faulted = true;
                         vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
@@ -78,44 +79,45 @@ impl Engine {
 
     /// Takes a leaf that failed its probe out of service because of `aux`, unless nothing can stand
     /// in for it. Tells whether it went.
-    fn give_up(&self, id: LeafId, aux: VdevAux) -> bool {
-        let guid = self.tree.leaf(id).guid();
+    fn take_out_failed(self, id: LeafId, aux: VdevAux) -> bool {
+        let guid = self.engine.tree.leaf(id).guid();
         let is_short = aux == VdevAux::BadLabel;
         let mut state = if is_short { VdevState::CantOpen } else { VdevState::Faulted };
         let goes = if self.is_spare_log(guid) {
-            self.tree.take_out_of_service(guid, state, aux)
+            self.engine.tree.take_out_of_service(guid, state, aux)
         } else {
-            self.tree.take_out_of_service_unless_needed(guid, state, aux)
+            self.engine.tree.take_out_of_service_unless_needed(guid, state, aux)
         };
         if goes {
             self.leave_logs(guid);
         } else {
             state = VdevState::Degraded;
-            self.tree.set_status(guid, state, aux);
+            self.engine.tree.set_status(guid, state, aux);
         }
-        self.damage.note(Event::State { leaf: guid, state });
+        self.engine.health.damage.note(Event::State { leaf: guid, state });
         goes
     }
 
     /// Whether a leaf belongs to a log vdev that the pool can do without: everything in the logs is
     /// in memory, too, until its txg is synced. Not so for logs of an earlier opening that wait for
     /// their replay: those are on the log vdev alone.
-    fn is_spare_log(&self, guid: u64) -> bool {
-        self.tree.top_of(guid).is_some_and(Vdev::is_log)
-            && !self.heads.all().iter().any(|head| head.log().is_claimed())
+    fn is_spare_log(self, guid: u64) -> bool {
+        self.engine.tree.top_of(guid).is_some_and(Vdev::is_log)
+            && !self.engine.heads.all().iter().any(|head| head.log().is_claimed())
     }
 
     /// Has the logs leave the log vdev of a leaf that went out of service, if the vdev went with
     /// it: no chain goes on there, and what was committed there is synced as soon as possible,
     /// since it is nowhere else but in memory.
-    fn leave_logs(&self, guid: u64) {
-        let dead = self.tree.top_of(guid).filter(|top| top.is_log() && !top.state().is_readable());
+    fn leave_logs(self, guid: u64) {
+        let dead =
+            self.engine.tree.top_of(guid).filter(|top| top.is_log() && !top.state().is_readable());
         let Some(dead) = dead.map(Vdev::id) else { return };
         let mut is_any = false;
-        for head in self.heads.all() {
+        for head in self.engine.heads.all() {
             is_any |= head.log().leave_vdev(dead);
         }
-        let Some(engine) = self.me.upgrade().filter(|_| is_any) else { return };
+        let Some(engine) = self.engine.me.upgrade().filter(|_| is_any) else { return };
         // Not waited for: this may be in a sync, and the next one begins when that has ended.
         cenote_rt::spawn(async move { engine.sync().await });
     }
@@ -125,7 +127,7 @@ impl Engine {
     /// # Errors
     /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if something is on it alone; those
     /// of a sync.
-    pub async fn offline(&self, guid: u64, is_temporary: bool) -> Result<()> {
+    pub async fn offline(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Offline, is_temporary).await
     }
 
@@ -134,21 +136,21 @@ impl Engine {
     ///
     /// # Errors
     /// As there.
-    pub async fn fault(&self, guid: u64, is_temporary: bool) -> Result<()> {
+    pub async fn fault(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Faulted, is_temporary).await
     }
 
-    async fn leave_service(&self, guid: u64, state: VdevState, is_temporary: bool) -> Result<()> {
-        self.known_leaf(guid)?;
+    async fn leave_service(self, guid: u64, state: VdevState, is_temporary: bool) -> Result<()> {
+        self.check_known(guid)?;
         let is_fault = state == VdevState::Faulted;
         let aux = if is_fault { VdevAux::External } else { VdevAux::None };
-        let tree = Arc::clone(&self.tree);
+        let tree = Arc::clone(&self.engine.tree);
         // As OpenZFS does: what is in the logs is synced, and then they need no vdev.
         let is_log = self.is_spare_log(guid) && tree.is_dtl_required(guid);
         if is_log {
-            self.drain_logs().await?;
+            self.engine.intent_logs().drain().await?;
         }
-        let done = self.administer(move |_, _, config| {
+        let done = self.engine.admin().change(move |_, _, config| {
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
             let goes = if is_out || is_log {
                 tree.take_out_of_service(guid, state, aux)
@@ -167,11 +169,11 @@ impl Engine {
         });
         let done = done.await;
         if is_log {
-            self.thaw_logs();
+            self.engine.intent_logs().thaw_all();
             self.leave_logs(guid);
         }
         done?;
-        self.damage.note(Event::State { leaf: guid, state });
+        self.engine.health.damage.note(Event::State { leaf: guid, state });
         Ok(())
     }
 
@@ -181,16 +183,16 @@ impl Engine {
     /// # Errors
     /// `Kind::NotFound` if there is no such leaf; `Kind::Io` if its device does not answer;
     /// `Kind::Invalid` if the device is another's; those of a sync.
-    pub async fn online(&self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
-        self.known_leaf(guid)?;
+    pub async fn online(self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
+        self.check_known(guid)?;
         {
-            let _turn = self.leaf_service.turn.lock().await;
+            let _turn = self.engine.leaf.service.turn.lock().await;
             match device {
                 Some(device) => self.bring_back_on(guid, device).await?,
                 None => self.bring_back(guid).await?,
             }
         }
-        self.damage.note(Event::State { leaf: guid, state: VdevState::Healthy });
+        self.engine.health.damage.note(Event::State { leaf: guid, state: VdevState::Healthy });
         self.forget_faults(vec![guid], Vec::new()).await
     }
 
@@ -200,21 +202,21 @@ impl Engine {
     /// # Errors
     /// `Kind::Io` if a leaf that is needed still fails, or the pool must not go on;
     /// `Kind::NotFound` if there is no such vdev; those of a sync.
-    pub async fn clear(&self, guid: Option<u64>) -> Result<()> {
-        self.check_stopped()?;
-        let suspended = self.suspended();
+    pub async fn clear(self, guid: Option<u64>) -> Result<()> {
+        self.engine.check_stopped()?;
+        let suspended = self.engine.health().suspended();
         if let Some(cause @ Suspended::Multihost(_)) = &suspended {
             return Err(crate::txg::suspend::refusal(cause));
         }
-        let (back, gone) = self.look_after(guid).await?;
-        let dead = self.tree.tops().find(|top| !top.is_log() && !top.state().is_readable());
+        let (back, gone) = self.bring_back_failed(guid).await?;
+        let dead = self.engine.tree.tops().find(|top| !top.is_log() && !top.state().is_readable());
         if let Some(dead) = dead {
             return Err(Error::new(Kind::Io, EngineError::StillFailing(dead.guid())));
         }
         if suspended.is_some() {
-            self.suspension.resume()?;
+            self.engine.health.suspension.resume()?;
         }
-        self.damage.note(Event::Pool(PoolEvent::Cleared));
+        self.engine.health.damage.note(Event::Pool(PoolEvent::Cleared));
         if back.is_empty() && gone.is_empty() {
             return Ok(());
         }
@@ -222,36 +224,39 @@ impl Engine {
     }
 
     /// Brings back what answers. Gives the leaves that came back and those that went.
-    async fn look_after(&self, guid: Option<u64>) -> Result<(Vec<u64>, Vec<u64>)> {
+    async fn bring_back_failed(self, guid: Option<u64>) -> Result<(Vec<u64>, Vec<u64>)> {
         let wanted: Vec<u64> = match guid {
-            None => self.tree.leaves().map(|(_, leaf)| leaf.guid()).collect(),
+            None => self.engine.tree.leaves().map(|(_, leaf)| leaf.guid()).collect(),
             Some(guid) => {
-                let root = self.config().root;
+                let root = self.engine.config().root;
                 let vdev = root.find(guid);
                 let vdev = vdev.ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))?;
                 vdev.leaves().map(|leaf| leaf.guid).collect()
             }
         };
-        let _turn = self.leaf_service.turn.lock().await;
+        let _turn = self.engine.leaf.service.turn.lock().await;
         let (mut back, mut gone, mut failing) = (Vec::new(), Vec::new(), None);
         for guid in wanted {
-            let Some(id) = self.tree.leaf_of(guid) else { continue };
-            let state = self.tree.vdev(guid).map_or(VdevState::Closed, Vdev::state);
-            self.tree.clear_errors(Some(guid));
+            let Some(id) = self.engine.tree.leaf_of(guid) else { continue };
+            let state = self.engine.tree.vdev(guid).map_or(VdevState::Closed, Vdev::state);
+            self.engine.tree.clear_errors(Some(guid));
             let is_meant = matches!(state, VdevState::Offline | VdevState::Removed);
-            let is_well = state == VdevState::Healthy && self.suspended().is_none();
-            if is_meant || is_well || self.tree.vdev(guid).is_some_and(is_distributed) {
+            let is_well = state == VdevState::Healthy && self.engine.health().suspended().is_none();
+            if is_meant || is_well || self.engine.tree.vdev(guid).is_some_and(is_distributed) {
                 continue;
             }
             match self.bring_back(guid).await {
                 Ok(()) if state == VdevState::Healthy => {}
                 Ok(()) => {
-                    self.damage.note(Event::State { leaf: guid, state: VdevState::Healthy });
+                    self.engine
+                        .health
+                        .damage
+                        .note(Event::State { leaf: guid, state: VdevState::Healthy });
                     back.push(guid);
                 }
                 Err(_) if !state.is_readable() => {}
                 Err(error) => match aux_of(&error) {
-                    aux if !self.give_up(id, aux) => failing = failing.or(Some(guid)),
+                    aux if !self.take_out_failed(id, aux) => failing = failing.or(Some(guid)),
                     VdevAux::ErrExceeded => gone.push(guid),
                     // The next opening sees for itself that the device is too short.
                     _ => {}
@@ -265,9 +270,11 @@ impl Engine {
     }
 
     /// On the device that it has, or whatever is at its path now.
-    async fn bring_back(&self, guid: u64) -> Result<()> {
-        let Err(error) = self.tree.return_to_service(guid, None).await else { return Ok(()) };
-        let path = self.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());
+    async fn bring_back(self, guid: u64) -> Result<()> {
+        let Err(error) = self.engine.tree.return_to_service(guid, None).await else {
+            return Ok(());
+        };
+        let path = self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());
         let Some(path) = path.map(|path| path.to_string_lossy().into_owned()) else {
             return Err(error);
         };
@@ -280,8 +287,8 @@ impl Engine {
     }
 
     /// On another device, if its labels say that it is this leaf's.
-    async fn bring_back_on(&self, guid: u64, device: Arc<dyn Device>) -> Result<()> {
-        let pool = self.config().facts.pool_guid;
+    async fn bring_back_on(self, guid: u64, device: Arc<dyn Device>) -> Result<()> {
+        let pool = self.engine.config().facts.pool_guid;
         let found = Found::read(Arc::clone(&device)).await;
         let is_ours = found.is_some_and(|found| {
             found.configs.iter().any(|config| {
@@ -292,34 +299,36 @@ impl Engine {
         if !is_ours {
             return Err(Error::new(Kind::Invalid, EngineError::WrongDevice(guid)));
         }
-        self.tree.return_to_service(guid, Some(device)).await
+        self.engine.tree.return_to_service(guid, Some(device)).await
     }
 
     /// The config says what became of leaves.
-    async fn forget_faults(&self, back: Vec<u64>, gone: Vec<u64>) -> Result<()> {
-        self.administer(move |_, _, config| {
-            for guid in &back {
-                if let Some(vdev) = config.root.find_mut(*guid) {
-                    let leaf = &mut vdev.leaf;
-                    (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);
-                    (leaf.removed, leaf.aux_state) = (false, None);
+    async fn forget_faults(self, back: Vec<u64>, gone: Vec<u64>) -> Result<()> {
+        self.engine
+            .admin()
+            .change(move |_, _, config| {
+                for guid in &back {
+                    if let Some(vdev) = config.root.find_mut(*guid) {
+                        let leaf = &mut vdev.leaf;
+                        (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);
+                        (leaf.removed, leaf.aux_state) = (false, None);
+                    }
                 }
-            }
-            for guid in &gone {
-                if let Some(vdev) = config.root.find_mut(*guid) {
-                    vdev.leaf.faulted = true;
-                    vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
+                for guid in &gone {
+                    if let Some(vdev) = config.root.find_mut(*guid) {
+                        vdev.leaf.faulted = true;
+                        vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
+                    }
                 }
-            }
-            // Also for its own sake: the labels of a leaf that is back are old.
-            config.touch();
-            Ok(())
-        })
-        .await
+                // Also for its own sake: the labels of a leaf that is back are old.
+                config.touch();
+                Ok(())
+            })
+            .await
     }
 
-    fn known_leaf(&self, guid: u64) -> Result<()> {
-        let known = self.tree.leaf_of(guid);
+    fn check_known(self, guid: u64) -> Result<()> {
+        let known = self.engine.tree.leaf_of(guid);
         known.map(drop).ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))
     }
 }

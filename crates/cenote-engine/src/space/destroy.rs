@@ -25,16 +25,17 @@ use cenote_ondisk::dsl::key;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::{Result, tunables};
 
-use crate::dsl::api::Notice;
+use crate::CheckpointState;
+use crate::Notice;
+use crate::SpaceManager;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{directory_object, features, need_directory_object, snapshot};
-use crate::{CheckpointState, Engine};
 use walk::{End, Harvest};
 
-impl Engine {
+impl SpaceManager<'_> {
     /// Takes blocks off the queues, as many as one txg may have, and gives them to be freed.
-    pub(crate) async fn destroy_some(&self, txg: u64) -> Result<Vec<BlockPtr>> {
+    pub(crate) async fn free_some(self, txg: u64) -> Result<Vec<BlockPtr>> {
         let max = tunables::ASYNC_BLOCK_MAX_BLOCKS.get_usize();
         let time = Duration::from_millis(tunables::FREE_MIN_TIME_MS.get());
         let deadline = cenote_rt::monotonic().saturating_add(time);
@@ -42,15 +43,16 @@ impl Engine {
         // Dead trees come when the list is empty.
         while is_empty && freed.len() < max && cenote_rt::monotonic() < deadline {
             let left = max - freed.len();
-            let Some(blocks) = self.harvest_tree(txg, left, deadline).await? else { break };
+            let Some(blocks) = self.free_from_tree(txg, left, deadline).await? else { break };
             freed.extend(blocks);
         }
         Ok(freed)
     }
 
     /// Whether anything that was destroyed waits to be freed.
-    pub async fn has_pending_frees(&self) -> Result<bool> {
-        self.mos
+    pub async fn has_pending_frees(self) -> Result<bool> {
+        self.engine
+            .mos
             .inspect(|tx| {
                 let list = need_directory_object(tx, key::FREE_BPOBJ)?;
                 Ok(!bpobj::is_empty(tx, list)? || directory_object(tx, key::BPTREE_OBJ)?.is_some())
@@ -60,12 +62,12 @@ impl Engine {
 
     /// Whether the next txg will give space back by itself: of what was destroyed and can be read,
     /// or of a checkpoint that was given up.
-    pub async fn has_background_work(&self) -> bool {
-        if self.checkpoint() == CheckpointState::Discarding {
+    pub async fn has_background_work(self) -> bool {
+        if self.checkpoint_state() == CheckpointState::Discarding {
             return true;
         }
-        let stalled = self.stalled();
-        let found = self.mos.inspect(|tx| {
+        let stalled = self.stalled_trees();
+        let found = self.engine.mos.inspect(|tx| {
             // A MOS that is only just being made has no queue.
             let Some(list) = directory_object(tx, key::FREE_BPOBJ)? else { return Ok(false) };
             Ok(!bpobj::is_empty(tx, list)? || next_entry(tx, &stalled)?.is_some())
@@ -74,76 +76,79 @@ impl Engine {
     }
 
     /// Takes blocks off the list; tells also whether nothing is left on it.
-    async fn take_queued(&self, txg: u64, max: usize) -> Result<(Vec<BlockPtr>, bool)> {
-        let tree = &self.tree;
-        self.mos_apply(txg, |tx| {
-            // A MOS that is only just being made has no queue.
-            if tx.find(DIRECTORY)?.is_none() {
-                return Ok((Vec::new(), false));
-            }
-            let queue = need_directory_object(tx, key::FREE_BPOBJ)?;
-            let taken = bpobj::take(tx, queue, max, &|block| space::dsize(block, tree))?;
-            if taken.blocks.is_empty() {
-                return Ok((taken.blocks, true));
-            }
-            // Exactly what the queue's own sums lost, whatever the blocks themselves say.
-            charge_less(tx, Sizes::from(taken.space))?;
-            Ok((taken.blocks, taken.is_empty))
-        })
-        .await
+    async fn take_queued(self, txg: u64, max: usize) -> Result<(Vec<BlockPtr>, bool)> {
+        let tree = &self.engine.tree;
+        self.engine
+            .mos_apply(txg, |tx| {
+                // A MOS that is only just being made has no queue.
+                if tx.find(DIRECTORY)?.is_none() {
+                    return Ok((Vec::new(), false));
+                }
+                let queue = need_directory_object(tx, key::FREE_BPOBJ)?;
+                let taken = bpobj::take(tx, queue, max, &|block| space::dsize(block, tree))?;
+                if taken.blocks.is_empty() {
+                    return Ok((taken.blocks, true));
+                }
+                // Exactly what the queue's own sums lost, whatever the blocks themselves say.
+                charge_less(tx, Sizes::from(taken.space))?;
+                Ok((taken.blocks, taken.is_empty))
+            })
+            .await
     }
 
     /// Takes blocks off a dead tree; none if no tree waits that can be read.
-    async fn harvest_tree(
-        &self,
+    async fn free_from_tree(
+        self,
         txg: u64,
         max: usize,
         deadline: Duration,
     ) -> Result<Option<Vec<BlockPtr>>> {
-        let stalled = self.stalled();
-        let found = self.mos.inspect(|tx| next_entry(tx, &stalled)).await?;
+        let stalled = self.stalled_trees();
+        let found = self.engine.mos.inspect(|tx| next_entry(tx, &stalled)).await?;
         let Some((queue, index, entry)) = found else { return Ok(None) };
-        let Harvest { blocks, end } = walk::harvest(&self.store, &entry, max, deadline).await;
+        let Harvest { blocks, end } =
+            walk::harvest(&self.engine.store, &entry, max, deadline).await;
         let mut freed = Sizes::default();
         for block in &blocks {
-            freed += Sizes::of(block, &self.tree);
+            freed += Sizes::of(block, &self.engine.tree);
         }
-        self.mos_apply(txg, |tx| {
-            bptree::subtract(tx, queue, to_space(freed))?;
-            charge_less(tx, freed)?;
-            match &end {
-                End::Done => finish(tx, queue, index),
-                End::At(place) | End::Damaged(place, _) => {
-                    bptree::suspend(tx, queue, index, *place)
+        self.engine
+            .mos_apply(txg, |tx| {
+                bptree::subtract(tx, queue, to_space(freed))?;
+                charge_less(tx, freed)?;
+                match &end {
+                    End::Done => finish(tx, queue, index),
+                    End::At(place) | End::Damaged(place, _) => {
+                        bptree::suspend(tx, queue, index, *place)
+                    }
                 }
-            }
-        })
-        .await?;
+            })
+            .await?;
         if let End::Damaged(_, error) = end {
             // What lies before the damage is freed; the rest stays allocated and on the queue.
-            self.stall(entry.bp);
-            self.note(Notice::DeadTreeDamaged { cause: error.to_string() });
+            self.add_stalled_tree(entry.bp);
+            self.engine.health().add_notice(Notice::DeadTreeDamaged { cause: error.to_string() });
         }
         Ok(Some(blocks))
     }
 
-    fn stalled(&self) -> Vec<BlockPtr> {
-        self.stalled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    fn stalled_trees(self) -> Vec<BlockPtr> {
+        self.engine.space.stalled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn stall(&self, root: BlockPtr) {
-        self.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(root);
+    fn add_stalled_tree(self, root: BlockPtr) {
+        self.engine.space.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(root);
     }
 
     /// All blocks of a tree born after `min_txg`, for pools where dead trees cannot wait.
-    pub(crate) async fn whole_tree(&self, root: &BlockPtr, min_txg: u64) -> Result<Vec<BlockPtr>> {
+    pub(crate) async fn whole_tree(self, root: &BlockPtr, min_txg: u64) -> Result<Vec<BlockPtr>> {
         let entry = BptreeEntry {
             bp: *root,
             birth_txg: min_txg,
             resume: cenote_ondisk::bookmark::Bookmark::default(),
         };
         let Harvest { blocks, end } =
-            walk::harvest(&self.store, &entry, usize::MAX, Duration::MAX).await;
+            walk::harvest(&self.engine.store, &entry, usize::MAX, Duration::MAX).await;
         match end {
             End::Damaged(_, error) => Err(error),
             End::Done | End::At(_) => Ok(blocks),

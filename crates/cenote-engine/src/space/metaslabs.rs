@@ -27,10 +27,11 @@ use cenote_ranges::RangeSet;
 use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
 
+use crate::SpaceManager;
 use crate::dsl;
 use crate::dsl::features;
+use crate::invariant;
 use crate::space::checkpoint;
-use crate::{Engine, invariant};
 
 /// Pool directory: the logs by txg.
 const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
@@ -85,19 +86,19 @@ struct Recorder<'a> {
     recorded: Recorded,
 }
 
-impl Engine {
+impl SpaceManager<'_> {
     /// Flushes (pass 1) and writes down all that changed since the last pass.
-    pub(crate) async fn record_space(&self, txg: u64, pass: u32) -> Result<Recorded> {
-        let root = self.config().root.clone();
+    pub(crate) async fn record_space(self, txg: u64, pass: u32) -> Result<Recorded> {
+        let root = self.engine.config().root.clone();
         let mut flushes = Vec::new();
         if pass == 1 {
-            self.alloc.start_flush(txg, self.is_closing())?;
-            while let Some(flush) = self.alloc.next_flush()? {
+            self.engine.alloc.start_flush(txg, self.engine.is_closing())?;
+            while let Some(flush) = self.engine.alloc.next_flush()? {
                 flushes.push(flush);
             }
         }
         // Condensing looks at the metaslab as of before this txg's own changes, which come after.
-        let condensable = if pass == 1 { self.alloc.changed(txg) } else { Vec::new() };
+        let condensable = if pass == 1 { self.engine.alloc.changed(txg) } else { Vec::new() };
         let mut condensed = BTreeMap::new();
         for (vdev, metaslab) in
             flushes.iter().map(|flush| (flush.vdev, flush.metaslab)).chain(condensable)
@@ -105,21 +106,23 @@ impl Engine {
             if condensed.contains_key(&(vdev, metaslab)) {
                 continue;
             }
-            let figures = self.mos_apply(txg, |tx| figures(tx, &root, vdev, metaslab)).await?;
+            let figures =
+                self.engine.mos_apply(txg, |tx| figures(tx, &root, vdev, metaslab)).await?;
             if let Some(figures) = figures
-                && self.alloc.should_condense(vdev, metaslab, &figures)
-                && let Some(condense) = self.alloc.condense(vdev, metaslab, txg)?
+                && self.engine.alloc.should_condense(vdev, metaslab, &figures)
+                && let Some(condense) = self.engine.alloc.condense(vdev, metaslab, txg)?
             {
                 condensed.insert((vdev, metaslab), condense);
             }
         }
-        let changes = self.alloc.take_changes(txg)?;
+        let changes = self.engine.alloc.take_changes(txg)?;
         if flushes.is_empty() && condensed.is_empty() && changes.is_empty() {
             return Ok(Recorded::default());
         }
-        let oldest = self.alloc.oldest_unflushed();
-        let has_logs = self.alloc.has_logs();
+        let oldest = self.engine.alloc.oldest_unflushed();
+        let has_logs = self.engine.alloc.has_logs();
         let (recorded, log_blocks) = self
+            .engine
             .mos_apply(txg, |tx| {
                 let forms = Forms::of(tx, has_logs)?;
                 let mut recorder =
@@ -133,12 +136,12 @@ impl Engine {
                 Ok((recorder.recorded, blocks))
             })
             .await?;
-        self.checkpoint.note_held(&recorded.held);
+        self.engine.space.checkpoint.note_held(&recorded.held);
         if log_blocks > 0 {
-            self.alloc.note_log(txg, log_blocks);
+            self.engine.alloc.note_log(txg, log_blocks);
         }
         if pass == 1 {
-            self.alloc.forget_logs_before(oldest.unwrap_or(txg));
+            self.engine.alloc.forget_logs_before(oldest.unwrap_or(txg));
         }
         Ok(recorded)
     }

@@ -3,3 +3,42 @@
 pub(crate) mod checkpoint;
 mod destroy;
 mod metaslabs;
+
+use std::sync::{Arc, Mutex};
+
+use cenote_ondisk::blkptr::BlockPtr;
+
+use crate::Engine;
+use crate::txg::store::Maps;
+use checkpoint::Checkpoint;
+
+/// The state behind [`SpaceManager`].
+pub(crate) struct SpaceState {
+    /// Metaslab arrays of top-level vdevs, for loading metaslabs.
+    pub(crate) maps: Arc<Maps>,
+    /// Roots of destroyed trees that cannot be read. Held for a copy or a push.
+    stalled: Mutex<Vec<BlockPtr>>,
+    pub(crate) checkpoint: Checkpoint,
+}
+
+impl SpaceState {
+    pub(crate) fn new(maps: Arc<Maps>) -> Self {
+        Self { maps, stalled: Mutex::default(), checkpoint: Checkpoint::default() }
+    }
+}
+
+/// The checkpoint, and space that destroyed datasets give back; made by [`Engine::space`].
+#[derive(Debug, Clone, Copy)]
+pub struct SpaceManager<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl SpaceManager<'_> {
+    /// Space that is kept back (spec 04 §17.1).
+    pub(crate) fn slop(self) -> u64 {
+        cenote_pool::accounting::deflate::slop(
+            self.engine.alloc.normal_space(),
+            self.engine.alloc.embedded_log_space(),
+        )
+    }
+}

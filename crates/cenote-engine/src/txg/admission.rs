@@ -388,10 +388,10 @@ impl Engine {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
             let txg = self.open_txg();
-            let synced = self.admission.last_synced();
+            let synced = self.throttle.admission.last_synced();
             let line = self.line(head).await?;
-            let pool = self.pool_space();
-            let entered = match self.admission.request(&line, &pool, charge, bytes, txg) {
+            let pool = self.datasets().pool_space();
+            let entered = match self.throttle.admission.request(&line, &pool, charge, bytes, txg) {
                 Verdict::Enter(entered) => entered,
                 Verdict::Wait(_) if waits < WAITS_MAX => {
                     waits += 1;
@@ -407,16 +407,16 @@ impl Engine {
                         0 => 0,
                         logged => bound.of_whole(logged.saturating_add(ENTRY_BYTES)),
                     };
-                    self.admission.correct(&entered.charges, bytes, cost, logged, txg);
+                    self.throttle.admission.correct(&entered.charges, bytes, cost, logged, txg);
                     self.note_dirty(head, txg);
                     if entered.is_tight {
-                        self.admission.is_tight.store(true, Ordering::Release);
-                        self.wake.notify_one();
+                        self.throttle.admission.is_tight.store(true, Ordering::Release);
+                        self.throttle.wake.notify_one();
                     }
                     return Ok((value, txg));
                 }
                 Err(error) => {
-                    self.admission.withdraw(&entered.charges, txg);
+                    self.throttle.admission.withdraw(&entered.charges, txg);
                     // The txg was closed in between: the change belongs in the next one.
                     if !is_txg_passed(&error) {
                         return Err(error);
@@ -428,17 +428,17 @@ impl Engine {
 
     /// Syncs, unless a txg after `synced` has been synced meanwhile: then there may be room.
     async fn sync_for_room(&self, synced: u64) -> Result<()> {
-        let _one = self.admission.gate.lock().await;
+        let _one = self.throttle.admission.gate.lock().await;
         // What is being synced comes to its end first: it may be enough, and what is open gathers.
-        drop(self.syncing.lock().await);
-        if self.admission.last_synced() == synced {
+        drop(self.txgs.syncing.lock().await);
+        if self.throttle.admission.last_synced() == synced {
             self.sync().await?;
         }
         Ok(())
     }
 
     async fn line(&self, head: &Head) -> Result<Arc<Line>> {
-        if let Some(line) = self.admission.lock().lines.get(&head.object()) {
+        if let Some(line) = self.throttle.admission.lock().lines.get(&head.object()) {
             return Ok(Arc::clone(line));
         }
         let is_volume = head.live().kind() == ObjSetType::Zvol;
@@ -450,7 +450,7 @@ impl Engine {
             }
             error
         })?);
-        self.admission.lock().lines.insert(object, Arc::clone(&line));
+        self.throttle.admission.lock().lines.insert(object, Arc::clone(&line));
         Ok(line)
     }
 }

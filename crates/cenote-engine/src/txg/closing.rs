@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   export, destroy:  work on leaves ends ─> logs end ─> sync ─> sync with the new state ─┐
-//!   rest:                                                sync ────────────────────────────┤
+//!   detach:                                              sync ────────────────────────────┤
 //!   by force:         nothing is waited for: everybody who waits gets an error ───────────┤
 //!                                                                                         v
 //!                                          nothing is synced any more ─> the tree is closed
@@ -25,6 +25,7 @@ use cenote_ondisk::config::PoolState;
 use cenote_rt::{Error, Kind, Result, stages, tunables};
 use futures_util::future::{Either, select};
 
+use crate::Health;
 use crate::admin::events::{Event, PoolEvent};
 use crate::txg::suspend::refusal;
 use crate::{Engine, EngineError, Notice};
@@ -93,19 +94,19 @@ impl Engine {
         // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
         self.check_running()?;
         // Nobody touches free space any more: soon it is somebody else's.
-        self.stop_leaf_work().await;
+        self.leaves().stop_all_work().await;
         // No log is left behind.
-        self.freeze_logs().await;
+        self.intent_logs().freeze_all().await;
         stages::reach("close-logs-frozen");
         // What is open now goes to disk first, so that the last txg has little left to write.
         if let Err(error) = self.sync_unless_suspended().await {
-            self.thaw_logs();
+            self.intent_logs().thaw_all();
             // As far as it was: what cannot go on now does with the next opening.
-            drop(self.resume_leaf_work().await);
+            drop(self.leaves().resume_work().await);
             return Err(error);
         }
         stages::reach("close-synced");
-        self.is_closing.store(true, Ordering::Release);
+        self.txgs.is_closing.store(true, Ordering::Release);
         self.with_config(|config| {
             config.facts.state = state;
             config.touch();
@@ -114,7 +115,7 @@ impl Engine {
         stages::reach("close-marked");
         let is_destroyed = state == PoolState::Destroyed;
         let deed = if is_destroyed { PoolEvent::Destroyed } else { PoolEvent::Exported };
-        self.damage.note(Event::Pool(deed));
+        self.health.damage.note(Event::Pool(deed));
         self.end().await;
         Ok(())
     }
@@ -123,7 +124,7 @@ impl Engine {
     /// cleared.
     async fn sync_unless_suspended(&self) -> Result<()> {
         let sync = pin!(self.sync());
-        match select(sync, pin!(self.until_suspended())).await {
+        match select(sync, pin!(self.health().until_suspended())).await {
             Either::Left((synced, _)) => synced.map(drop),
             Either::Right((cause, _)) => Err(refusal(&cause)),
         }
@@ -148,7 +149,7 @@ impl Engine {
         {
             // What somebody else has begun to sync meanwhile is written before this returns: then
             // the devices are whoever's.
-            let _one = self.syncing.lock().await;
+            let _one = self.txgs.syncing.lock().await;
             self.stop(&EngineError::Closed.to_string());
         }
         self.close_tree().await;
@@ -158,24 +159,24 @@ impl Engine {
         let silent = self.tree.close(patience()).await;
         stages::reach("close-devices-closed");
         if !silent.is_empty() {
-            self.note(Notice::SilentDevices { paths: silent.clone() });
+            self.health().add_notice(Notice::SilentDevices { paths: silent.clone() });
         }
         silent
     }
 
     /// Closes the pool within seconds, whatever devices do: who waits for it gets an error, nothing
     /// more is written, and on disk is what a crash would leave. What is lost is told here and
-    /// among the [notices](Self::take_notices).
+    /// among the [notices](crate::Health::take_notices).
     pub async fn close_by_force(&self) -> ClosedByForce {
         let unwritten = self.unwritten();
         self.stop("closed by force");
         // What waits for a device that hangs is cut off.
         let silent = self.close_tree().await;
         // A sync that was under way ends with an error, and may be what others wait for.
-        drop(cenote_rt::until(patience(), self.syncing.lock()).await);
-        self.damage.note(Event::Pool(PoolEvent::Exported));
+        drop(cenote_rt::until(patience(), self.txgs.syncing.lock()).await);
+        self.health.damage.note(Event::Pool(PoolEvent::Exported));
         if let Some(unwritten) = unwritten {
-            self.note(Notice::NotWritten(unwritten));
+            self.health().add_notice(Notice::NotWritten(unwritten));
         }
         ClosedByForce { unwritten, silent }
     }
@@ -184,29 +185,31 @@ impl Engine {
     fn unwritten(&self) -> Option<Unwritten> {
         let (first_txg, last_txg) = (self.uberblock().txg + 1, self.open_txg());
         let bytes = self.dirty_bytes();
-        let is_syncing = self.syncing.try_lock().is_err();
+        let is_syncing = self.txgs.syncing.try_lock().is_err();
         let is_clean = bytes == 0 && !is_syncing && !self.heads.is_dirty(last_txg);
         let is_waited_for = !self.state().tasks.is_empty();
         (!is_clean || is_waited_for).then_some(Unwritten { first_txg, last_txg, bytes })
     }
+}
 
+impl Health<'_> {
     /// Waits until the pool cannot be closed in order: it is suspended or stopped, or some leaf has
     /// answered nothing for long though it was asked. The other leaves may answer meanwhile: what
     /// waits for the one that hangs waits for ever. Never returns once the pool is closed.
-    pub async fn until_stuck(&self) {
+    pub async fn until_stuck(self) {
         // Of each leaf what it has answered, and since when that has not changed.
         let mut last: Vec<(u64, Duration)> = Vec::new();
         loop {
-            if self.tree.is_closed() {
+            if self.engine.tree.is_closed() {
                 // A pool that was closed while it was suspended counts as suspended for ever: a
                 // wait for that would end at once, again and again.
                 cenote_rt::sleep(LOOK).await;
                 continue;
             }
-            if self.check_running().is_err() {
+            if self.engine.check_running().is_err() {
                 return;
             }
-            let (now, activity) = (cenote_rt::monotonic(), self.tree.activity());
+            let (now, activity) = (cenote_rt::monotonic(), self.engine.tree.activity());
             last.resize(activity.len(), (0, now));
             for ((in_flight, answered), last) in activity.into_iter().zip(&mut last) {
                 if in_flight == 0 || answered != last.0 {

@@ -128,19 +128,19 @@ impl Engine {
         let uberblock = self.next_uberblock(txg, root, &config);
         loop {
             // Not while another host may have the pool.
-            if !self.suspension.pass().await {
+            if !self.health.suspension.pass().await {
                 return Err(crate::txg::suspend::given_up());
             }
-            let turn = self.suspension.turn();
+            let turn = self.health.suspension.turn();
             match self.try_commit(&config, is_dirty, &uberblock).await {
                 Ok(()) => break,
-                Err(error) => self.suspension.hold(turn, error).await?,
+                Err(error) => self.health.suspension.hold(turn, error).await?,
             }
         }
-        *self.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
-        self.maps.committed(txg, root, &config.root.children);
+        *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
+        self.space.maps.committed(txg, root, &config.root.children);
         if is_dirty {
-            self.damage.note(Event::Pool(PoolEvent::Configured));
+            self.health.damage.note(Event::Pool(PoolEvent::Configured));
         }
         Ok(())
     }
@@ -198,7 +198,7 @@ impl Engine {
             checkpoint_txg: 0,
             ..self.uberblock()
         };
-        self.multihost.stamp(&mut uberblock);
+        self.health.multihost.stamp(&mut uberblock);
         uberblock
     }
 
@@ -244,7 +244,7 @@ impl Engine {
             let taken = if top.top.is_log { &mut logs } else { &mut holders };
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
-                let slot = slot_of(uberblock.txg, ashift, self.multihost.is_on());
+                let slot = slot_of(uberblock.txg, ashift, self.health.multihost.is_on());
                 let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
                 // A leaf that fails has its error counted; the others have the uberblock.
                 let write = self.tree.write_uberblock(id, uberblock, slot);

@@ -10,6 +10,7 @@ use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::dsl::opened::Opened;
 use crate::txg::activity::Activity;
 use crate::zil::Log;
 
@@ -198,12 +199,16 @@ pub(crate) fn policy_of(
 }
 
 /// The heads that are open, by object.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Heads {
     // Held for a look-up, never across I/O.
     open: Mutex<BTreeMap<u64, Arc<Head>>>,
     /// Those that were taken out, as long as their logs have blocks to be freed.
     removed: Mutex<Vec<Arc<Head>>>,
+    /// Snapshots that are open for reading.
+    pub(crate) opened: Arc<Opened>,
+    /// Tells the owners of objects. Set before heads are opened; held for a copy.
+    pub(crate) owner_probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
 }
 
 impl Heads {

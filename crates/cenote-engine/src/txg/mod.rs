@@ -23,14 +23,46 @@ mod sync;
 pub(crate) mod tasks;
 pub(crate) mod throttle;
 
-use std::sync::atomic::Ordering;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_dmu::{Tx, TxResult};
-use cenote_rt::{Error, Kind, Result};
+use cenote_ondisk::uberblock::Uberblock;
+use cenote_rt::{AsyncMutex, Error, Kind, Result, Rng};
 
 use crate::dsl::Context;
 use crate::{Engine, EngineError};
-use tasks::{Change, QueuedTask, Task};
+use tasks::{Change, QueuedTask, Task, TaskQueue};
+
+/// The open txg, the one being synced and the last committed one.
+#[derive(Debug)]
+pub(crate) struct TxgState {
+    /// The txg that takes changes. Written under `syncing` only.
+    pub(crate) open: AtomicU64,
+    /// The uberblock that was written last. Held for a copy.
+    pub(crate) uberblock: Mutex<Uberblock>,
+    /// Tasks of the next sync. Held for a push, a take or a look.
+    pub(crate) queue: Mutex<TaskQueue>,
+    /// One sync at a time; held during the whole of it, across I/O.
+    pub(crate) syncing: AsyncMutex<()>,
+    /// The last txg is being written.
+    pub(crate) is_closing: AtomicBool,
+    // Held for one number.
+    pub(crate) rng: Mutex<Rng>,
+}
+
+impl TxgState {
+    pub(crate) fn new(open_txg: u64, uberblock: Uberblock, seed: u64) -> Self {
+        Self {
+            open: AtomicU64::new(open_txg),
+            uberblock: Mutex::new(uberblock),
+            queue: Mutex::default(),
+            syncing: AsyncMutex::new(()),
+            is_closing: AtomicBool::new(false),
+            rng: Mutex::new(Rng::seeded(seed)),
+        }
+    }
+}
 
 impl Engine {
     /// A transaction on the MOS, in syncing context only.
@@ -86,7 +118,7 @@ impl Engine {
     }
 
     async fn sync_here(&self) -> Result<u64> {
-        let _one = self.syncing.lock().await;
+        let _one = self.txgs.syncing.lock().await;
         self.check_stopped()?;
         // Dropped before its time, as by a panic, it stops the pool.
         let mut stop = StopUnlessDone { engine: self, end: End::Never };
@@ -96,8 +128,8 @@ impl Engine {
         {
             // Blocks of logs that are being allocated in this txg are in before it is closed: its
             // maps could else be finished without them.
-            let _gate = self.log_gate.lock().await;
-            self.open_txg.store(txg + 1, Ordering::Release);
+            let _gate = self.logs.gate.lock().await;
+            self.txgs.open.store(txg + 1, Ordering::Release);
         }
         let mut tasks: Vec<_> =
             std::mem::take(&mut self.state().tasks).into_iter().map(|queued| queued.task).collect();
@@ -124,10 +156,10 @@ impl Engine {
             head.live().committed(txg)?;
         }
         // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
-        let mature = self.alloc.sync_done(txg, self.slop())?;
-        self.note_free(txg, mature);
-        self.logs_committed(txg).await?;
-        self.admission.synced(txg);
+        let mature = self.alloc.sync_done(txg, self.space().slop())?;
+        self.leaves().note_freed(txg, mature);
+        self.intent_logs().committed(txg).await?;
+        self.throttle.admission.synced(txg);
         self.recount_dirty();
         self.alloc.preload().await;
         Ok(())

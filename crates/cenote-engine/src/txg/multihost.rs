@@ -200,14 +200,14 @@ impl Multihost {
 impl Engine {
     /// Follows the property.
     pub(crate) fn set_multihost(&self, is_on: bool) {
-        let is_needed = self.multihost.switch(is_on);
+        let is_needed = self.health.multihost.switch(is_on);
         // Otherwise the next uberblock says so on every device.
-        self.multihost.stopped.notify_waiters();
+        self.health.multihost.stopped.notify_waiters();
         if !is_needed {
             return;
         }
         let engine = Weak::clone(&self.me);
-        let stopped = Arc::clone(&self.multihost.stopped);
+        let stopped = Arc::clone(&self.health.multihost.stopped);
         cenote_rt::spawn(async move {
             loop {
                 // The engine is not held while nothing is done.
@@ -215,7 +215,7 @@ impl Engine {
                 let told = stopped.notified();
                 cenote_rt::until(pause, told).await;
                 let Some(engine) = engine.upgrade() else { return };
-                if engine.multihost.ends(engine.check_stopped().is_err()) {
+                if engine.health.multihost.ends(engine.check_stopped().is_err()) {
                     return;
                 }
                 engine.begin_beat();
@@ -235,11 +235,11 @@ impl Engine {
     /// # Errors
     /// `Kind::Io`, which does not pass.
     pub(crate) fn check_host(&self) -> Result<()> {
-        if let Some(since) = self.multihost.overdue() {
+        if let Some(since) = self.health.multihost.overdue() {
             let cause = format!("no heartbeat was written for {} ms", since.as_millis());
-            self.suspension.suspend(Suspended::Multihost(cause));
+            self.health.suspension.suspend(Suspended::Multihost(cause));
         }
-        match self.suspension.cause() {
+        match self.health.suspension.cause() {
             Some(cause @ Suspended::Multihost(_)) => Err(refusal(&cause)),
             _ => Ok(()),
         }
@@ -253,17 +253,17 @@ impl Engine {
         }
         let leaves = self.tree.leaves().filter(|(_, leaf)| leaf.is_writable());
         let leaves: Vec<_> = leaves.map(|(id, _)| id).collect();
-        let Some(leaf) = self.multihost.next_leaf(&leaves) else { return };
+        let Some(leaf) = self.health.multihost.next_leaf(&leaves) else { return };
         let uberblock = self.heartbeat();
         let label = {
-            let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rng = self.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner);
             rng.below(LABEL_COUNT as u64) as usize
         };
         let (tree, engine) = (Arc::clone(&self.tree), Weak::clone(&self.me));
         cenote_rt::spawn(async move {
             let written = tree.write_heartbeat(leaf, &uberblock, label).await;
             if let Some(engine) = engine.upgrade() {
-                engine.multihost.note(leaf, written.is_ok());
+                engine.health.multihost.note(leaf, written.is_ok());
                 drop(engine.check_host());
             }
         });
@@ -274,7 +274,8 @@ impl Engine {
         let second = cenote_rt::wall_clock().as_secs();
         let mut uberblock = self.uberblock();
         uberblock.timestamp = second.max(uberblock.timestamp);
-        uberblock.set_mmp(self.multihost.promise(self.multihost.next_sequence(second)));
+        uberblock
+            .set_mmp(self.health.multihost.promise(self.health.multihost.next_sequence(second)));
         uberblock
     }
 
@@ -283,15 +284,16 @@ impl Engine {
     /// # Errors
     /// Those of a sync.
     pub(crate) async fn end_heartbeats(&self) -> Result<()> {
-        if !self.multihost.is_on() {
+        if !self.health.multihost.is_on() {
             return self.sync().await.map(drop);
         }
-        self.multihost.rest().await;
-        self.administer(|_, _, config| {
-            config.touch();
-            Ok(())
-        })
-        .await
+        self.health.multihost.rest().await;
+        self.admin()
+            .change(|_, _, config| {
+                config.touch();
+                Ok(())
+            })
+            .await
     }
 }
 

@@ -87,7 +87,7 @@ impl Syncing<'_> {
     async fn pass(&mut self, tasks: &mut [Box<dyn Task>]) -> Result<()> {
         if self.pass == 1 {
             // Before the data sets: their headers change with it.
-            self.killed.extend(self.engine.sync_logs(self.txg).await?);
+            self.killed.extend(self.engine.intent_logs().sync_all(self.txg).await?);
         }
         self.sync_heads().await?;
         self.charge_mos().await?;
@@ -100,15 +100,15 @@ impl Syncing<'_> {
             if !tasks.is_empty() {
                 self.update_label_features().await?;
             }
-            self.killed.extend(self.engine.destroy_some(self.txg).await?);
-            self.engine.discard_some(self.txg).await?;
+            self.killed.extend(self.engine.space().free_some(self.txg).await?);
+            self.engine.space().discard_checkpoint_part(self.txg).await?;
         }
         self.free_killed().await?;
         if self.pass == 1 {
-            self.engine.record_damage(self.txg).await?;
-            self.engine.watch_leaves().await;
+            self.engine.health().record_damage(self.txg).await?;
+            self.engine.leaves().probe_failed().await;
         }
-        self.engine.record_missing(self.txg, self.pass).await?;
+        self.engine.leaves().record_dtls(self.txg, self.pass).await?;
         if self.pass > 1 || self.has_work() {
             self.record_space().await?;
         }
@@ -136,10 +136,10 @@ impl Syncing<'_> {
     async fn is_all_recorded(&self) -> Result<bool> {
         let engine = self.engine;
         if self.root.is_some() {
-            let mut turn = engine.suspension.turn();
+            let mut turn = engine.health.suspension.turn();
             while let Err(error) = engine.flush_data().await {
-                engine.suspension.hold(turn, error).await?;
-                turn = engine.suspension.turn();
+                engine.health.suspension.hold(turn, error).await?;
+                turn = engine.health.suspension.turn();
             }
         }
         Ok(!engine.tree.has_changed_dtls())
@@ -157,7 +157,7 @@ impl Syncing<'_> {
         let ledger = Ledger::new(Arc::clone(&self.engine.tree));
         let policy = head.policy();
         // A head that was opened before anybody knew of owners is accounted for all the same.
-        let probe = head.probe().or_else(|| self.engine.probe());
+        let probe = head.probe().or_else(|| self.engine.datasets().owner_probe());
         let context = SyncContext {
             txg: self.txg,
             pass: u64::from(self.pass),
@@ -188,7 +188,7 @@ impl Syncing<'_> {
         if sizes == Sizes::default() {
             return Ok(());
         }
-        let dir = self.engine.mos_dir.load(std::sync::atomic::Ordering::Acquire);
+        let dir = self.engine.config.mos_dir();
         self.engine.mos_apply(self.txg, |tx| space::did_use(tx, dir, Use::Head, sizes)).await
     }
 
@@ -219,17 +219,17 @@ impl Syncing<'_> {
     async fn free_killed(&mut self) -> Result<()> {
         for block in std::mem::take(&mut self.killed) {
             // A gang's header is read before anything of it is freed.
-            let mut turn = self.engine.suspension.turn();
+            let mut turn = self.engine.health.suspension.turn();
             while let Err(error) = self.engine.store.free(&block, self.txg).await {
-                self.engine.suspension.hold(turn, error).await?;
-                turn = self.engine.suspension.turn();
+                self.engine.health.suspension.hold(turn, error).await?;
+                turn = self.engine.health.suspension.turn();
             }
         }
         Ok(())
     }
 
     async fn record_space(&mut self) -> Result<()> {
-        let recorded = self.engine.record_space(self.txg, self.pass).await?;
+        let recorded = self.engine.space().record_space(self.txg, self.pass).await?;
         if !recorded.arrays.is_empty() {
             self.engine.with_config(|config| {
                 for (vdev, array) in recorded.arrays {

@@ -21,9 +21,9 @@ pub(crate) trait Task: Send {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>>;
 }
 
-/// The txgs.
+/// Tasks of the next sync, and why there is none.
 #[derive(Debug, Default)]
-pub(crate) struct State {
+pub(crate) struct TaskQueue {
     /// Tasks for the next sync, with whom to tell.
     pub(crate) tasks: Vec<QueuedTask>,
     /// Why nothing is written any more.

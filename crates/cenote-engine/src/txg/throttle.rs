@@ -14,12 +14,13 @@
 //! `zfs_txg_timeout`. Without a sync task writers do not wait: a writer that reaches the limit
 //! syncs.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
 use cenote_rt::{Notify, Result, tunables};
 
+use crate::txg::admission::Admission;
 use crate::{Engine, Head};
 
 /// A change never waits longer than this at a time.
@@ -34,6 +35,20 @@ pub(crate) struct Delay {
     last: Mutex<Duration>,
     /// Told when a sync has ended.
     drained: Notify,
+}
+
+/// How much the open txg holds, and when it is synced.
+#[derive(Debug, Default)]
+pub(crate) struct Throttle {
+    delay: Delay,
+    /// Bytes of changes in memory.
+    dirty: AtomicU64,
+    /// Wakes the sync task.
+    pub(crate) wake: Arc<Notify>,
+    /// Whether a sync task runs ([`Engine::start_sync_task`]).
+    has_sync_task: AtomicBool,
+    /// Charges of changes that are not on disk.
+    pub(crate) admission: Admission,
 }
 
 /// How long a change waits with so much in memory; nothing once there is no room at all, since
@@ -52,7 +67,7 @@ fn delay(dirty: u64, max: u64) -> Duration {
 impl Engine {
     /// Bytes of changes in memory, over all heads.
     pub fn dirty_bytes(&self) -> u64 {
-        self.dirty.load(Ordering::Acquire)
+        self.throttle.dirty.load(Ordering::Acquire)
     }
 
     /// Starts the task that syncs in the background until the last user of the pool is gone.
@@ -60,8 +75,8 @@ impl Engine {
         if self.is_read_only {
             return;
         }
-        self.has_sync_task.store(true, Ordering::Release);
-        let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
+        self.throttle.has_sync_task.store(true, Ordering::Release);
+        let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.throttle.wake));
         cenote_rt::spawn(async move {
             let mut last = cenote_rt::monotonic();
             loop {
@@ -72,7 +87,7 @@ impl Engine {
                 // Whoever wakes counts in what is being synced; what has come since that ended may
                 // be little, and many small txgs cost more than a large one.
                 let is_early = |engine: Arc<Self>| {
-                    let is_tight = engine.admission.take_tight();
+                    let is_tight = engine.throttle.admission.take_tight();
                     !is_tight && !is_due(engine.dirty_bytes())
                 };
                 if is_woken && engine.upgrade().is_some_and(is_early) {
@@ -91,22 +106,22 @@ impl Engine {
         self.until_running().await?;
         let max = tunables::DIRTY_DATA_MAX.get();
         while self.dirty_bytes() >= max {
-            if !self.has_sync_task.load(Ordering::Acquire) {
+            if !self.throttle.has_sync_task.load(Ordering::Acquire) {
                 self.sync().await?;
                 continue;
             }
             // Before the look: what ends after it wakes.
-            let drained = self.delay.drained.notified();
+            let drained = self.throttle.delay.drained.notified();
             if self.dirty_bytes() < max {
                 break;
             }
-            self.wake.notify_one();
+            self.throttle.wake.notify_one();
             // A pool that stops, or is suspended and fails changes, drains no more.
             cenote_rt::until(DELAY_MAX, drained).await;
             self.until_running().await?;
         }
         // Where nobody syncs meanwhile nothing is won by waiting.
-        if self.has_sync_task.load(Ordering::Acquire) {
+        if self.throttle.has_sync_task.load(Ordering::Acquire) {
             self.slow_down(delay(self.dirty_bytes(), max)).await;
         }
         Ok(())
@@ -119,7 +134,7 @@ impl Engine {
         }
         let wait = {
             let now = cenote_rt::monotonic();
-            let mut last = self.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.throttle.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
             // What was put off is made up for.
             *last = (*last).max(now.saturating_sub(DELAY_MIN)) + pause;
             last.saturating_sub(now)
@@ -135,11 +150,11 @@ impl Engine {
         let before = head.dirty.swap(now, Ordering::AcqRel);
         // Less than before: it is the head's first change in a new txg.
         let added = now.checked_sub(before).unwrap_or(now);
-        let dirty = self.dirty.fetch_add(added, Ordering::AcqRel) + added;
+        let dirty = self.throttle.dirty.fetch_add(added, Ordering::AcqRel) + added;
         let max = tunables::DIRTY_DATA_MAX.get();
         self.tree.load().set_dirty(dirty, max);
         if is_due(dirty) {
-            self.wake.notify_one();
+            self.throttle.wake.notify_one();
         }
     }
 
@@ -147,9 +162,9 @@ impl Engine {
     pub(crate) fn recount_dirty(&self) {
         let open = self.open_txg();
         let left = self.heads.all().iter().map(|head| head.live().dirty_bytes(open)).sum();
-        self.dirty.store(left, Ordering::Release);
+        self.throttle.dirty.store(left, Ordering::Release);
         self.tree.load().set_dirty(left, tunables::DIRTY_DATA_MAX.get());
-        self.delay.drained.notify_waiters();
+        self.throttle.delay.drained.notify_waiters();
     }
 }
 
@@ -163,24 +178,24 @@ fn is_due(dirty: u64) -> bool {
 async fn tick(engine: &Weak<Engine>) -> bool {
     let Some(engine) = engine.upgrade() else { return false };
     // A leaf that failed is looked into by a sync.
-    let has_background = engine.has_background_work().await;
+    let has_background = engine.space().has_background_work().await;
     // The count may miss what was changed while it was made anew: what is there counts.
     let is_clean = engine.dirty_bytes() == 0
         && !engine.heads.is_dirty(engine.open_txg())
-        && !engine.damage.has_lost();
+        && !engine.health.damage.has_lost();
     if is_clean && !engine.tree.has_failed() && !has_background {
         return engine.check_stopped().is_ok();
     }
     // A sync that fails stops the pool, and everybody who wants something of it hears why. One
     // that is suspended is waited for elsewhere, so that the pool can be given up meanwhile.
-    if engine.suspended().is_none() {
+    if engine.health().suspended().is_none() {
         drop(engine.sync().await);
     }
     // What is given back in the background goes on without a pause, a part with each txg, as long
     // as somebody has the pool.
     while Arc::strong_count(&engine) > 1
         && engine.check_running().is_ok()
-        && engine.has_background_work().await
+        && engine.space().has_background_work().await
     {
         drop(engine.sync().await);
     }
@@ -205,7 +220,7 @@ mod tests {
             let head = engine.head("t").await.expect("there");
             let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
             let (_, txg) = engine.apply(&head, |tx| tx.allocate(&spec)).await.expect("room");
-            engine.dirty.store(0, Ordering::Release);
+            engine.throttle.dirty.store(0, Ordering::Release);
             assert!(tick(&Arc::downgrade(&engine)).await);
             assert!(engine.uberblock().txg >= txg, "changes are never written");
             // And nothing where there is nothing.

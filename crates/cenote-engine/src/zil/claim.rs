@@ -28,9 +28,10 @@ use cenote_pool::Pool;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
+use crate::IntentLogs;
+use crate::zil::Head;
 use crate::zil::chain::no_header;
 use crate::zil::commit::adopt;
-use crate::zil::{Engine, Head};
 use crate::{Notice, invariant_error};
 
 /// A head with a chain, which mostly nobody has claimed.
@@ -48,27 +49,27 @@ struct Extent {
     newest_birth: u64,
 }
 
-impl Engine {
+impl IntentLogs<'_> {
     /// Claims the chains of all heads, before anything else is allocated. With `are_dropped` they
     /// are cut off instead: a log device is missing, and the administrator does without it.
     ///
     /// # Errors
     /// That of a device without which the logs cannot be read.
-    pub(crate) async fn claim_logs(&self, pool: &Arc<Pool>, are_dropped: bool) -> Result<()> {
+    pub(crate) async fn claim(self, pool: &Arc<Pool>, are_dropped: bool) -> Result<()> {
         let LeftLogs { unclaimed: logs, claimed: claimed_before, unread } = left_logs(pool).await?;
         if !unread.is_empty() {
-            self.note_unread_logs(&unread);
-            self.note(Notice::LogsUnread { datasets: unread });
+            self.note_unread(&unread);
+            self.engine.health().add_notice(Notice::LogsUnread { datasets: unread });
         }
         if is_on(Bug::ClaimAfterAllocate) {
-            self.with_config(crate::Config::touch);
-            self.sync().await?;
+            self.engine.with_config(crate::Config::touch);
+            self.engine.sync().await?;
         }
-        let first_txg = self.open_txg();
+        let first_txg = self.engine.open_txg();
         let mut dropped = Vec::new();
         for Left { object, header } in claimed_before {
-            let head = self.head_of_object(object).await?;
-            match read_native(&self.store, &header.log).await {
+            let head = self.engine.datasets().head_of_object(object).await?;
+            match read_native(&self.engine.store, &header.log).await {
                 Err(error) if !is_end(&error) && !are_dropped => {
                     return Err(error.with_at(|at| at.objset = Some(object)));
                 }
@@ -83,10 +84,10 @@ impl Engine {
         }
         // The pool has just gone back to its checkpoint: what chains of that time lead to may have
         // been overwritten since.
-        let rewound = Some(self.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
+        let rewound = Some(self.engine.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
         // Or to an older uberblock: what its logs promised is given up with what came after.
         let rewound = rewound.or(Some(pool.txg()).filter(|txg| txg + 1 < first_txg));
-        let missing = match self.check_logs(&logs, first_txg).await {
+        let missing = match self.check(&logs, first_txg).await {
             _ if rewound.is_some() => true,
             Ok(()) => false,
             Err(error) if !are_dropped => return Err(error),
@@ -103,42 +104,42 @@ impl Engine {
                 newest_birth = newest_birth.max(extent.newest_birth);
                 claimed_header(&log.header, &extent, first_txg)
             };
-            let head = self.head_of_object(log.object).await?;
+            let head = self.engine.datasets().head_of_object(log.object).await?;
             put_header(&head, first_txg, &header)?;
             adopt(&head);
         }
         let is_unchanged = logs.is_empty() && dropped.is_empty();
         if !dropped.is_empty() {
-            self.note(Notice::LogsDropped { datasets: dropped });
+            self.engine.health().add_notice(Notice::LogsDropped { datasets: dropped });
         }
         if is_unchanged {
             return Ok(());
         }
         // Also a txg that changes nothing else gets its uberblock: it must not be older than what
         // was claimed.
-        while self.uberblock().txg < newest_birth.max(first_txg) {
-            self.with_config(crate::Config::touch);
-            self.sync().await?;
+        while self.engine.uberblock().txg < newest_birth.max(first_txg) {
+            self.engine.with_config(crate::Config::touch);
+            self.engine.sync().await?;
         }
         Ok(())
     }
 
     /// Remembers heads whose logs could not be looked at, and the last txg whose allocations the
     /// space maps have: log blocks after it are nobody's, and may be handed out to others.
-    fn note_unread_logs(&self, heads: &[u64]) {
-        let recorded = self.open_txg().saturating_sub(1);
+    fn note_unread(self, heads: &[u64]) {
+        let recorded = self.engine.open_txg().saturating_sub(1);
         let heads = heads.iter().map(|head| (*head, recorded));
-        self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
+        self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
     }
 
     /// The last txg whose log blocks are the head's own as `txg` is synced. What an unclaimed log
     /// leads to after it belongs to others by now, and must not be freed with the head.
-    pub(crate) fn log_txg(&self, head: u64, txg: u64) -> u64 {
-        let unread = self.unread_logs.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn start_txg(self, head: u64, txg: u64) -> u64 {
+        let unread = self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.get(&head).copied().unwrap_or(txg)
     }
 
-    async fn check_logs(&self, logs: &[Left], first_txg: u64) -> Result<()> {
+    async fn check(self, logs: &[Left], first_txg: u64) -> Result<()> {
         for log in logs {
             let checked = self.walk_chain(&log.header, first_txg, true).await;
             checked.map_err(|error| error.with_at(|at| at.objset = Some(log.object)))?;
@@ -149,20 +150,20 @@ impl Engine {
     /// A chain that is given up: of what the maps have as taken only the first block is known, and
     /// that only if it was born before `unrecorded`.
     async fn drop_chain(
-        &self,
+        self,
         header: &ZilHeader,
         first_txg: u64,
         unrecorded: u64,
     ) -> Result<ZilHeader> {
         if header.log.birth() < unrecorded {
-            self.store.free(&header.log, first_txg).await?;
+            self.engine.store.free(&header.log, first_txg).await?;
         }
         Ok(no_header())
     }
 
     /// Walks a chain and takes the space of what was allocated after the last commit.
     async fn walk_chain(
-        &self,
+        self,
         header: &ZilHeader,
         first_txg: u64,
         is_dry_run: bool,
@@ -176,7 +177,7 @@ impl Engine {
             }
             extent.max_block = block_seq(&bp);
             extent.newest_birth = extent.newest_birth.max(bp.birth());
-            let Some((next, targets)) = read_block(&self.store, &bp).await? else { break };
+            let Some((next, targets)) = read_block(&self.engine.store, &bp).await? else { break };
             if is_on(Bug::ClaimWithoutTail) && block_seq(&bp) > block_seq(&header.log) {
                 break;
             }
@@ -200,16 +201,16 @@ impl Engine {
     }
 
     /// Takes the space of a block; false if somebody has it.
-    async fn take(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<bool> {
-        match self.store.claim(bp, txg, is_dry_run).await {
+    async fn take(self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<bool> {
+        match self.engine.store.claim(bp, txg, is_dry_run).await {
             Ok(()) => Ok(true),
             Err(error) if is_end(&error) => Ok(false),
             Err(error) => Err(error),
         }
     }
 
-    async fn is_readable(&self, bp: &BlockPtr) -> Result<bool> {
-        match self.store.read_raw(bp, &Grounds::Speculative).await {
+    async fn is_readable(self, bp: &BlockPtr) -> Result<bool> {
+        match self.engine.store.read_raw(bp, &Grounds::Speculative).await {
             Ok(_) => Ok(true),
             Err(error) if is_end(&error) => Ok(false),
             Err(error) => Err(error),

@@ -24,12 +24,13 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::EngineError;
+use crate::IntentLogs;
 use crate::dsl;
 use crate::dsl::props;
 use crate::zil::chain::{BlockState, Stage};
 use crate::zil::queue::Queued;
 use crate::zil::record::Piece;
-use crate::zil::{Bursts, Engine, Head, Log, SyncMode};
+use crate::zil::{Bursts, Head, Log, SyncMode};
 
 /// Blocks of a commit that are on their way at a time.
 const WRITES_MAX: usize = 16;
@@ -42,15 +43,15 @@ enum Way {
     Sync,
 }
 
-impl Engine {
+impl IntentLogs<'_> {
     /// Makes durable what was recorded of `object` and of names; with none, everything recorded of
     /// the head. What this promises holds whatever way it takes.
     ///
     /// # Errors
     /// Those of a sync, when it came to one: the pool is suspended then.
-    pub async fn commit_log(&self, head: &Head, object: Option<u64>) -> Result<()> {
+    pub async fn commit(self, head: &Head, object: Option<u64>) -> Result<()> {
         let log = head.log();
-        self.refresh_log(head).await?;
+        self.refresh(head).await?;
         if log.mode() == SyncMode::Disabled {
             return Ok(());
         }
@@ -58,7 +59,7 @@ impl Engine {
         let ticket = log.queue().pull(object);
         // Records of that txg go with it.
         if self.is_unrecorded(log) {
-            return self.sync().await.map(drop);
+            return self.engine.sync().await.map(drop);
         }
         let Some(ticket) = ticket else { return Ok(()) };
         let mut bursts = log.writer.lock().await;
@@ -87,19 +88,19 @@ impl Engine {
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
-            self.sync().await?;
+            self.engine.sync().await?;
         }
         log.queue().finish(last);
         Ok(())
     }
 
     /// Whether something that is not on disk is in no record.
-    fn is_unrecorded(&self, log: &Log) -> bool {
-        log.unrecorded.load(Ordering::Acquire) > self.uberblock().txg
+    fn is_unrecorded(self, log: &Log) -> bool {
+        log.unrecorded.load(Ordering::Acquire) > self.engine.uberblock().txg
     }
 
     async fn write_records(
-        &self,
+        self,
         head: &Head,
         bursts: &mut Bursts,
         records: Vec<Queued>,
@@ -121,18 +122,18 @@ impl Engine {
             return Ok(Way::Chain);
         }
         let count = pieces.len() as u64;
-        let service = self.tree.service_changes();
+        let service = self.engine.tree.service_changes();
         let pieces = self.write_early(head, pieces).await?;
         bursts.rotate_right(1);
         bursts[0] = pieces.iter().map(Piece::len).sum();
         self.write_blocks(head, bursts, pieces).await?;
         // Order 2: all blocks of the chain up to here are written.
         if !is_on(Bug::NoFlushOfLog) {
-            self.tree.flush().await?;
+            self.engine.tree.flush().await?;
         }
         // A leaf that left service in between was not asked to flush, and may be the only one that
         // took the blocks. Whoever waits is told after a sync instead.
-        if self.tree.service_changes() != service {
+        if self.engine.tree.service_changes() != service {
             return Err(Error::new(Kind::Io, "a device left service while a log was written"));
         }
         head.activity().committed(count);
@@ -140,15 +141,16 @@ impl Engine {
     }
 
     /// Sees that there is a chain to write to.
-    async fn prepare_chain(&self, head: &Head) -> Result<Way> {
+    async fn prepare_chain(self, head: &Head) -> Result<Way> {
         let log = head.log();
         adopt(head);
         let stage = log.chain().stage.clone();
         match stage {
             Stage::Live if log.chain().is_usable => return Ok(Way::Chain),
-            Stage::None if !log.chain().is_frozen && !self.is_closing() => {
+            Stage::None if !log.chain().is_frozen && !self.engine.is_closing() => {
                 let id = {
-                    let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut rng =
+                        self.engine.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner);
                     [rng.next_u64(), rng.next_u64()]
                 };
                 log.chain().begin(id);
@@ -161,7 +163,7 @@ impl Engine {
                 }
             }
             Stage::Claimed(header) if !has_records(&header) => {
-                self.discard_log(head, &header).await?;
+                self.discard(head, &header).await?;
             }
             _ => {}
         }
@@ -171,7 +173,7 @@ impl Engine {
 
     /// Gets the data of a piece that does not have it. False if its object is gone, and with it its
     /// content.
-    async fn fetch(&self, head: &Head, piece: &mut Piece) -> Result<bool> {
+    async fn fetch(self, head: &Head, piece: &mut Piece) -> Result<bool> {
         let Some(range) = piece.wanted() else { return Ok(true) };
         let object = piece.object;
         // Under the object set's lock: a later change was not applied, or has kept the bytes (K1).
@@ -194,7 +196,7 @@ impl Engine {
     }
 
     async fn write_blocks(
-        &self,
+        self,
         head: &Head,
         bursts: &Bursts,
         mut pieces: Vec<Piece>,
@@ -239,7 +241,7 @@ impl Engine {
             writes.push(async move {
                 // All of it is this future's, so that it also ends with it.
                 let mut writing = writing;
-                let result = self.store.write_log(&writing.bp, block).await;
+                let result = self.engine.store.write_log(&writing.bp, block).await;
                 writing.is_done = result.is_ok();
                 result
             });
@@ -253,7 +255,7 @@ impl Engine {
     /// Allocates the block behind the last, which is about to be written: one step, as far as syncs
     /// can see (L3).
     async fn next_block(
-        &self,
+        self,
         head: &Head,
         left: &[Piece],
         bursts: &Bursts,
@@ -279,39 +281,40 @@ impl Engine {
         self.allocate_with(head, size.min(max_block()), note).await
     }
 
-    async fn allocate_block(&self, head: &Head, size: u64) -> Result<BlockPtr> {
+    async fn allocate_block(self, head: &Head, size: u64) -> Result<BlockPtr> {
         self.allocate_with(head, size, |_| ()).await
     }
 
     async fn allocate_with(
-        &self,
+        self,
         head: &Head,
         size: u64,
         note: impl FnOnce(bool),
     ) -> Result<BlockPtr> {
         let log = head.log();
         // Order 3: while this is held no txg is closed.
-        let _gate = self.log_gate.lock().await;
-        self.check_running()?;
-        let txg = self.open_txg();
+        let _gate = self.engine.logs.gate.lock().await;
+        self.engine.check_running()?;
+        let txg = self.engine.open_txg();
         let identity = {
             let chain = log.chain();
             [chain.id[0], chain.id[1], head.object(), chain.next_block]
         };
-        let bp = self.store.alloc_log(size, txg, identity).await?;
+        let bp = self.engine.store.alloc_log(size, txg, identity).await?;
         let is_pushed = log.chain().push(bp);
         note(is_pushed);
         if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, "the log was taken away")) }
     }
 
     /// Looks the properties up again if they may have changed.
-    pub(super) async fn refresh_log(&self, head: &Head) -> Result<()> {
+    pub(super) async fn refresh(self, head: &Head) -> Result<()> {
         let log = head.log();
         if !log.is_stale.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         let object = head.object();
         let looked_up = self
+            .engine
             .mos
             .inspect(|tx| {
                 let dir = dsl::get_dataset(tx, object)?.dir_obj;
@@ -324,7 +327,7 @@ impl Engine {
                 log.mode.store(mode, Ordering::Release);
                 if before == SyncMode::Disabled {
                     // What was changed so far is in no record.
-                    log.note_unrecorded(self.open_txg());
+                    log.note_unrecorded(self.engine.open_txg());
                 }
                 log.is_for_throughput.store(bias == 1, Ordering::Release);
                 Ok(())

@@ -23,8 +23,9 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::{Error, Kind, Result, tunables};
 use futures_util::stream::{self, StreamExt};
 
+use crate::IntentLogs;
+use crate::zil::Head;
 use crate::zil::record::Piece;
-use crate::zil::{Engine, Head};
 
 /// Blocks of a commit that are being written early at a time.
 const WRITES_MAX: usize = 16;
@@ -42,12 +43,12 @@ impl Drop for Hold {
     }
 }
 
-impl Engine {
+impl IntentLogs<'_> {
     /// Writes the blocks of pieces that are to point at them.
-    pub(super) async fn write_early(&self, head: &Head, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
+    pub(super) async fn write_early(self, head: &Head, pieces: Vec<Piece>) -> Result<Vec<Piece>> {
         let is_for_throughput =
             head.log().is_for_throughput.load(std::sync::atomic::Ordering::Acquire);
-        let has_log_device = self.alloc.class_figures(Class::Log).deflated_space > 0;
+        let has_log_device = self.engine.alloc.class_figures(Class::Log).deflated_space > 0;
         if has_log_device && !is_for_throughput {
             return Ok(pieces);
         }
@@ -88,29 +89,32 @@ impl Engine {
     }
 
     /// Bytes of a block of an object; 0 if it is gone.
-    async fn block_size_of(&self, head: &Head, object: u64) -> Result<u64> {
+    async fn block_size_of(self, head: &Head, object: u64) -> Result<u64> {
         let found = head.live().inspect(|tx| tx.find(object)).await?;
         Ok(found.map_or(0, |dnode| dnode.data_block_size()))
     }
 
     /// The pointer to a block as the piece's txg has it; none if its data has to go into the log.
     async fn write_block_early(
-        &self,
+        self,
         head: &Head,
         piece: &Piece,
         number: u64,
     ) -> Result<Option<BlockPtr>> {
-        let Some(head) =
-            self.heads.get(head.object()).filter(|open| std::ptr::eq(Arc::as_ptr(open), head))
+        let Some(head) = self
+            .engine
+            .heads
+            .get(head.object())
+            .filter(|open| std::ptr::eq(Arc::as_ptr(open), head))
         else {
             return Ok(None);
         };
         let (txg, object) = (piece.txg, piece.object);
         let hold = {
             // While this is held no txg is closed (order 3 of the logs).
-            let _gate = self.log_gate.lock().await;
-            self.check_running()?;
-            if self.open_txg() != txg {
+            let _gate = self.engine.logs.gate.lock().await;
+            self.engine.check_running()?;
+            if self.engine.open_txg() != txg {
                 return Ok(None);
             }
             head.log().chain().hold(txg);

@@ -39,11 +39,13 @@ mod sync;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::ZilFlags;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
@@ -255,6 +257,30 @@ impl Log {
     pub(super) fn close(&self) {
         self.chain().close();
         self.settled.notify_waiters();
+    }
+}
+
+/// The state behind [`IntentLogs`].
+#[derive(Default)]
+pub(crate) struct LogState {
+    /// Held while a log block is allocated in the open txg, and while the open txg changes.
+    pub(crate) gate: AsyncMutex<()>,
+    /// By the kind of object set whose logs each one replays. Held for a copy.
+    replayers: Mutex<Vec<(ObjSetType, Arc<dyn Replayer>)>>,
+    /// Heads whose intent logs could not be read when the pool was opened, each with the last txg
+    /// before that. Held for a look-up.
+    unread: Mutex<BTreeMap<u64, u64>>,
+}
+
+/// The intent logs of all heads; made by [`Engine::intent_logs`].
+#[derive(Debug, Clone, Copy)]
+pub struct IntentLogs<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl<'e> IntentLogs<'e> {
+    pub(crate) fn replayers(self) -> MutexGuard<'e, Vec<(ObjSetType, Arc<dyn Replayer>)>> {
+        self.engine.logs.replayers.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -23,11 +23,12 @@ use cenote_ondisk::zil::record::{records, unswap};
 use cenote_ondisk::zil::{Body, LogBlock, Record, RecordKind, ZilFlags, ZilHeader, block_seq};
 use cenote_rt::{Buf, Error, Kind, Result};
 
+use crate::IntentLogs;
 use crate::Notice;
 use crate::zil::chain::Stage;
 use crate::zil::claim::{is_end, read_native};
 use crate::zil::commit::adopt;
-use crate::zil::{Charge, Engine, Head};
+use crate::zil::{Charge, Head};
 
 /// An operation to be done again.
 #[derive(Debug)]
@@ -115,10 +116,10 @@ enum Outcome {
     Skipped,
 }
 
-impl Engine {
-    /// Who replays the logs of heads of that kind, when [`replay_logs`](Self::replay_logs) comes to
+impl IntentLogs<'_> {
+    /// Who replays the logs of heads of that kind, when [`replay_all`](Self::replay_all) comes to
     /// them.
-    pub fn set_replayer(&self, kind: ObjSetType, sink: Arc<dyn Replayer>) {
+    pub fn set_replayer(self, kind: ObjSetType, sink: Arc<dyn Replayer>) {
         self.replayers().retain(|(of, _)| *of != kind);
         self.replayers().push((kind, sink));
     }
@@ -126,17 +127,17 @@ impl Engine {
     /// Replays every log that was claimed and has a sink. Others stay as they are.
     ///
     /// # Errors
-    /// As [`replay_log`](Self::replay_log).
-    pub async fn replay_logs(&self) -> Result<Vec<(u64, Replayed)>> {
+    /// As [`replay`](Self::replay).
+    pub async fn replay_all(self) -> Result<Vec<(u64, Replayed)>> {
         let mut done = Vec::new();
         // Opening the pool has opened them.
-        let heads = self.heads.all().into_iter().filter(|head| head.log().is_claimed());
+        let heads = self.engine.heads.all().into_iter().filter(|head| head.log().is_claimed());
         for head in heads.collect::<Vec<_>>() {
             let object = head.object();
             let sinks = self.replayers().clone();
             let kind = head.live().kind();
             let Some((_, sink)) = sinks.into_iter().find(|(of, _)| *of == kind) else { continue };
-            if let Some(replayed) = self.replay_log(&head, &*sink).await? {
+            if let Some(replayed) = self.replay(&head, &*sink).await? {
                 done.push((object, replayed));
             }
         }
@@ -144,8 +145,8 @@ impl Engine {
     }
 
     /// Heads whose logs wait for somebody who knows their operations.
-    pub fn unreplayed(&self) -> Vec<Arc<Head>> {
-        self.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
+    pub fn unreplayed(self) -> Vec<Arc<Head>> {
+        self.engine.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
     }
 
     /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
@@ -154,40 +155,40 @@ impl Engine {
     /// # Errors
     /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
     /// not replayed. Those of a sync.
-    pub async fn replay_log(&self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
+    pub async fn replay(self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
         // Nobody writes a log that is being replayed.
         let _writer = head.log().writer.lock().await;
         adopt(head);
         let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
         if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
-            self.discard_log(head, &header).await?;
-            self.sync().await?;
+            self.discard(head, &header).await?;
+            self.engine.sync().await?;
             return Ok(None);
         }
         // Numbers of objects that were freed may be needed.
-        self.sync().await?;
+        self.engine.sync().await?;
         let mut replayed = Replayed::default();
         let result = self.replay_chain(head, &header, sink, &mut replayed).await;
         // What was replayed must be on disk before the records go.
-        self.sync().await?;
+        self.engine.sync().await?;
         match result {
             Err(error) if matches!(error.kind(), Kind::Unsupported | Kind::Io) => {
                 return Err(error);
             }
             Err(error) => {
                 let (dataset, cause) = (head.object(), error.to_string());
-                self.note(Notice::LogCut { dataset, cause });
+                self.engine.health().add_notice(Notice::LogCut { dataset, cause });
                 replayed.failure = Some(error);
             }
             Ok(()) => {}
         }
-        self.discard_log(head, &header).await?;
-        self.sync().await?;
+        self.discard(head, &header).await?;
+        self.engine.sync().await?;
         Ok(Some(replayed))
     }
 
     async fn replay_chain(
-        &self,
+        self,
         head: &Head,
         header: &ZilHeader,
         sink: &dyn Replayer,
@@ -220,7 +221,7 @@ impl Engine {
     }
 
     async fn replay_record(
-        &self,
+        self,
         head: &Head,
         record: &Record<'_>,
         is_swapped: bool,
@@ -243,7 +244,7 @@ impl Engine {
         match self.replay_once(head, &operation, sink).await {
             Err(error) if error.kind() != Kind::Unsupported => {
                 // A number freed in this txg can be taken in the next.
-                self.sync().await?;
+                self.engine.sync().await?;
                 self.replay_once(head, &operation, sink).await
             }
             result => result,
@@ -251,7 +252,7 @@ impl Engine {
     }
 
     async fn replay_once(
-        &self,
+        self,
         head: &Head,
         operation: &Operation<'_>,
         sink: &dyn Replayer,
@@ -260,7 +261,7 @@ impl Engine {
         let seq = operation.record.seq;
         // A full pool is replayed too: the log took its space before.
         let charge = Charge::free(0);
-        let applied = self.apply_charged(head, charge, |tx| {
+        let applied = self.engine.apply_charged(head, charge, |tx| {
             if let Some(object) = object
                 && tx.find(object)?.is_none()
             {
@@ -274,7 +275,7 @@ impl Engine {
         Ok(applied.await?.0)
     }
 
-    async fn indirect_data(&self, head: &Head, bp: &BlockPtr, len: u64) -> Result<Buf> {
+    async fn indirect_data(self, head: &Head, bp: &BlockPtr, len: u64) -> Result<Buf> {
         if bp.is_hole() {
             // A hole need not tell how large it is.
             let len = len.max(bp.lsize());
@@ -292,7 +293,7 @@ impl Engine {
         let read = async |grounds: &Grounds| {
             let context =
                 ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
-            self.store.read(bp, &context).await
+            self.engine.store.read(bp, &context).await
         };
         // A power cut may have kept some copies or columns of this block from being written, since
         // no flush came after it: that is no error of a device. Nothing needs a repair either,
@@ -306,14 +307,14 @@ impl Engine {
 
     /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
     /// were given; both within the limits of the claim.
-    pub(super) async fn discard_log(&self, head: &Head, header: &ZilHeader) -> Result<()> {
+    pub(super) async fn discard(self, head: &Head, header: &ZilHeader) -> Result<()> {
         let blocks = self.load_chain(header).await?.all;
         head.log().chain().stage = Stage::Discarding(blocks);
         Ok(())
     }
 
     /// The blocks of a claimed chain that can be read, and everything that the claim took.
-    async fn load_chain(&self, header: &ZilHeader) -> Result<LoadedChain> {
+    async fn load_chain(self, header: &ZilHeader) -> Result<LoadedChain> {
         let (limit_block, limit_record) = header.limits();
         let mut chain = LoadedChain::default();
         let mut seen = BTreeSet::new();
@@ -325,7 +326,7 @@ impl Engine {
             chain.all.push(bp);
             // The last one was claimed and never written. A device that fails is no end: the log
             // stays, for when it is there again.
-            let bytes = match read_native(&self.store, &bp).await {
+            let bytes = match read_native(&self.engine.store, &bp).await {
                 Ok(bytes) => bytes,
                 Err(error) if is_end(&error) => Buf::empty(),
                 Err(error) => return Err(error),

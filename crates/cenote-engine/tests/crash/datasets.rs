@@ -44,7 +44,7 @@ impl Script {
 
     async fn snapshot(&mut self, names: Vec<String>, what: &'static str) -> Result<()> {
         // A limit, or what is reserved, may be in the way.
-        if allowed(self.engine.snapshot(names.clone()).await)?.is_none() {
+        if allowed(self.engine.snapshots().create(names.clone()).await)?.is_none() {
             return Ok(());
         }
         for name in names {
@@ -63,7 +63,7 @@ impl Script {
             return Ok(());
         }
         let name = format!("tank/c{round}");
-        self.engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await?;
+        self.engine.datasets().clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT).await?;
         self.state.datasets.insert(name.clone(), self.state.datasets[&origin].clone());
         self.clones.insert(name, origin);
         self.acknowledge("clone");
@@ -74,7 +74,7 @@ impl Script {
     async fn promote(&mut self) -> Result<()> {
         let clones: Vec<_> = self.clones.keys().cloned().collect();
         let Some(clone) = self.pick(&clones) else { return Ok(()) };
-        if allowed(self.engine.promote(&clone).await)?.is_none() {
+        if allowed(self.engine.datasets().promote(&clone).await)?.is_none() {
             return Ok(());
         }
         let origin = self.clones.remove(&clone).unwrap();
@@ -129,7 +129,7 @@ impl Script {
     async fn roll_back(&mut self, name: &str) -> Result<()> {
         let Some(latest) = self.snapshots(name).pop() else { return Ok(()) };
         // A bookmark of a later snapshot, which is gone, may be in the way.
-        if allowed(self.engine.rollback(name, None).await)?.is_none() {
+        if allowed(self.engine.datasets().rollback(name, None).await)?.is_none() {
             return Ok(());
         }
         let content = self.state.datasets[&latest].clone();
@@ -139,7 +139,7 @@ impl Script {
     }
 
     async fn rename(&mut self, from: &str, to: &str) -> Result<()> {
-        self.engine.rename(from, to).await?;
+        self.engine.datasets().rename(from, to).await?;
         for snapshot in self.snapshots(from) {
             let (_, name) = snapshot.split_once('@').unwrap();
             self.move_dataset(&snapshot, &format!("{to}@{name}"));
@@ -155,7 +155,7 @@ impl Script {
         let Some(from) = self.pick(&snapshots) else { return Ok(()) };
         let (head, old) = from.split_once('@').unwrap();
         let new = format!("t{}", &old[1..]);
-        self.engine.rename_snapshot(head, old, &new, false).await?;
+        self.engine.snapshots().rename(head, old, &new, false).await?;
         self.move_dataset(&from, &format!("{head}@{new}"));
         self.acknowledge("rename of a snapshot");
         Ok(())
@@ -172,7 +172,7 @@ impl Script {
         let free: Vec<_> =
             self.snapshots("").into_iter().filter(|name| !held.contains(name)).collect();
         let Some(name) = self.pick(&free) else { return Ok(()) };
-        self.engine.hold(vec![(name.clone(), TAG.into())], false).await?;
+        self.engine.snapshots().hold(vec![(name.clone(), TAG.into())], false).await?;
         self.say(&name, &format!("hold {TAG}"), String::new());
         self.acknowledge("hold");
         Ok(())
@@ -181,7 +181,7 @@ impl Script {
     async fn release_one(&mut self) -> Result<()> {
         let held = self.with_fact(&format!("hold {TAG}"));
         let Some(name) = self.pick(&held) else { return Ok(()) };
-        self.engine.release(vec![(name.clone(), TAG.into())]).await?;
+        self.engine.snapshots().release(vec![(name.clone(), TAG.into())]).await?;
         self.unsay(&name, &format!("hold {TAG}"));
         self.acknowledge("release");
         Ok(())
@@ -191,7 +191,7 @@ impl Script {
         let snapshots = self.snapshots("");
         let Some(name) = self.pick(&snapshots) else { return Ok(()) };
         let mark = format!("{}#b{round}", name.split_once('@').unwrap().0);
-        self.engine.bookmark(vec![(mark.clone(), name)]).await?;
+        self.engine.bookmarks().create(vec![(mark.clone(), name)]).await?;
         self.say(&mark, "bookmark", String::new());
         self.acknowledge("bookmark");
         Ok(())
@@ -200,7 +200,7 @@ impl Script {
     async fn forget_bookmark(&mut self) -> Result<()> {
         let marks = self.with_fact("bookmark");
         let Some(mark) = self.pick(&marks) else { return Ok(()) };
-        self.engine.destroy_bookmarks(vec![mark.clone()]).await?;
+        self.engine.bookmarks().destroy_all(vec![mark.clone()]).await?;
         self.unsay(&mark, "bookmark");
         self.acknowledge("destroying a bookmark");
         Ok(())
@@ -213,7 +213,7 @@ impl Script {
             // sha256, fletcher4.
             _ => ("checksum", [8, 7][self.rng.below(2) as usize]),
         };
-        self.engine.set_property(name, property, Value::U64(value)).await?;
+        self.engine.properties().set(name, property, Value::U64(value)).await?;
         self.say(name, property, text(&Value::U64(value)));
         self.acknowledge("property");
         Ok(())
@@ -225,7 +225,7 @@ impl Script {
         let mut own = self.state.facts.keys().filter(|(whose, _)| *whose == name);
         let is_one = |what: &str| ["compression", "copies", "checksum", USER].contains(&what);
         let property = own.find(|(_, what)| is_one(what)).unwrap().1.clone();
-        self.engine.inherit_property(&name, &property, false).await?;
+        self.engine.properties().inherit(&name, &property, false).await?;
         self.unsay(&name, &property);
         self.acknowledge("inheriting a property");
         Ok(())
@@ -236,7 +236,7 @@ impl Script {
         let names = [self.heads(), self.snapshots("")].concat();
         let name = self.pick(&names).unwrap();
         let value = "x".repeat(1 + round as usize * 7);
-        self.engine.set_property(&name, USER, Value::text(&value)).await?;
+        self.engine.properties().set(&name, USER, Value::text(&value)).await?;
         self.say(&name, USER, value);
         self.acknowledge("user property");
         Ok(())
@@ -262,7 +262,7 @@ impl Script {
             (true, _) => 0,
             (false, _) => value,
         };
-        let set = self.engine.set_property(&name, what, Value::U64(value)).await;
+        let set = self.engine.properties().set(&name, what, Value::U64(value)).await;
         if allowed(set)?.is_none() {
             return Ok(());
         }
@@ -291,7 +291,7 @@ impl Script {
             self.snapshots("").into_iter().filter(|name| !is_needed(name)).collect();
         if snapshots.len() > 4 {
             let victim = self.pick(&snapshots).unwrap();
-            self.engine.destroy_snapshot(&victim).await?;
+            self.engine.snapshots().destroy(&victim).await?;
             self.forget(&victim);
             self.acknowledge("destroying a snapshot");
         }
@@ -301,7 +301,7 @@ impl Script {
         if heads.len() > 4
             && let Some(victim) = self.pick(&idle)
         {
-            self.engine.destroy_dataset(&victim).await?;
+            self.engine.datasets().destroy(&victim).await?;
             self.forget(&victim);
             self.acknowledge("destroying a head");
         }
@@ -320,10 +320,10 @@ impl Script {
         }
         let held = idle(self);
         let Some(name) = self.pick(&held) else { return Ok(()) };
-        self.engine.destroy_snapshots(vec![name.clone()], true).await?;
+        self.engine.snapshots().destroy_all(vec![name.clone()], true).await?;
         self.say(&name, "deferred", String::new());
         self.acknowledge("deferred destroy");
-        self.engine.release(vec![(name.clone(), TAG.into())]).await?;
+        self.engine.snapshots().release(vec![(name.clone(), TAG.into())]).await?;
         self.forget(&name);
         self.acknowledge("release");
         Ok(())

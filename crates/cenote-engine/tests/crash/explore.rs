@@ -326,7 +326,7 @@ impl Resumed<'_> {
         let txg = engine.uberblock().txg;
         self.history.note(txg, &state);
         recorder.mark(txg);
-        engine.snapshot(vec!["tank@again".into()]).await?;
+        engine.snapshots().create(vec!["tank@again".into()]).await?;
         state.datasets.insert("tank@again".into(), state.datasets["tank"].clone());
         let txg = engine.uberblock().txg;
         self.history.note(txg, &state);

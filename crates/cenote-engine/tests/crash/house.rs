@@ -55,7 +55,7 @@ impl Script {
             return self.initialize(Stop::Cancel).await;
         }
         let features = new.iter().map(|name| cenote_ondisk::feature::by_name(name).unwrap());
-        self.engine.set_pool(features.map(PoolSetting::Feature).collect()).await?;
+        self.engine.admin().set(features.map(PoolSetting::Feature).collect()).await?;
         for name in &new {
             self.say(POOL, name, "enabled".into());
         }
@@ -70,12 +70,12 @@ impl Script {
             PoolSetting::Comment(Some(comment.clone())),
             PoolSetting::User("org.example:of-pool".into(), Some(note.clone())),
         ];
-        self.engine.set_pool(settings).await?;
+        self.engine.admin().set(settings).await?;
         self.say(POOL, "comment", comment);
         self.say(POOL, "org.example:of-pool", note);
         self.acknowledge("properties of the pool");
         let (limit, value) = ("filesystem_limit", Value::U64(20 + round));
-        self.engine.set_property("tank", limit, value.clone()).await?;
+        self.engine.properties().set("tank", limit, value.clone()).await?;
         self.say("tank", limit, text(&value));
         self.acknowledge(limit);
         Ok(())
@@ -96,7 +96,7 @@ impl Script {
         let new = &self.devices[known..];
         let leaves = new.iter().map(|device| LeafSpec::of(device.info())).collect();
         let spec = TopSpec { redundancy, class, leaves };
-        let id = self.engine.next_vdev_id();
+        let id = self.engine.admin().next_vdev_id();
         let rng = &mut self.rng;
         let mut guids = Guids::new(|| Ok(rng.next_u64()));
         let top = create::top(&spec, id, Some(self.layout.ashift()), 1, &mut guids)?;
@@ -107,7 +107,7 @@ impl Script {
             caches: Vec::new(),
             devices: guids.into_iter().zip(new.iter().map(Arc::clone)).collect(),
         };
-        self.engine.add_vdevs(new).await?;
+        self.engine.admin().add_vdevs(new).await?;
         self.say(POOL, &format!("top {id}"), Layout::in_words(redundancy, class, count));
         self.acknowledge(what);
         Ok(())
@@ -115,12 +115,12 @@ impl Script {
 
     /// What is free of all leaves is discarded.
     async fn trim(&mut self) -> Result<()> {
-        for leaf in self.engine.data_leaves() {
-            self.engine.start_trim(&[leaf], TrimOptions::default()).await?;
+        for leaf in self.engine.leaves().data_guids() {
+            self.engine.leaves().start_trim(&[leaf], TrimOptions::default()).await?;
             self.say_work("trim", leaf, LeafWorkState::Active);
             self.acknowledge("trim");
             // To its end: what is acknowledged next must not have a sync of its own beside it.
-            self.engine.wait_for_leaf_work(&[leaf], LeafWorkKind::Trim).await?;
+            self.engine.leaves().wait_for_work(&[leaf], LeafWorkKind::Trim).await?;
             self.say_work("trim", leaf, LeafWorkState::Complete);
             self.acknowledge("the end of a trim");
         }
@@ -129,17 +129,17 @@ impl Script {
 
     /// Part of what is free on a leaf is filled.
     async fn initialize(&mut self, stop: Stop) -> Result<()> {
-        let (leaves, kind) = (self.engine.data_leaves(), LeafWorkKind::Initialize);
+        let (leaves, kind) = (self.engine.leaves().data_guids(), LeafWorkKind::Initialize);
         let leaf = leaves[self.rng.below(leaves.len() as u64) as usize];
-        self.engine.start_initialize(&[leaf]).await?;
+        self.engine.leaves().start_initialize(&[leaf]).await?;
         self.say_work("initialize", leaf, LeafWorkState::Active);
         self.acknowledge("initialize");
         for _ in 0..TURNS {
             yield_now().await;
         }
-        let is_running = self.engine.check_leaf_work(leaf, kind).await?;
+        let is_running = self.engine.leaves().is_work_running(leaf, kind).await?;
         if is_running {
-            self.engine.stop_work(&[leaf], kind, stop).await?;
+            self.engine.leaves().stop_work(&[leaf], kind, stop).await?;
         }
         let state = match stop {
             _ if !is_running => LeafWorkState::Complete,
@@ -157,15 +157,15 @@ impl Script {
 
     /// For some rounds it holds what is freed.
     async fn keep_checkpoint(&mut self) -> Result<()> {
-        self.engine.take_checkpoint().await?;
+        self.engine.space().take_checkpoint().await?;
         self.say(POOL, "checkpoint", String::new());
         self.acknowledge("checkpoint");
         Ok(())
     }
 
     async fn discard_checkpoint(&mut self) -> Result<()> {
-        if let CheckpointState::Kept(_) = self.engine.checkpoint() {
-            self.engine.discard_checkpoint().await?;
+        if let CheckpointState::Kept(_) = self.engine.space().checkpoint_state() {
+            self.engine.space().discard_checkpoint().await?;
             self.unsay(POOL, "checkpoint");
             self.acknowledge("discarding a checkpoint");
         }
@@ -173,11 +173,11 @@ impl Script {
     }
 
     async fn reguid(&mut self) -> Result<()> {
-        if self.engine.checkpoint() != CheckpointState::None {
+        if self.engine.space().checkpoint_state() != CheckpointState::None {
             return Ok(());
         }
         let guid = self.rng.next_u64();
-        self.engine.reguid(guid).await?;
+        self.engine.admin().reguid(guid).await?;
         self.say(POOL, "guid", guid.to_string());
         self.acknowledge("reguid");
         Ok(())

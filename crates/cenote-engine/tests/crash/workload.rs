@@ -338,7 +338,7 @@ impl Script {
             fill,
             creator: Creator::ROOT,
         };
-        self.engine.create_dataset(new).await?;
+        self.engine.datasets().create(new).await?;
         self.state.datasets.insert(name.into(), BTreeMap::new());
         self.acknowledge("creating a head");
         self.new_object(name).await?;

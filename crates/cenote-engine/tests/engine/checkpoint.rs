@@ -25,8 +25,8 @@ async fn change(pool: &MemoryPool) {
         pool.write("tank/a", 5, block, block + 1000).await;
     }
     pool.engine.sync().await.unwrap();
-    pool.engine.destroy_snapshot("tank/a@before").await.unwrap();
-    pool.engine.destroy_dataset("tank/b").await.unwrap();
+    pool.engine.snapshots().destroy("tank/a@before").await.unwrap();
+    pool.engine.datasets().destroy("tank/b").await.unwrap();
     pool.create("tank/c").await;
     pool.write("tank/c", 5, 0, 9).await;
     pool.settle().await;
@@ -37,19 +37,19 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = filled().await;
-        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
-        pool.engine.take_checkpoint().await.unwrap();
-        assert!(matches!(pool.engine.checkpoint(), CheckpointState::Kept(_)));
-        let again = pool.engine.take_checkpoint().await.unwrap_err();
+        assert_eq!(pool.engine.space().checkpoint_state(), CheckpointState::None);
+        pool.engine.space().take_checkpoint().await.unwrap();
+        assert!(matches!(pool.engine.space().checkpoint_state(), CheckpointState::Kept(_)));
+        let again = pool.engine.space().take_checkpoint().await.unwrap_err();
         assert_eq!(again.cause(), Some(&CheckpointError::Exists));
-        let reguid = pool.engine.reguid(1).await.unwrap_err();
+        let reguid = pool.engine.admin().reguid(1).await.unwrap_err();
         assert_eq!(reguid.cause(), Some(&CheckpointError::Exists));
         pool.check().await;
         pool.judge_as_it_is();
 
         change(&pool).await;
         pool.check().await;
-        let held = pool.engine.checkpoint_bytes();
+        let held = pool.engine.space().checkpoint_bytes();
         assert!(held > 100 * 8192, "{held}");
         let reader = pool.reader().await;
         assert_eq!(reader.space().await.unwrap().checkpoint, Some(held));
@@ -58,24 +58,24 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
 
         // Another opening holds on to it.
         pool.reopen().await;
-        assert!(matches!(pool.engine.checkpoint(), CheckpointState::Kept(_)));
+        assert!(matches!(pool.engine.space().checkpoint_state(), CheckpointState::Kept(_)));
         // The export itself replaced blocks of the MOS.
-        let held = pool.engine.checkpoint_bytes().max(held);
+        let held = pool.engine.space().checkpoint_bytes().max(held);
         assert_eq!(pool.reader().await.space().await.unwrap().checkpoint, Some(held));
         for block in 150..200 {
             pool.write("tank/a", 5, block, block + 1000).await;
         }
         pool.settle().await;
-        assert!(pool.engine.checkpoint_bytes() > held);
+        assert!(pool.engine.space().checkpoint_bytes() > held);
         pool.check().await;
 
         // One block of the map in each txg; the pool is whole after each of them.
         tunables::SPA_DISCARD_MEMORY_LIMIT.set(1).unwrap();
         let free = pool.free_bytes();
-        pool.engine.discard_checkpoint().await.unwrap();
+        pool.engine.space().discard_checkpoint().await.unwrap();
         pool.judge_as_it_is();
         for turn in 0.. {
-            if pool.engine.checkpoint() == CheckpointState::None {
+            if pool.engine.space().checkpoint_state() == CheckpointState::None {
                 break;
             }
             assert!(turn < 50);
@@ -83,16 +83,16 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
             pool.check().await;
         }
         tunables::SPA_DISCARD_MEMORY_LIMIT.set(16 << 20).unwrap();
-        assert_eq!(pool.engine.checkpoint_bytes(), 0);
+        assert_eq!(pool.engine.space().checkpoint_bytes(), 0);
         pool.settle().await;
         for _ in 0..4 {
             pool.write("tank/c", 5, 1, 3).await;
             pool.engine.sync().await.unwrap();
         }
         assert!(pool.free_bytes() > free + held / 2);
-        let gone = pool.engine.discard_checkpoint().await.unwrap_err();
+        let gone = pool.engine.space().discard_checkpoint().await.unwrap_err();
         assert_eq!(gone.cause(), Some(&CheckpointError::NotThere));
-        pool.engine.take_checkpoint().await.unwrap();
+        pool.engine.space().take_checkpoint().await.unwrap();
         pool.check().await;
         pool.judge().await;
     })
@@ -105,17 +105,17 @@ fn a_discard_goes_on_at_the_next_opening() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = filled().await;
-        pool.engine.take_checkpoint().await.unwrap();
+        pool.engine.space().take_checkpoint().await.unwrap();
         change(&pool).await;
         tunables::SPA_DISCARD_MEMORY_LIMIT.set(1).unwrap();
-        pool.engine.discard_checkpoint().await.unwrap();
+        pool.engine.space().discard_checkpoint().await.unwrap();
         tunables::SPA_DISCARD_MEMORY_LIMIT.set(16 << 20).unwrap();
-        let was = pool.engine.checkpoint();
+        let was = pool.engine.space().checkpoint_state();
         pool.open_again().await;
-        assert_eq!(pool.engine.checkpoint(), was);
+        assert_eq!(pool.engine.space().checkpoint_state(), was);
         pool.engine.sync().await.unwrap();
         pool.engine.sync().await.unwrap();
-        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
+        assert_eq!(pool.engine.space().checkpoint_state(), CheckpointState::None);
         pool.check().await;
         pool.judge().await;
     })
@@ -131,7 +131,7 @@ fn a_pool_goes_back_to_its_checkpoint() {
         let none = pool.rewind().await.unwrap_err();
         assert_eq!(none.cause(), Some(&CheckpointError::NotThere));
         pool.open_again().await;
-        pool.engine.take_checkpoint().await.unwrap();
+        pool.engine.space().take_checkpoint().await.unwrap();
         change(&pool).await;
         // What is written after the checkpoint may be anywhere but where it is.
         for block in 0..2000 {
@@ -143,7 +143,7 @@ fn a_pool_goes_back_to_its_checkpoint() {
         pool.rewind().await.unwrap();
         assert!(pool.engine.uberblock().txg > newest);
         assert_eq!(pool.engine.uberblock().checkpoint_txg, 0);
-        assert_eq!(pool.engine.checkpoint(), CheckpointState::None);
+        assert_eq!(pool.engine.space().checkpoint_state(), CheckpointState::None);
         pool.auditor = crate::audit::Auditor::new();
         pool.check().await;
         for block in 0..200 {
@@ -151,7 +151,7 @@ fn a_pool_goes_back_to_its_checkpoint() {
         }
         assert_eq!(pool.read("tank/b", 7, 0).await, 77);
         assert!(pool.engine.head("tank/c").await.is_err());
-        pool.engine.destroy_snapshot("tank/a@before").await.unwrap();
+        pool.engine.snapshots().destroy("tank/a@before").await.unwrap();
         pool.write("tank/a", 5, 3, 3).await;
         pool.settle().await;
         pool.reopen().await;

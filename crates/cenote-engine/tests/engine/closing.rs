@@ -120,7 +120,7 @@ impl Shared {
         let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
         let guid = vdevs.root.guid;
         let engine = Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap();
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(&engine, &head).await.unwrap();
         for block in 0..BLOCKS {
             pools::write(&engine, &head, object, block, 1).await.unwrap();
@@ -269,15 +269,15 @@ fn waiters(
         (
             "fsync",
             spawn(async move {
-                committer.commit_log(&of_committer, Some(object)).await.map(drop)?;
+                committer.intent_logs().commit(&of_committer, Some(object)).await.map(drop)?;
                 committer.sync().await.map(drop)
             }),
         ),
         (
             "create",
-            spawn(
-                async move { administrator.create_dataset(pools::dataset("tank/b")).await.map(drop) },
-            ),
+            spawn(async move {
+                administrator.datasets().create(pools::dataset("tank/b")).await.map(drop)
+            }),
         ),
         ("sync", spawn(async move { syncer.sync().await.map(drop) })),
         ("export", spawn(async move { exporter.export().await })),
@@ -297,7 +297,7 @@ async fn all_end(waiters: Vec<(&'static str, cenote_rt::JoinHandle<Result<()>>)>
 async fn is_given_up(hangs: bool) {
     let fixture = Fixture::new("mirror", 2, 2).await;
     let engine = &fixture.engine;
-    let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+    let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
     let object = pools::new_object(engine, &head).await.unwrap();
     pools::write(engine, &head, object, 0, 1).await.unwrap();
     let kept = engine.sync().await.unwrap();
@@ -315,12 +315,12 @@ async fn is_given_up(hangs: bool) {
         spawn(async move { engine.sync().await })
     };
     if !hangs {
-        engine.until_suspended().await;
+        engine.health().until_suspended().await;
         let error = engine.export().await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
         assert!(!engine.tree().is_closed());
     }
-    engine.until_stuck().await;
+    engine.health().until_stuck().await;
     let mut waiters = waiters(engine, &head, object);
     if hangs {
         // A pool that is not suspended takes changes into memory.
@@ -331,14 +331,14 @@ async fn is_given_up(hangs: bool) {
     let lost = ended.unwritten.expect("changes were in memory");
     assert!(lost.first_txg == kept + 1 && lost.bytes >= dirty, "{lost:?}, {dirty}");
     assert_eq!(ended.silent.len(), if hangs { 2 } else { 0 }, "{:?}", ended.silent);
-    assert!(engine.take_notices().contains(&Notice::NotWritten(lost)));
+    assert!(engine.health().take_notices().contains(&Notice::NotWritten(lost)));
     stuck.await.unwrap().expect_err("given up");
     all_end(waiters).await;
     // What comes later is not let in, and a second time changes nothing.
     assert!(engine.close_by_force().await.silent.is_empty());
     assert_eq!(engine.sync().await.unwrap_err().kind(), Kind::Closed);
     // It waits, and does not keep a thread busy.
-    let again = cenote_rt::until(Duration::from_millis(50), engine.until_stuck());
+    let again = cenote_rt::until(Duration::from_millis(50), engine.health().until_stuck());
     assert_eq!(again.await, None, "a closed pool is not stuck");
 
     if hangs {
@@ -385,7 +385,8 @@ async fn is_given_up_while_others_answer() {
             count
         })
     };
-    let found = cenote_rt::until(Duration::from_secs(20), shared.engine.until_stuck()).await;
+    let found =
+        cenote_rt::until(Duration::from_secs(20), shared.engine.health().until_stuck()).await;
     assert_eq!(found, Some(()), "a leaf that hangs is not noticed beside one that answers");
     ended.store(true, Ordering::SeqCst);
     assert!(answering.await.unwrap() > 0);

@@ -32,7 +32,7 @@ fn create_time_permissions_are_the_creators() {
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
         let grants = vec![grant("c-$", "destroy"), grant("c-$", "mount")];
-        pool.engine.allow("tank", grants).await.unwrap();
+        pool.engine.datasets().allow("tank", grants).await.unwrap();
         pool.create("tank/origin").await;
         pool.snap("tank/origin@s").await;
         // Everything is asked for at once, so that one sync carries out requests of all users.
@@ -44,10 +44,14 @@ fn create_time_permissions_are_the_creators() {
                     let name = format!("tank/of-{user}-{round}");
                     if round % 3 == 0 {
                         let props = Vec::new();
-                        engine.clone_dataset("tank/origin@s", &name, props, creator).await.unwrap();
+                        engine
+                            .datasets()
+                            .clone_snapshot("tank/origin@s", &name, props, creator)
+                            .await
+                            .unwrap();
                     } else {
                         let new = NewDataset { creator, ..filesystem(&name) };
-                        engine.create_dataset(new).await.unwrap();
+                        engine.datasets().create(new).await.unwrap();
                     }
                 }));
             }

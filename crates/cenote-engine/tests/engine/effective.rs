@@ -75,7 +75,7 @@ fn effective_properties_are_the_same_for_readers_and_the_engine() {
                 stored.iter().map(|(property, default)| (property.name, *default)).collect();
             for name in DATASETS {
                 let head = pool.engine.head(name).await.unwrap();
-                let found = pool.engine.head_numbers(&head, &wanted).await.unwrap();
+                let found = pool.engine.properties().numbers_of(&head, &wanted).await.unwrap();
                 let props = view.dataset(name).await.unwrap().props().await.unwrap();
                 for ((property, _), found) in stored.iter().zip(found) {
                     let (read, source) = props.chain().native(property);

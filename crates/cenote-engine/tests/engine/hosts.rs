@@ -29,7 +29,7 @@ fn a_pool_in_use_is_left_alone() {
         let fixture = Fixture::new("mirror", 2, 2).await;
         let engine = &fixture.engine;
         take(&fixture).await.expect("nobody says that it is in use");
-        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        engine.admin().set(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
         sleep(Duration::from_millis(300)).await;
         let error = take(&fixture).await.unwrap_err();
         assert!(matches!(error.cause(), Some(OpenError::ActiveElsewhere)), "{error}");
@@ -56,10 +56,10 @@ fn a_pool_in_use_is_left_alone() {
         let engine = Engine::open_devices(devices, fixture.guid, &options).await.unwrap();
         assert!(take(&fixture).await.is_err());
         fixture.bus.pull_out_after(0);
-        let suspended = engine.until_suspended().await;
+        let suspended = engine.health().until_suspended().await;
         assert!(matches!(suspended, Suspended::Multihost(_)), "{suspended}");
         fixture.put_back();
-        let error = engine.clear(None).await.unwrap_err();
+        let error = engine.leaves().clear(None).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
         engine.close_by_force().await;
     })
@@ -73,20 +73,20 @@ fn a_host_that_hung_writes_no_commit() {
     block_on(2, async {
         let fixture = Fixture::new("mirror", 2, 2).await;
         let engine = &fixture.engine;
-        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        engine.admin().set(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
         let kept = engine.uberblock().txg;
         fixture.bus.hang_at_flush();
         let sync = {
             let engine = Arc::clone(engine);
             let comment = PoolSetting::Comment(Some("late".into()));
-            cenote_rt::spawn(async move { engine.set_pool(vec![comment]).await })
+            cenote_rt::spawn(async move { engine.admin().set(vec![comment]).await })
         };
-        let cause = until(Duration::from_secs(20), engine.until_suspended()).await;
+        let cause = until(Duration::from_secs(20), engine.health().until_suspended()).await;
         assert!(matches!(cause, Some(Suspended::Multihost(_))), "{cause:?}");
         fixture.bus.go_on();
         sleep(Duration::from_millis(500)).await;
         // A heartbeat that ended late changes nothing.
-        let error = engine.clear(None).await.unwrap_err();
+        let error = engine.leaves().clear(None).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
         assert!(!sync.is_finished());
         let scan = scan_devices(as_devices(&fixture.devices)).await;
@@ -104,7 +104,7 @@ fn a_host_without_a_number_writes_nothing() {
     block_on(2, async {
         let fixture = Fixture::new("mirror", 2, 2).await;
         let engine = &fixture.engine;
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(engine, &head).await.unwrap();
         // A log that the next opening claims: the first commit of it is a sync.
         for round in 0..2 {
@@ -113,9 +113,9 @@ fn a_host_without_a_number_writes_nothing() {
                 Ok(((), vec![LogRecord::write_later(object, 0, 4096)]))
             };
             engine.apply_logged(&head, write).await.unwrap();
-            engine.commit_log(&head, Some(object)).await.unwrap();
+            engine.intent_logs().commit(&head, Some(object)).await.unwrap();
         }
-        engine.set_pool(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
+        engine.admin().set(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();
         engine.detach_and_keep_active().await.unwrap();
         let Fixture { bus, devices, guid, engine } = fixture;
         drop((engine, head));
@@ -135,11 +135,11 @@ fn a_pool_goes_back_for_good() {
     simulate(1, async {
         let fixture = Fixture::new("disk", 1, 1).await;
         let engine = &fixture.engine;
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(engine, &head).await.unwrap();
         pools::write(engine, &head, object, 0, 2).await.unwrap();
         let kept = engine.sync().await.unwrap();
-        engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
         let newest = engine.uberblock().txg;
         assert!(newest > kept);
         let Fixture { devices, guid, engine, .. } = fixture;
@@ -151,7 +151,7 @@ fn a_pool_goes_back_for_good() {
         assert!(engine.head("tank/b").await.is_err());
         let head = engine.head("tank/a").await.unwrap();
         pools::write(&engine, &head, object, 1, 2).await.unwrap();
-        engine.create_dataset(pools::dataset("tank/c")).await.unwrap();
+        engine.datasets().create(pools::dataset("tank/c")).await.unwrap();
         engine.export().await.unwrap();
         drop((engine, head));
 

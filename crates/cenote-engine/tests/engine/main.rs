@@ -56,20 +56,20 @@ fn data_snapshots_and_frees_are_clean() {
 /// Some of everything, over several txgs and two openings.
 async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
     let engine = pool.create().await?;
-    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let head = engine.datasets().create(pools::dataset("tank/a")).await?;
     let object = pools::new_object(&engine, &head).await?;
     for round in 0..4_u64 {
         for block in 0..40 {
             pools::write(&engine, &head, object, block * 7 + round, round).await?;
         }
         engine.sync().await?;
-        engine.snapshot(vec![format!("tank/a@{round}"), format!("tank@{round}")]).await?;
+        engine.snapshots().create(vec![format!("tank/a@{round}"), format!("tank@{round}")]).await?;
     }
     engine.apply(&head, |tx| tx.free_range(object, 0, Some(100 << 17))).await?;
     engine.sync().await?;
-    engine.destroy_snapshot("tank/a@1").await?;
-    engine.destroy_snapshot("tank/a@0").await?;
-    engine.destroy_snapshot("tank/a@3").await?;
+    engine.snapshots().destroy("tank/a@1").await?;
+    engine.snapshots().destroy("tank/a@0").await?;
+    engine.snapshots().destroy("tank/a@3").await?;
     engine.export().await?;
     drop((engine, head));
 
@@ -78,10 +78,10 @@ async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
     for block in 0..30 {
         pools::write(&engine, &head, object, block * 11, 99).await?;
     }
-    engine.snapshot(vec!["tank/a@last".into()]).await?;
+    engine.snapshots().create(vec!["tank/a@last".into()]).await?;
     engine.apply(&head, |tx| tx.free(object)).await?;
     engine.sync().await?;
-    engine.destroy_snapshot("tank/a@2").await?;
-    engine.destroy_snapshot("tank/a@last").await?;
+    engine.snapshots().destroy("tank/a@2").await?;
+    engine.snapshots().destroy("tank/a@last").await?;
     engine.export().await
 }

@@ -85,7 +85,7 @@ impl MemoryPool {
     pub(crate) async fn add_disk(&mut self, class: VdevClass) {
         let (device, new) = self.new_disk(class);
         self.devices.push(device);
-        self.engine.add_vdevs(new).await.unwrap();
+        self.engine.admin().add_vdevs(new).await.unwrap();
     }
 
     /// A disk that may come to the pool as the next top-level vdev.
@@ -96,7 +96,7 @@ impl MemoryPool {
             class,
             leaves: vec![LeafSpec::of(device.info())],
         };
-        let id = self.engine.next_vdev_id();
+        let id = self.engine.admin().next_vdev_id();
         let top = create::top(&spec, id, Some(9), 1, &mut Guids::unguessable()).unwrap();
         let guid = top.leaves().next().unwrap().guid;
         let new = NewVdevs {
@@ -160,7 +160,7 @@ impl MemoryPool {
     pub(crate) async fn settle(&self) {
         for _ in 0..200 {
             self.engine.sync().await.unwrap();
-            if !self.engine.has_pending_frees().await.unwrap() {
+            if !self.engine.space().has_pending_frees().await.unwrap() {
                 return;
             }
         }
@@ -200,12 +200,12 @@ impl MemoryPool {
 
     /// A new file system without anything.
     pub(crate) async fn create(&self, name: &str) -> Arc<Head> {
-        self.engine.create_dataset(filesystem(name)).await.unwrap()
+        self.engine.datasets().create(filesystem(name)).await.unwrap()
     }
 
     /// A snapshot.
     pub(crate) async fn snap(&self, name: &str) {
-        self.engine.snapshot(vec![name.into()]).await.unwrap();
+        self.engine.snapshots().create(vec![name.into()]).await.unwrap();
     }
 
     /// Writes a block.
@@ -235,7 +235,7 @@ impl MemoryPool {
 
     /// Sets a number.
     pub(crate) async fn set(&self, dataset: &str, name: &str, value: u64) -> Result<()> {
-        self.engine.set_property(dataset, name, Value::U64(value)).await
+        self.engine.properties().set(dataset, name, Value::U64(value)).await
     }
 }
 

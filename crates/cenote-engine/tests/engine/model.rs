@@ -238,7 +238,7 @@ impl Run {
         self.note(format!("create {name}"));
         let is_there = self.model.datasets.contains_key(&name);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        if agree(&name, self.pool.engine.create_dataset(filesystem(&name)).await, want) {
+        if agree(&name, self.pool.engine.datasets().create(filesystem(&name)).await, want) {
             self.model.datasets.insert(name, Dataset::default());
         }
     }
@@ -258,7 +258,7 @@ impl Run {
             .iter()
             .any(|head| self.model.datasets[head].snaps.iter().any(|snap| snap.name == short));
         let want = if is_taken { Err(OpError::Exists) } else { Ok(()) };
-        if agree("snapshot", self.pool.engine.snapshot(names).await, want) {
+        if agree("snapshot", self.pool.engine.snapshots().create(names).await, want) {
             for head in heads {
                 let id = self.model.next_id;
                 self.model.next_id += 1;
@@ -296,7 +296,7 @@ impl Run {
                 want = Err(OpError::HasClones);
             }
         }
-        let result = self.pool.engine.destroy_snapshots(names, is_deferred).await;
+        let result = self.pool.engine.snapshots().destroy_all(names, is_deferred).await;
         if agree("destroy", result, want) {
             for id in ids {
                 let (name, index) = self.model.find(id).unwrap();
@@ -313,8 +313,12 @@ impl Run {
         self.note(format!("clone {origin} {name}"));
         let is_there = self.model.datasets.contains_key(&name);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        let result =
-            self.pool.engine.clone_dataset(&origin, &name, Vec::new(), Creator::ROOT).await;
+        let result = self
+            .pool
+            .engine
+            .datasets()
+            .clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT)
+            .await;
         if agree("clone", result, want) {
             let snap = &self.model.datasets[&snap.0].snaps[snap.1];
             let (contents, origin) = (snap.contents.clone(), Some(snap.id));
@@ -336,7 +340,7 @@ impl Run {
         } else {
             Ok(())
         };
-        if agree("destroy", self.pool.engine.destroy_dataset(&name).await, want) {
+        if agree("destroy", self.pool.engine.datasets().destroy(&name).await, want) {
             let dataset = self.model.datasets.remove(&name).unwrap();
             if let Some(origin) = dataset.origin {
                 self.model.settle(origin);
@@ -364,7 +368,7 @@ impl Run {
                 if conflicts || marks { Err(OpError::Exists) } else { Ok(()) }
             }
         };
-        if agree("promote", self.pool.engine.promote(&name).await, want) {
+        if agree("promote", self.pool.engine.datasets().promote(&name).await, want) {
             let (owner, index) = found.unwrap();
             let theirs = self.model.datasets.get_mut(&owner).unwrap();
             let mut shared: Vec<_> = theirs.snaps.drain(..=index).collect();
@@ -396,7 +400,7 @@ impl Run {
             }
             Some(_) => Ok(()),
         };
-        if agree("rollback", self.pool.engine.rollback(&name, None).await, want) {
+        if agree("rollback", self.pool.engine.datasets().rollback(&name, None).await, want) {
             let contents = dataset.snaps.last().unwrap().contents.clone();
             self.model.datasets.get_mut(&name).unwrap().contents = contents;
         }
@@ -416,7 +420,7 @@ impl Run {
         } else {
             Ok(())
         };
-        if agree("rename", self.pool.engine.rename(&from, &to).await, want) {
+        if agree("rename", self.pool.engine.datasets().rename(&from, &to).await, want) {
             let moved: Vec<_> = self
                 .model
                 .datasets
@@ -439,7 +443,7 @@ impl Run {
         let snaps = &self.model.datasets[&dataset].snaps;
         let is_there = snaps.iter().any(|snap| snap.name == to);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        let result = self.pool.engine.rename_snapshot(&dataset, &from, &to, false).await;
+        let result = self.pool.engine.snapshots().rename(&dataset, &from, &to, false).await;
         if agree("rename", result, want) {
             self.model.datasets.get_mut(&dataset).unwrap().snaps[index].name = to;
         }
@@ -453,7 +457,8 @@ impl Run {
         self.note(format!("bookmark {name} {source}"));
         let is_there = self.model.datasets[&snap.0].bookmarks.contains_key(&short);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        if agree("bookmark", self.pool.engine.bookmark(vec![(name, source)]).await, want) {
+        if agree("bookmark", self.pool.engine.bookmarks().create(vec![(name, source)]).await, want)
+        {
             let dataset = self.model.datasets.get_mut(&snap.0).unwrap();
             let id = dataset.snaps[snap.1].id;
             dataset.bookmarks.insert(short, id);
@@ -465,7 +470,7 @@ impl Run {
         let dataset = self.model.datasets.get_mut(&name).unwrap();
         let Some((mark, _)) = dataset.bookmarks.pop_first() else { return };
         self.note(format!("destroy {name}#{mark}"));
-        self.pool.engine.destroy_bookmarks(vec![format!("{name}#{mark}")]).await.unwrap();
+        self.pool.engine.bookmarks().destroy_all(vec![format!("{name}#{mark}")]).await.unwrap();
     }
 
     async fn hold_or_release(&mut self) {
@@ -474,13 +479,13 @@ impl Run {
         let snap = &mut self.model.datasets.get_mut(&dataset).unwrap().snaps[index];
         let id = snap.id;
         if let Some(tag) = snap.holds.pop() {
-            self.pool.engine.release(vec![(name.clone(), tag)]).await.unwrap();
+            self.pool.engine.snapshots().release(vec![(name.clone(), tag)]).await.unwrap();
             self.note(format!("release {name}"));
             self.model.settle(id);
         } else {
             let tag = "tag".to_owned();
             snap.holds.push(tag.clone());
-            self.pool.engine.hold(vec![(name.clone(), tag)], false).await.unwrap();
+            self.pool.engine.snapshots().hold(vec![(name.clone(), tag)], false).await.unwrap();
             self.note(format!("hold {name}"));
         }
     }
@@ -495,7 +500,7 @@ impl Run {
             _ => self.model.below(4) * (600 << 10),
         };
         self.note(format!("set {which}={value} {name}"));
-        let result = self.pool.engine.set_property(&name, which, Value::U64(value)).await;
+        let result = self.pool.engine.properties().set(&name, which, Value::U64(value)).await;
         if let Err(error) = result {
             assert_eq!(error.kind(), Kind::NoSpace, "{error}");
         }

@@ -35,7 +35,7 @@ fn names_are_checked() {
     run(async {
         let pool = MemoryPool::new().await;
         pool.create("tank/a").await;
-        let create = |name: &str| pool.engine.create_dataset(filesystem(name));
+        let create = |name: &str| pool.engine.datasets().create(filesystem(name));
         assert_eq!(cause(create("tank/a").await), OpError::Exists);
         assert_eq!(cause(create("tank").await), OpError::Exists);
         assert_eq!(cause(create("tank/b/c").await), OpError::NotFound);
@@ -49,11 +49,14 @@ fn names_are_checked() {
         assert_eq!(cause(create(&deep).await), OpError::NameTooLong);
         let volume =
             NewDataset { kind: cenote_ondisk::objset::ObjSetType::Zvol, ..filesystem("tank/vol") };
-        pool.engine.create_dataset(volume).await.unwrap();
+        pool.engine.datasets().create(volume).await.unwrap();
         assert_eq!(cause(create("tank/vol/x").await), OpError::WrongParent);
-        assert_eq!(cause(pool.engine.snapshot(vec!["tank/x@s".into()]).await), OpError::NotFound);
-        assert_eq!(cause(pool.engine.destroy_dataset("tank/$ORIGIN").await), OpError::NotFound);
-        assert_eq!(cause(pool.engine.destroy_dataset("tank").await), OpError::IsPool);
+        assert_eq!(
+            cause(pool.engine.snapshots().create(vec!["tank/x@s".into()]).await),
+            OpError::NotFound
+        );
+        assert_eq!(cause(pool.engine.datasets().destroy("tank/$ORIGIN").await), OpError::NotFound);
+        assert_eq!(cause(pool.engine.datasets().destroy("tank").await), OpError::IsPool);
     });
 }
 
@@ -63,10 +66,10 @@ fn an_operation_on_many_does_all_or_nothing() {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         let wanted = vec!["tank/a@s".to_owned(), "tank/missing@s".to_owned()];
-        let error = pool.engine.snapshot(wanted).await.unwrap_err();
+        let error = pool.engine.snapshots().create(wanted).await.unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound);
         assert_eq!(error.at().dataset.as_deref(), Some("tank/missing@s"));
-        pool.engine.snapshot(vec!["tank/a@s".into(), "tank@s".into()]).await.unwrap();
+        pool.engine.snapshots().create(vec!["tank/a@s".into(), "tank@s".into()]).await.unwrap();
         pool.check().await;
     });
 }
@@ -82,19 +85,19 @@ fn a_destroyed_head_is_freed_bit_by_bit() {
         }
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 3, 40, 77).await;
-        assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::HasSnapshots);
-        pool.engine.destroy_snapshot("tank/a@s").await.unwrap();
+        assert_eq!(cause(pool.engine.datasets().destroy("tank/a").await), OpError::HasSnapshots);
+        pool.engine.snapshots().destroy("tank/a@s").await.unwrap();
         pool.check().await;
         rate.set(37);
         let head = pool.engine.head("tank/a").await.unwrap();
         let owner = head.own();
-        assert_eq!(cause(pool.engine.destroy_dataset("tank/a").await), OpError::Busy);
+        assert_eq!(cause(pool.engine.datasets().destroy("tank/a").await), OpError::Busy);
         drop(owner);
-        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.engine.datasets().destroy("tank/a").await.unwrap();
         assert!(head.is_gone());
         assert!(pool.engine.apply(&head, |tx| need_object(tx, 1)).await.is_err());
         let mut txgs = 0;
-        while pool.engine.has_pending_frees().await.unwrap() {
+        while pool.engine.space().has_pending_frees().await.unwrap() {
             pool.check().await;
             pool.engine.sync().await.unwrap();
             txgs += 1;
@@ -120,10 +123,10 @@ fn without_the_feature_a_head_is_freed_at_once() {
         fill(&pool, "tank/a", 1, 60, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 1, 30, 2).await;
-        pool.engine.rollback("tank/a", None).await.unwrap();
+        pool.engine.datasets().rollback("tank/a", None).await.unwrap();
         pool.check().await;
-        pool.engine.destroy_snapshot("tank/a@s").await.unwrap();
-        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.engine.snapshots().destroy("tank/a@s").await.unwrap();
+        pool.engine.datasets().destroy("tank/a").await.unwrap();
         pool.settle().await;
         pool.check().await;
         pool.judge().await;
@@ -141,30 +144,42 @@ fn clones_are_promoted_there_and_back() {
         }
         fill(&pool, "tank/a", 2, 10, 9).await;
         let engine = std::sync::Arc::clone(&pool.engine);
-        engine.clone_dataset("tank/a@1", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
-        engine.clone_dataset("tank/a@0", "tank/d", Vec::new(), Creator::ROOT).await.unwrap();
+        engine
+            .datasets()
+            .clone_snapshot("tank/a@1", "tank/c", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
+        engine
+            .datasets()
+            .clone_snapshot("tank/a@0", "tank/d", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
         fill(&pool, "tank/c", 1, 15, 20).await;
         pool.snap("tank/c@x").await;
         fill(&pool, "tank/c", 1, 5, 21).await;
-        engine.clone_dataset("tank/c@x", "tank/e", Vec::new(), Creator::ROOT).await.unwrap();
+        engine
+            .datasets()
+            .clone_snapshot("tank/c@x", "tank/e", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
         fill(&pool, "tank/e", 1, 3, 22).await;
-        engine.bookmark(vec![("tank/a#0".into(), "tank/a@0".into())]).await.unwrap();
+        engine.bookmarks().create(vec![("tank/a#0".into(), "tank/a@0".into())]).await.unwrap();
         pool.check().await;
-        assert_eq!(cause(engine.promote("tank/a").await), OpError::NotAClone);
-        assert_eq!(cause(engine.destroy_snapshot("tank/a@1").await), OpError::HasClones);
-        engine.promote("tank/c").await.unwrap();
+        assert_eq!(cause(engine.datasets().promote("tank/a").await), OpError::NotAClone);
+        assert_eq!(cause(engine.snapshots().destroy("tank/a@1").await), OpError::HasClones);
+        engine.datasets().promote("tank/c").await.unwrap();
         pool.check().await;
         assert_eq!(pool.read("tank/a", 1, 0).await, 4000);
-        assert_eq!(cause(engine.promote("tank/c").await), OpError::NotAClone);
-        engine.promote("tank/e").await.unwrap();
+        assert_eq!(cause(engine.datasets().promote("tank/c").await), OpError::NotAClone);
+        engine.datasets().promote("tank/e").await.unwrap();
         pool.check().await;
-        engine.promote("tank/d").await.unwrap();
+        engine.datasets().promote("tank/d").await.unwrap();
         pool.check().await;
-        engine.promote("tank/a").await.unwrap();
+        engine.datasets().promote("tank/a").await.unwrap();
         pool.check().await;
-        assert_eq!(cause(engine.rename("tank/e", "tank/e/f").await), OpError::Cycle);
+        assert_eq!(cause(engine.datasets().rename("tank/e", "tank/e/f").await), OpError::Cycle);
         pool.snap("tank/d@0x").await;
-        engine.rename_snapshot("tank/d", "0x", "1", false).await.unwrap();
+        engine.snapshots().rename("tank/d", "0x", "1", false).await.unwrap();
         pool.judge().await;
     });
 }
@@ -174,7 +189,10 @@ fn a_rollback_forgets_what_came_since() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
-        assert_eq!(cause(pool.engine.rollback("tank/a", None).await), OpError::NoSnapshot);
+        assert_eq!(
+            cause(pool.engine.datasets().rollback("tank/a", None).await),
+            OpError::NoSnapshot
+        );
         fill(&pool, "tank/a", 1, 30, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 1, 10, 2).await;
@@ -182,9 +200,9 @@ fn a_rollback_forgets_what_came_since() {
         fill(&pool, "tank/a", 1, 20, 3).await;
         fill(&pool, "tank/a", 2, 20, 4).await;
         pool.set("tank/a", "refreservation", 2 << 20).await.unwrap();
-        let refused = pool.engine.rollback("tank/a", Some("tank/a@s")).await;
+        let refused = pool.engine.datasets().rollback("tank/a", Some("tank/a@s")).await;
         assert_eq!(cause(refused), OpError::NotLatest);
-        let latest = pool.engine.rollback("tank/a", Some("tank/a@t")).await.unwrap();
+        let latest = pool.engine.datasets().rollback("tank/a", Some("tank/a@t")).await.unwrap();
         assert_eq!(latest, "tank/a@t");
         pool.check().await;
         assert_eq!(pool.read("tank/a", 1, 0).await, 2000);
@@ -192,11 +210,14 @@ fn a_rollback_forgets_what_came_since() {
         assert_eq!(pool.read("tank/a", 2, 0).await, 0);
         // The head goes on from there.
         fill(&pool, "tank/a", 1, 5, 5).await;
-        pool.engine.bookmark(vec![("tank/a#t".into(), "tank/a@t".into())]).await.unwrap();
-        pool.engine.destroy_snapshot("tank/a@t").await.unwrap();
-        assert_eq!(cause(pool.engine.rollback("tank/a", None).await), OpError::NotLatest);
-        pool.engine.destroy_bookmarks(vec!["tank/a#t".into()]).await.unwrap();
-        pool.engine.rollback("tank/a", None).await.unwrap();
+        pool.engine.bookmarks().create(vec![("tank/a#t".into(), "tank/a@t".into())]).await.unwrap();
+        pool.engine.snapshots().destroy("tank/a@t").await.unwrap();
+        assert_eq!(
+            cause(pool.engine.datasets().rollback("tank/a", None).await),
+            OpError::NotLatest
+        );
+        pool.engine.bookmarks().destroy_all(vec!["tank/a#t".into()]).await.unwrap();
+        pool.engine.datasets().rollback("tank/a", None).await.unwrap();
         assert_eq!(pool.read("tank/a", 1, 0).await, 1000);
         pool.settle().await;
         pool.check().await;
@@ -214,26 +235,33 @@ fn holds_defer_a_destroy() {
         pool.snap("tank/a@s").await;
         pool.snap("tank/a@t").await;
         let one = |tag: &str| vec![("tank/a@s".to_owned(), tag.to_owned())];
-        engine.hold(one("keep"), false).await.unwrap();
-        assert_eq!(cause(engine.hold(one("keep"), false).await), OpError::TagExists);
-        engine.hold(one("temp"), true).await.unwrap();
-        assert_eq!(cause(engine.hold(one(&"x".repeat(257)), false).await), OpError::TooLong);
-        assert_eq!(cause(engine.destroy_snapshot("tank/a@s").await), OpError::Held);
-        engine.destroy_snapshots(vec!["tank/a@s".into()], true).await.unwrap();
+        engine.snapshots().hold(one("keep"), false).await.unwrap();
+        assert_eq!(cause(engine.snapshots().hold(one("keep"), false).await), OpError::TagExists);
+        engine.snapshots().hold(one("temp"), true).await.unwrap();
+        assert_eq!(
+            cause(engine.snapshots().hold(one(&"x".repeat(257)), false).await),
+            OpError::TooLong
+        );
+        assert_eq!(cause(engine.snapshots().destroy("tank/a@s").await), OpError::Held);
+        engine.snapshots().destroy_all(vec!["tank/a@s".into()], true).await.unwrap();
         pool.check().await;
-        assert_eq!(cause(engine.release(one("other")).await), OpError::NoTag);
-        engine.release(one("keep")).await.unwrap();
+        assert_eq!(cause(engine.snapshots().release(one("other")).await), OpError::NoTag);
+        engine.snapshots().release(one("keep")).await.unwrap();
         engine.sync().await.unwrap();
         pool.check().await;
         drop(engine);
         // The temporary hold ends with the next opening, and the snapshot with it.
         pool.reopen().await;
-        assert_eq!(pool.engine.take_notices(), [Notice::HoldsReleased { count: 1 }]);
-        assert!(pool.engine.snapshot(vec!["tank/a@s".into()]).await.is_ok());
+        assert_eq!(pool.engine.health().take_notices(), [Notice::HoldsReleased { count: 1 }]);
+        assert!(pool.engine.snapshots().create(vec!["tank/a@s".into()]).await.is_ok());
         // A clone defers it as well.
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
-        pool.engine.destroy_snapshots(vec!["tank/a@s".into()], true).await.unwrap();
-        pool.engine.destroy_dataset("tank/c").await.unwrap();
+        pool.engine
+            .datasets()
+            .clone_snapshot("tank/a@s", "tank/c", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
+        pool.engine.snapshots().destroy_all(vec!["tank/a@s".into()], true).await.unwrap();
+        pool.engine.datasets().destroy("tank/c").await.unwrap();
         pool.snap("tank/a@s").await;
         pool.check().await;
         pool.judge().await;
@@ -251,11 +279,11 @@ fn bookmarks_outlive_snapshots() {
             fill(&pool, "tank/a", round + 10, 4, round + 1).await;
             pool.snap(&format!("tank/a@{round}")).await;
             let mark = (format!("tank/a#{round}"), format!("tank/a@{round}"));
-            engine.bookmark(vec![mark]).await.unwrap();
+            engine.bookmarks().create(vec![mark]).await.unwrap();
         }
         pool.check().await;
         for round in [2, 3, 0, 5] {
-            engine.destroy_snapshot(&format!("tank/a@{round}")).await.unwrap();
+            engine.snapshots().destroy(&format!("tank/a@{round}")).await.unwrap();
             pool.check().await;
         }
         fill(&pool, "tank/a", 1, 7, 50).await;
@@ -267,19 +295,23 @@ fn bookmarks_outlive_snapshots() {
         engine.sync().await.unwrap();
         pool.check().await;
         let copy = ("tank/a#copy".to_owned(), "tank/a#3".to_owned());
-        engine.bookmark(vec![copy.clone()]).await.unwrap();
-        assert_eq!(cause(engine.bookmark(vec![copy]).await), OpError::Exists);
+        engine.bookmarks().create(vec![copy.clone()]).await.unwrap();
+        assert_eq!(cause(engine.bookmarks().create(vec![copy]).await), OpError::Exists);
         pool.create("tank/b").await;
         let foreign = vec![("tank/b#x".to_owned(), "tank/a@4".to_owned())];
-        assert_eq!(cause(engine.bookmark(foreign).await), OpError::NotAnAncestor);
-        engine.clone_dataset("tank/a@4", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
-        engine.bookmark(vec![("tank/c#x".into(), "tank/a@1".into())]).await.unwrap();
+        assert_eq!(cause(engine.bookmarks().create(foreign).await), OpError::NotAnAncestor);
+        engine
+            .datasets()
+            .clone_snapshot("tank/a@4", "tank/c", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
+        engine.bookmarks().create(vec![("tank/c#x".into(), "tank/a@1".into())]).await.unwrap();
         pool.check().await;
         for name in ["2", "3", "copy", "5"] {
-            engine.destroy_bookmarks(vec![format!("tank/a#{name}")]).await.unwrap();
+            engine.bookmarks().destroy_all(vec![format!("tank/a#{name}")]).await.unwrap();
             pool.check().await;
         }
-        engine.promote("tank/c").await.unwrap();
+        engine.datasets().promote("tank/c").await.unwrap();
         pool.check().await;
         pool.judge().await;
     });
@@ -308,13 +340,13 @@ fn reservations_and_quotas_are_charged() {
         pool.set("tank/a/b", "refquota", 6 * MIB).await.unwrap();
         assert_eq!(cause(pool.set("tank/a/b", "refreservation", 7 * MIB).await), OpError::NoSpace);
         pool.create("tank/x").await;
-        pool.engine.rename("tank/a/b", "tank/x/b").await.unwrap();
+        pool.engine.datasets().rename("tank/a/b", "tank/x/b").await.unwrap();
         pool.check().await;
-        pool.engine.rename("tank/x/b", "tank/a/b2").await.unwrap();
-        pool.engine.inherit_property("tank/a/b2", "reservation", false).await.unwrap();
+        pool.engine.datasets().rename("tank/x/b", "tank/a/b2").await.unwrap();
+        pool.engine.properties().inherit("tank/a/b2", "reservation", false).await.unwrap();
         pool.check().await;
-        pool.engine.destroy_snapshot("tank/a/b2@s").await.unwrap();
-        pool.engine.destroy_dataset("tank/a/b2").await.unwrap();
+        pool.engine.snapshots().destroy("tank/a/b2@s").await.unwrap();
+        pool.engine.datasets().destroy("tank/a/b2").await.unwrap();
         pool.settle().await;
         pool.check().await;
         pool.judge().await;
@@ -374,7 +406,7 @@ fn a_full_pool_can_be_emptied() {
             }
         };
         assert_eq!(error.kind(), Kind::NoSpace);
-        let refused = pool.engine.create_dataset(filesystem("tank/b")).await;
+        let refused = pool.engine.datasets().create(filesystem("tank/b")).await;
         assert_eq!(cause(refused), OpError::NoSpace);
         let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, 0, Some(len * written / 2));
         pool.engine.apply_charged(&head, Charge::free(512), free).await.unwrap();
@@ -399,17 +431,20 @@ fn limits_count_what_is_below() {
         pool.set("tank/a", "snapshot_limit", 2).await.unwrap();
         pool.check().await;
         pool.create("tank/a/d").await;
-        let refused = pool.engine.create_dataset(filesystem("tank/a/e")).await;
+        let refused = pool.engine.datasets().create(filesystem("tank/a/e")).await;
         assert_eq!(cause(refused), OpError::Limit);
         pool.snap("tank/a@s").await;
-        let refused = pool.engine.snapshot(vec!["tank/a/d@s".into()]).await;
+        let refused = pool.engine.snapshots().create(vec!["tank/a/d@s".into()]).await;
         assert_eq!(cause(refused), OpError::Limit);
-        assert_eq!(cause(pool.engine.rename("tank/z", "tank/a/z").await), OpError::Limit);
-        pool.engine.rename("tank/a/b", "tank/z/b").await.unwrap();
+        assert_eq!(
+            cause(pool.engine.datasets().rename("tank/z", "tank/a/z").await),
+            OpError::Limit
+        );
+        pool.engine.datasets().rename("tank/a/b", "tank/z/b").await.unwrap();
         pool.check().await;
-        pool.engine.rename("tank/z", "tank/a/z").await.unwrap_err();
-        pool.engine.destroy_dataset("tank/a/d").await.unwrap();
-        pool.engine.rename("tank/z", "tank/a/z").await.unwrap();
+        pool.engine.datasets().rename("tank/z", "tank/a/z").await.unwrap_err();
+        pool.engine.datasets().destroy("tank/a/d").await.unwrap();
+        pool.engine.datasets().rename("tank/z", "tank/a/z").await.unwrap();
         pool.check().await;
         pool.judge().await;
     });
@@ -444,26 +479,27 @@ fn properties_reach_heads_that_are_open() {
         pool.write("tank/a/b", 1, 0, 16).await;
         pool.snap("tank/a/b@s").await;
         pool.check().await;
-        let set =
-            |name: &'static str, value: u64| engine.set_property("tank/a", name, Value::U64(value));
+        let set = |name: &'static str, value: u64| {
+            engine.properties().set("tank/a", name, Value::U64(value))
+        };
         assert_eq!(cause(set("compression", 99).await), OpError::Value);
         assert_eq!(cause(set("recordsize", 1000).await), OpError::Value);
         assert_eq!(cause(set("used", 1).await), OpError::ReadOnlyProperty);
         assert_eq!(cause(set("nonsense", 1).await), OpError::NoProperty);
         assert_eq!(cause(set("dedup", 1).await), OpError::Unsupported);
         let user = |name: &'static str, text: &'static str| {
-            engine.set_property("tank/a/b@s", name, Value::text(text))
+            engine.properties().set("tank/a/b@s", name, Value::text(text))
         };
         user("org:x", "here").await.unwrap();
         assert_eq!(cause(user("Org:x", "here").await), OpError::Name);
         assert_eq!(cause(user("compression", "x").await), OpError::ReadOnlyProperty);
         pool.check().await;
-        engine.inherit_property("tank/a/b@s", "org:x", false).await.unwrap();
+        engine.properties().inherit("tank/a/b@s", "org:x", false).await.unwrap();
         // redundant_metadata=none is a value that old software must not see.
         set("redundant_metadata", 3).await.unwrap();
         let received = PropertyChange::Receive(Value::U64(3));
-        engine.change_properties("tank/a/b", vec![("copies".into(), received)]).await.unwrap();
-        engine.inherit_property("tank/a/b", "copies", true).await.unwrap();
+        engine.properties().change("tank/a/b", vec![("copies".into(), received)]).await.unwrap();
+        engine.properties().inherit("tank/a/b", "copies", true).await.unwrap();
         drop(engine);
         pool.check().await;
         pool.judge().await;
@@ -501,7 +537,7 @@ fn features_count_once_they_are_enabled() {
         assert_eq!((hole.is_hole(), hole.birth()), (true, 0));
         assert!(!small.is_hole() && !small.is_embedded());
         let settings = FEATURES.iter().filter(|feature| NEW.contains(&feature.name));
-        pool.engine.set_pool(settings.map(PoolSetting::Feature).collect()).await.unwrap();
+        pool.engine.admin().set(settings.map(PoolSetting::Feature).collect()).await.unwrap();
         pool.write("tank/a", 1, 51, 10).await;
         let txg = punch(4).await;
         let hole = pointer(4).await;
@@ -522,7 +558,11 @@ fn lost_blocks_follow_those_who_have_them() {
         fill(&pool, "tank/a", 1, 4, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 2, 4, 1).await;
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
+        pool.engine
+            .datasets()
+            .clone_snapshot("tank/a@s", "tank/c", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
         let reader = pool.reader().await;
         let number = async |name| reader.dataset(name).await.unwrap().object();
         let (head, clone) = (number("tank/a").await, number("tank/c").await);
@@ -544,12 +584,12 @@ fn lost_blocks_follow_those_who_have_them() {
             })
             .await
             .unwrap();
-        pool.engine.promote("tank/c").await.unwrap();
+        pool.engine.datasets().promote("tank/c").await.unwrap();
         let mut found: Vec<_> = pool.reader().await.error_log().await.unwrap();
         found.sort_unstable_by_key(|block| block.birth);
         let found: Vec<_> = found.iter().map(|block| (block.place.objset, block.birth)).collect();
         assert_eq!(found, [(clone, Some(taken)), (head, Some(taken + 1))], "{wanted:?}");
-        pool.engine.destroy_dataset("tank/a").await.unwrap();
+        pool.engine.datasets().destroy("tank/a").await.unwrap();
         assert_eq!(pool.reader().await.error_log().await.unwrap().len(), 1);
         pool.check().await;
         pool.judge().await;
@@ -579,7 +619,7 @@ fn what_is_lost_is_in_the_error_log() {
             let head = pool.engine.head("tank/a").await.unwrap();
             let read = head.live().inspect(|tx| tx.read(1, 3 * BLOCK, 8)).await;
             assert_eq!(read.unwrap_err().kind(), Kind::Checksum);
-            let events = pool.engine.events().after(0);
+            let events = pool.engine.health().events().after(0);
             let is_told =
                 |event: &Event| matches!(event, Event::Lost { place: lost, .. } if *lost == place);
             assert!(events.iter().any(|noted| is_told(&noted.event)), "{events:?}");
@@ -602,7 +642,7 @@ fn what_was_done_is_recorded() {
         let pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         pool.snap("tank/a@s").await;
-        pool.engine.rename("tank/a", "tank/b").await.unwrap();
+        pool.engine.datasets().rename("tank/a", "tank/b").await.unwrap();
         let history = pool.reader().await.history().await.unwrap();
         assert_eq!(history.damage, None);
         let events: Vec<_> = history
@@ -643,11 +683,11 @@ fn half_received_heads_go_when_the_pool_is_opened() {
             })
             .await
             .unwrap();
-        let refused: Result<()> = pool.engine.snapshot(vec!["tank/a@s".into()]).await;
+        let refused: Result<()> = pool.engine.snapshots().create(vec!["tank/a@s".into()]).await;
         assert_eq!(cause(refused), OpError::Busy);
         pool.reopen().await;
         let names = vec!["tank/a".to_owned()];
-        assert_eq!(pool.engine.take_notices(), [Notice::AbandonedDestroyed { names }]);
+        assert_eq!(pool.engine.health().take_notices(), [Notice::AbandonedDestroyed { names }]);
         let missing: Error = pool.engine.head("tank/a").await.unwrap_err();
         assert_eq!(missing.kind(), Kind::NotFound);
         pool.settle().await;
@@ -666,8 +706,12 @@ fn the_auditor_finds_what_is_wrong() {
         fill(&pool, "tank/a", 1, 20, 1).await;
         pool.snap("tank/a@s").await;
         fill(&pool, "tank/a", 1, 10, 2).await;
-        pool.engine.clone_dataset("tank/a@s", "tank/c", Vec::new(), Creator::ROOT).await.unwrap();
-        pool.engine.bookmark(vec![("tank/a#s".into(), "tank/a@s".into())]).await.unwrap();
+        pool.engine
+            .datasets()
+            .clone_snapshot("tank/a@s", "tank/c", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
+        pool.engine.bookmarks().create(vec![("tank/a#s".into(), "tank/a@s".into())]).await.unwrap();
         pool.check().await;
         let reader = pool.reader().await;
         let head = reader.dataset("tank/a").await.unwrap();
@@ -758,11 +802,11 @@ fn a_dead_tree_that_is_half_gone_is_understood() {
             pool.engine.sync().await.unwrap();
             pool.check().await;
             rate.set(budget);
-            pool.engine.destroy_dataset("tank/a").await.unwrap();
-            assert!(pool.engine.has_pending_frees().await.unwrap(), "budget {budget}");
+            pool.engine.datasets().destroy("tank/a").await.unwrap();
+            assert!(pool.engine.space().has_pending_frees().await.unwrap(), "budget {budget}");
             pool.judge_as_it_is();
             pool.check().await;
-            while pool.engine.has_pending_frees().await.unwrap() {
+            while pool.engine.space().has_pending_frees().await.unwrap() {
                 pool.engine.sync().await.unwrap();
             }
             rate.set(100_000);
@@ -796,14 +840,14 @@ fn a_dead_tree_with_damage_waits() {
         }
         pool.open_again().await;
         let free = pool.free_bytes();
-        pool.engine.destroy_dataset("tank/a").await.unwrap();
-        pool.engine.destroy_dataset("tank/b").await.unwrap();
+        pool.engine.datasets().destroy("tank/a").await.unwrap();
+        pool.engine.datasets().destroy("tank/b").await.unwrap();
         for _ in 0..5 {
             pool.engine.sync().await.unwrap();
         }
-        let notices = pool.engine.take_notices();
+        let notices = pool.engine.health().take_notices();
         assert!(matches!(notices[..], [Notice::DeadTreeDamaged { .. }]), "{notices:?}");
-        assert!(pool.engine.has_pending_frees().await.unwrap());
+        assert!(pool.engine.space().has_pending_frees().await.unwrap());
         let problems = pool.auditor.audit(&pool.reader().await).await.unwrap();
         assert!(problems.is_empty(), "{problems:?}");
         let freed = pool.free_bytes() - free;
@@ -811,7 +855,7 @@ fn a_dead_tree_with_damage_waits() {
         // The next opening tries again, and says so again.
         pool.reopen().await;
         pool.engine.sync().await.unwrap();
-        let notices = pool.engine.take_notices();
+        let notices = pool.engine.health().take_notices();
         assert_eq!(notices.len(), 1);
     });
 }
@@ -849,11 +893,11 @@ fn properties_are_read_again_only_below_the_dataset_that_changed() {
         let engine = Arc::clone(&pool.engine);
         let mut others = Vec::new();
         for name in ["tank/a", "tank/a/b", "tank/c"] {
-            engine.create_dataset(filesystem(name)).await.unwrap();
+            engine.datasets().create(filesystem(name)).await.unwrap();
         }
         for number in 0..OTHERS {
             let name = format!("tank/c/f{number}");
-            others.push(engine.create_dataset(filesystem(&name)).await.unwrap());
+            others.push(engine.datasets().create(filesystem(&name)).await.unwrap());
         }
         let [above, below] = [engine.head("tank/a").await, engine.head("tank/a/b").await];
         let (above, below) = (above.unwrap(), below.unwrap());
@@ -867,14 +911,14 @@ fn properties_are_read_again_only_below_the_dataset_that_changed() {
         };
         for (dataset, wanted) in [("tank/a/b", vec![1]), ("tank/a", vec![0, 1])] {
             let before = counts();
-            engine.set_property(dataset, "recordsize", Value::U64(4096)).await.unwrap();
+            engine.properties().set(dataset, "recordsize", Value::U64(4096)).await.unwrap();
             assert_eq!(changed(&before), wanted, "{dataset}");
         }
         let before = counts();
-        engine.rename("tank/a/b", "tank/b").await.unwrap();
+        engine.datasets().rename("tank/a/b", "tank/b").await.unwrap();
         assert_eq!(changed(&before), [1], "rename");
         let before = counts();
-        engine.set_property("tank", "compression", Value::U64(2)).await.unwrap();
+        engine.properties().set("tank", "compression", Value::U64(2)).await.unwrap();
         assert_eq!(changed(&before).len(), OTHERS + 2, "all inherit it");
 
         // Blocks that are read to name every open dataset: the names of siblings come together.

@@ -191,7 +191,7 @@ async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
     let mut rng = Rng::seeded(8005);
     let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
     let engine = Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap();
-    engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+    engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
     let mut written = Vec::new();
     for record in RECORDS {
         let since = recorder.len();

@@ -38,7 +38,7 @@ fn scan_of(pool: &Pool) -> ScanPhys {
 
 /// Whether the pool has told that a scan was cancelled.
 fn is_told(engine: &Engine) -> bool {
-    let events = engine.events().after(0);
+    let events = engine.health().events().after(0);
     events.iter().any(|noted| noted.event == Event::Pool(PoolEvent::ScanCancelled))
 }
 
@@ -49,9 +49,12 @@ fn a_scan_gives_way() {
         pool.create("tank/a").await;
         pool.engine.tamper(|tx| begin(tx, ScanFunc::Scrub)).await.unwrap();
         pool.create("tank/b").await;
-        assert!(pool.engine.take_notices().is_empty(), "a new dataset is in no scan's way");
+        assert!(
+            pool.engine.health().take_notices().is_empty(),
+            "a new dataset is in no scan's way"
+        );
         pool.snap("tank/a@s").await;
-        let notices = pool.engine.take_notices();
+        let notices = pool.engine.health().take_notices();
         assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
         let reader = pool.reader().await;
         let scan = scan_of(&reader);
@@ -77,18 +80,18 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     let scan = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
     let candidate = scan.find(name).expect("the pool is in its folder");
     let engine = Engine::open(candidate, &OpenOptions::default()).await?;
-    engine.create_dataset(pools::dataset(&format!("{name}/new"))).await?;
+    engine.datasets().create(pools::dataset(&format!("{name}/new"))).await?;
     let view = engine.view().await?;
     let before = scan_of(&view);
     assert_eq!((before.func, before.state), (ScanFunc::Resilver, ScanState::Scanning));
-    assert!(engine.take_notices().is_empty() && !is_told(&engine));
-    engine.snapshot(vec![format!("{name}/new@s")]).await?;
-    let notices = engine.take_notices();
+    assert!(engine.health().take_notices().is_empty() && !is_told(&engine));
+    engine.snapshots().create(vec![format!("{name}/new@s")]).await?;
+    let notices = engine.health().take_notices();
     assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
     assert!(is_told(&engine));
     // Once and for all.
-    engine.destroy_snapshot(&format!("{name}/new@s")).await?;
-    assert!(engine.take_notices().is_empty());
+    engine.snapshots().destroy(&format!("{name}/new@s")).await?;
+    assert!(engine.health().take_notices().is_empty());
     let pool = engine.view().await?;
     assert_eq!(
         scan_of(&pool),
@@ -129,15 +132,15 @@ fn what_devices_lack_stays_on_record() {
     let pool = TestPool::new(dir.path(), "t", layout);
     let lack = async {
         let engine = pool.create().await?;
-        let head = engine.create_dataset(pools::dataset("t/a")).await?;
+        let head = engine.datasets().create(pools::dataset("t/a")).await?;
         let object = pools::new_object(&engine, &head).await?;
-        let leaf = engine.vdev_config().leaves().nth(1).unwrap().guid;
-        engine.offline(leaf, true).await?;
+        let leaf = engine.admin().vdev_config().leaves().nth(1).unwrap().guid;
+        engine.leaves().offline(leaf, true).await?;
         for block in 0..8 {
             pools::write(&engine, &head, object, block, 1).await?;
             engine.sync().await?;
         }
-        engine.online(leaf, None).await?;
+        engine.leaves().online(leaf, None).await?;
         engine.tamper(|tx| begin(tx, ScanFunc::Resilver)).await?;
         engine.export().await
     };

@@ -69,7 +69,7 @@ async fn make(tops: &[(&str, VdevClass, usize)], ashift: u64) -> Result<Vec<Imag
     let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
     let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
     let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await?;
-    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let head = engine.datasets().create(pools::dataset("tank/a")).await?;
     let object = pools::new_object(&engine, &head).await?;
     for block in 0..120 {
         pools::write(&engine, &head, object, block, 0).await?;
@@ -119,7 +119,7 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
         let opened = open(&devices).await;
         if is_redundant {
             let engine = opened.unwrap();
-            let config = engine.vdev_config();
+            let config = engine.admin().vdev_config();
             let leaf = config.leaves().last().unwrap().guid;
             let vdev = engine.tree().vdev(leaf).unwrap();
             assert_eq!(vdev.state(), VdevState::CantOpen, "{name}, {size}");
@@ -133,8 +133,8 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
             let object = pools::new_object(&engine, &head).await.unwrap();
             pools::write(&engine, &head, object, 0, 1).await.unwrap();
             engine.sync().await.unwrap();
-            engine.online(leaf, None).await.unwrap_err();
-            engine.clear(None).await.unwrap();
+            engine.leaves().online(leaf, None).await.unwrap_err();
+            engine.leaves().clear(None).await.unwrap();
             assert_eq!(vdev.state(), VdevState::CantOpen, "{name}, {size}");
             engine.export().await.unwrap();
         } else {

@@ -68,9 +68,9 @@ fn devices_that_come_at_once_come_one_after_the_other() {
     block_on(1, async {
         let mut pool = MemoryPool::new().await;
         let (one, other) = (pool.new_disk(VdevClass::Normal), pool.new_disk(VdevClass::Normal));
-        pool.engine.add_vdevs(one.1).await.unwrap();
+        pool.engine.admin().add_vdevs(one.1).await.unwrap();
         pool.devices.push(one.0);
-        let error = pool.engine.add_vdevs(other.1).await.unwrap_err();
+        let error = pool.engine.admin().add_vdevs(other.1).await.unwrap_err();
         assert_eq!(error.cause(), Some(&EngineError::VdevsAdded));
         pool.add_disk(VdevClass::Normal).await;
         pool.create("tank/a").await;
@@ -137,7 +137,7 @@ fn a_rewind_leaves_behind_a_device_that_came_later() {
         for block in 0..50 {
             pool.write("tank/a", 5, block, block + 1).await;
         }
-        pool.engine.take_checkpoint().await.unwrap();
+        pool.engine.space().take_checkpoint().await.unwrap();
         pool.add_disk(VdevClass::Normal).await;
         for block in 0..200 {
             pool.write("tank/a", 5, block, block + 1000).await;
@@ -145,7 +145,7 @@ fn a_rewind_leaves_behind_a_device_that_came_later() {
         pool.engine.sync().await.unwrap();
         assert!(allocated(&pool)[2] > 0);
         pool.check().await;
-        let refused = pool.engine.reguid(7).await.unwrap_err();
+        let refused = pool.engine.admin().reguid(7).await.unwrap_err();
         assert_eq!(refused.cause(), Some(&CheckpointError::Exists));
         pool.engine.export().await.unwrap();
         pool.rewind().await.unwrap();
@@ -195,7 +195,7 @@ async fn used() -> MemoryPool {
         }
         pool.engine.sync().await.unwrap();
     }
-    pool.engine.take_checkpoint().await.unwrap();
+    pool.engine.space().take_checkpoint().await.unwrap();
     for block in 0..200 {
         pool.write("tank/a", 5, block * 2, block * 5 + 4).await;
     }
@@ -215,44 +215,45 @@ fn what_is_free_is_discarded_and_nothing_else() {
     let budget = Budget::take();
     block_on(2, async {
         let mut pool = used().await;
-        let leaf = pool.engine.data_leaves()[0];
+        let leaf = pool.engine.leaves().data_guids()[0];
         let kind = LeafWorkKind::Trim;
-        let none = pool.engine.stop_work(&[leaf], kind, Stop::Cancel).await.unwrap_err();
+        let none = pool.engine.leaves().stop_work(&[leaf], kind, Stop::Cancel).await.unwrap_err();
         assert_eq!(none.cause(), Some(&LeafWorkError::NotRunning(leaf, kind)));
-        let unknown = pool.engine.start_trim(&[1], TrimOptions::default()).await.unwrap_err();
+        let unknown =
+            pool.engine.leaves().start_trim(&[1], TrimOptions::default()).await.unwrap_err();
         assert_eq!(unknown.cause(), Some(&LeafWorkError::NoDevice(1)));
 
         // Slowly, while others write; then held, and gone on with by another opening.
         let slow = TrimOptions { rate: 32 << 20, ..TrimOptions::default() };
-        pool.engine.start_trim(&[leaf], slow).await.unwrap();
-        let again = pool.engine.start_trim(&[leaf], slow).await.unwrap_err();
+        pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap();
+        let again = pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap_err();
         assert_eq!(again.cause(), Some(&LeafWorkError::Running(leaf, kind)));
         for block in 0..20 {
             pool.write("tank/a", 6, block, block * 5 + 3).await;
             pool.engine.sync().await.unwrap();
         }
         cenote_rt::sleep(Duration::from_millis(300)).await;
-        pool.engine.stop_work(&[leaf], kind, Stop::Suspend).await.unwrap();
-        let held = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        pool.engine.leaves().stop_work(&[leaf], kind, Stop::Suspend).await.unwrap();
+        let held = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
         assert_eq!((held.state, held.rate), (LeafWorkState::Suspended, 32 << 20));
         assert!(held.offset > 0 && held.offset < 120 << 20, "{held:?}");
         pool.check().await;
         pool.reopen().await;
-        pool.engine.resume_leaf_work().await.unwrap();
-        let still = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        pool.engine.leaves().resume_work().await.unwrap();
+        let still = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
         assert_eq!((still.state, still.offset), (LeafWorkState::Suspended, held.offset));
         let fast = TrimOptions { rate: 1 << 40, ..TrimOptions::default() };
-        pool.engine.start_trim(&[leaf], fast).await.unwrap();
-        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
-        let done = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        pool.engine.leaves().start_trim(&[leaf], fast).await.unwrap();
+        pool.engine.leaves().wait_for_work(&[leaf], kind).await.unwrap();
+        let done = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
         assert_eq!((done.state, done.rate), (LeafWorkState::Complete, 1 << 40));
         assert!(done.offset > held.offset);
 
         // From the beginning, since the last one is done.
-        pool.engine.start_trim(&[leaf], TrimOptions::default()).await.unwrap();
-        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
+        pool.engine.leaves().start_trim(&[leaf], TrimOptions::default()).await.unwrap();
+        pool.engine.leaves().wait_for_work(&[leaf], kind).await.unwrap();
         check_contents(&pool).await;
-        let held = pool.engine.checkpoint_bytes();
+        let held = pool.engine.space().checkpoint_bytes();
         assert!(held > 0);
         let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
         let min = tunables::TRIM_EXTENT_BYTES_MIN.get();
@@ -285,19 +286,19 @@ fn what_is_free_is_filled_and_nothing_else() {
     let budget = Budget::take();
     block_on(2, async {
         let mut pool = used().await;
-        let leaf = pool.engine.data_leaves()[0];
+        let leaf = pool.engine.leaves().data_guids()[0];
         let kind = LeafWorkKind::Initialize;
-        pool.engine.start_initialize(&[leaf]).await.unwrap();
+        pool.engine.leaves().start_initialize(&[leaf]).await.unwrap();
         for block in 0..10 {
             pool.write("tank/a", 6, block, block * 5 + 3).await;
             pool.engine.sync().await.unwrap();
         }
         // Left while it is under way: it goes on by itself.
         pool.reopen().await;
-        let left = pool.engine.leaf_work(leaf, kind).await.unwrap();
-        pool.engine.resume_leaf_work().await.unwrap();
-        pool.engine.wait_for_leaf_work(&[leaf], kind).await.unwrap();
-        let done = pool.engine.leaf_work(leaf, kind).await.unwrap();
+        let left = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
+        pool.engine.leaves().resume_work().await.unwrap();
+        pool.engine.leaves().wait_for_work(&[leaf], kind).await.unwrap();
+        let done = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
         assert_eq!(done.state, LeafWorkState::Complete, "{left:?}");
         check_contents(&pool).await;
         let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
@@ -307,8 +308,8 @@ fn what_is_free_is_filled_and_nothing_else() {
         }
         assert!(filled > 200_000 && other < 2000, "{filled} {other}");
         pool.check().await;
-        pool.engine.stop_work(&[leaf], kind, Stop::Forget).await.unwrap();
-        let state = pool.engine.leaf_work(leaf, kind).await.unwrap().state;
+        pool.engine.leaves().stop_work(&[leaf], kind, Stop::Forget).await.unwrap();
+        let state = pool.engine.leaves().work_state(leaf, kind).await.unwrap().state;
         assert_eq!(state, LeafWorkState::None);
         pool.judge().await;
     })
@@ -322,7 +323,7 @@ fn what_becomes_free_is_discarded_by_itself() {
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
         tunables::TRIM_TXG_BATCH.set(2).unwrap();
-        pool.engine.set_pool(vec![PoolSetting::Property("autotrim", 1)]).await.unwrap();
+        pool.engine.admin().set(vec![PoolSetting::Property("autotrim", 1)]).await.unwrap();
         pool.reopen().await;
         pool.create("tank/a").await;
         for round in 0..4 {
@@ -371,7 +372,7 @@ fn indirect_blocks_are_as_large_as_the_property_says() {
         for (object, text, want) in [(6, "16K", 14), (7, "5000", 17), (8, "65536", 16)] {
             let value = Value::text(text);
             let name = "cenote:indirect_block_size";
-            pool.engine.set_property("tank/a", name, value).await.unwrap();
+            pool.engine.properties().set("tank/a", name, value).await.unwrap();
             assert_eq!(shift(&pool, object).await, want, "{text}");
         }
         pool.reopen().await;

@@ -45,14 +45,14 @@ impl Fixture {
         let engine = engine.unwrap();
         // Every read asks the devices.
         engine.store().set_cache_capacity(0);
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(&engine, &head).await.unwrap();
         engine.sync().await.unwrap();
         Self { inner, devices, engine, head, object }
     }
 
     fn leaf(&self, index: usize) -> u64 {
-        self.engine.vdev_config().leaves().nth(index).unwrap().guid
+        self.engine.admin().vdev_config().leaves().nth(index).unwrap().guid
     }
 
     async fn write(&self, salt: u64) {
@@ -108,11 +108,11 @@ fn a_pool_waits_for_the_leaf_that_has_what_another_lacks() {
 async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
     let fixture = Fixture::new(layout, count).await;
     let engine = &fixture.engine;
-    engine.offline(fixture.leaf(stale), true).await.unwrap();
+    engine.leaves().offline(fixture.leaf(stale), true).await.unwrap();
     fixture.write(1).await;
     engine.sync().await.unwrap();
-    engine.snapshot(vec!["tank/a@one".into()]).await.unwrap();
-    engine.online(fixture.leaf(stale), None).await.unwrap();
+    engine.snapshots().create(vec!["tank/a@one".into()]).await.unwrap();
+    engine.leaves().online(fixture.leaf(stale), None).await.unwrap();
     // More than the parity, with the stale one.
     let parity = if layout == "raidz2" { 2 } else { 1 };
     let away: Vec<usize> = (0..count).filter(|n| *n != stale).take(parity).collect();
@@ -124,21 +124,21 @@ async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
         let engine = Arc::clone(engine);
         cenote_rt::spawn(async move {
             engine.sync().await.unwrap();
-            engine.destroy_snapshot("tank/a@one").await.unwrap();
-            engine.set_pool(vec![PoolSetting::Comment(Some("x".into()))]).await.unwrap();
+            engine.snapshots().destroy("tank/a@one").await.unwrap();
+            engine.admin().set(vec![PoolSetting::Comment(Some("x".into()))]).await.unwrap();
             engine.sync().await.unwrap();
         })
     };
-    engine.until_suspended().await;
-    let error = engine.clear(None).await;
-    assert!(engine.suspended().is_some() || error.is_ok(), "{layout}");
+    engine.health().until_suspended().await;
+    let error = engine.leaves().clear(None).await;
+    assert!(engine.health().suspended().is_some() || error.is_ok(), "{layout}");
     for n in &away {
         fixture.devices[*n].set_offline(false);
     }
-    engine.clear(None).await.unwrap();
+    engine.leaves().clear(None).await.unwrap();
     work.await.unwrap();
     fixture.check(2).await;
-    assert_eq!(engine.suspended(), None);
+    assert_eq!(engine.health().suspended(), None);
     engine.export().await.unwrap();
     let folder = pools::TempDir::new();
     let images: Vec<_> = fixture.inner.iter().map(|device| device.image()).collect();
@@ -175,11 +175,11 @@ async fn fill_host(layout: &str, count: usize, seed: u64) {
             let (engine, devices) = (Arc::clone(engine), fixture.devices.clone());
             cenote_rt::spawn(async move {
                 loop {
-                    engine.until_suspended().await;
+                    engine.health().until_suspended().await;
                     for device in &devices {
                         device.set_failing_writes(None);
                     }
-                    engine.clear(None).await.ok();
+                    engine.leaves().clear(None).await.ok();
                 }
             })
         };
@@ -190,7 +190,7 @@ async fn fill_host(layout: &str, count: usize, seed: u64) {
         for device in &fixture.devices {
             device.set_failing_writes(None);
         }
-        engine.clear(None).await.unwrap();
+        engine.leaves().clear(None).await.unwrap();
         assert_eq!(fixture.wrong_parts().await, (0, 0), "{what}, round {round}: cleared");
         fixture.check(10 + round).await;
     }

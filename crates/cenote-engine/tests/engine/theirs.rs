@@ -54,19 +54,28 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     let candidate = scan.find(name).expect("the pool is in its folder");
     let engine = Engine::open(candidate, &OpenOptions::default()).await?;
     let dataset = format!("{name}/ours");
-    let head = engine.create_dataset(pools::dataset(&dataset)).await?;
+    let head = engine.datasets().create(pools::dataset(&dataset)).await?;
     let object = pools::new_object(&engine, &head).await?;
     for round in 0..3_u64 {
         for block in 0..12 {
             pools::write(&engine, &head, object, block * 5 + round, round).await?;
         }
-        engine.snapshot(vec![format!("{dataset}@{round}"), format!("{name}@{round}")]).await?;
+        engine
+            .snapshots()
+            .create(vec![format!("{dataset}@{round}"), format!("{name}@{round}")])
+            .await?;
     }
     engine
-        .clone_dataset(&format!("{dataset}@1"), &format!("{name}/clone"), Vec::new(), Creator::ROOT)
+        .datasets()
+        .clone_snapshot(
+            &format!("{dataset}@1"),
+            &format!("{name}/clone"),
+            Vec::new(),
+            Creator::ROOT,
+        )
         .await?;
-    engine.destroy_snapshot(&format!("{dataset}@0")).await?;
-    engine.destroy_snapshot(&format!("{name}@1")).await?;
+    engine.snapshots().destroy(&format!("{dataset}@0")).await?;
+    engine.snapshots().destroy(&format!("{name}@1")).await?;
     engine.apply(&head, |tx| tx.free_range(object, 0, Some(20 << 17))).await?;
     engine.export().await
 }

@@ -52,7 +52,7 @@ impl Fixture {
 
     /// The guid of a leaf.
     fn leaf(&self, index: usize) -> u64 {
-        self.engine.vdev_config().leaves().nth(index).unwrap().guid
+        self.engine.admin().vdev_config().leaves().nth(index).unwrap().guid
     }
 
     /// Puts the devices back.
@@ -63,7 +63,7 @@ impl Fixture {
     /// Writes until the devices are gone and beyond, puts them back, and goes on.
     async fn write_through(&self, cut: i64) -> bool {
         let engine = &self.engine;
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(engine, &head).await.unwrap();
         engine.sync().await.unwrap();
         self.bus.pull_out_after(cut);
@@ -71,14 +71,14 @@ impl Fixture {
             let (engine, bus) = (Arc::clone(engine), Arc::clone(&self.bus));
             let devices = self.devices.clone();
             cenote_rt::spawn(async move {
-                let cause = engine.until_suspended().await;
+                let cause = engine.health().until_suspended().await;
                 assert!(matches!(cause, Suspended::Io(_)));
                 // Still out: the pool does not go on.
-                let error = engine.clear(None).await.unwrap_err();
+                let error = engine.leaves().clear(None).await.unwrap_err();
                 assert!(matches!(error.cause(), Some(EngineError::StillFailing(_))), "{error}");
-                assert!(engine.suspended().is_some());
+                assert!(engine.health().suspended().is_some());
                 bus.put_back(&devices);
-                engine.clear(None).await.unwrap();
+                engine.leaves().clear(None).await.unwrap();
             })
         };
         for round in 0..3 {
@@ -86,9 +86,9 @@ impl Fixture {
                 pools::write(engine, &head, object, block, round).await.unwrap();
             }
             engine.sync().await.unwrap();
-            engine.snapshot(vec![format!("tank/a@{round}")]).await.unwrap();
+            engine.snapshots().create(vec![format!("tank/a@{round}")]).await.unwrap();
         }
-        engine.destroy_snapshot("tank/a@1").await.unwrap();
+        engine.snapshots().destroy("tank/a@1").await.unwrap();
         let was_suspended = rescue.is_finished();
         if !was_suspended {
             // Nobody puts them back any more.
@@ -196,14 +196,14 @@ async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u
         let (engine, bus) = (Arc::clone(engine), Arc::clone(&fixture.bus));
         let (devices, is_cleared) = (fixture.devices.clone(), Arc::clone(&is_cleared));
         cenote_rt::spawn(async move {
-            engine.until_suspended().await;
+            engine.health().until_suspended().await;
             bus.put_back(&devices);
             is_cleared.store(true, Ordering::SeqCst);
-            engine.clear(None).await.unwrap();
+            engine.leaves().clear(None).await.unwrap();
         })
     };
     // The config changes, so all flushes of a commit are there.
-    engine.set_pool(vec![PoolSetting::Comment(Some("new".into()))]).await.unwrap();
+    engine.admin().set(vec![PoolSetting::Comment(Some("new".into()))]).await.unwrap();
     assert!(is_cleared.load(Ordering::SeqCst), "{layout}, {after:x?}: told too early");
     rescue.await.unwrap();
     let txg = engine.uberblock().txg;
@@ -232,23 +232,23 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
     let state = |guid| engine.tree().vdev(guid).unwrap().state();
     assert_eq!(state(leaf), VdevState::Faulted);
     assert_eq!(engine.tree().root().state(), VdevState::Degraded);
-    let config = engine.vdev_config();
+    let config = engine.admin().vdev_config();
     let known = &config.find(leaf).unwrap().leaf;
     assert!(known.faulted && known.dtl_object.is_some());
     let faulted = Event::State { leaf, state: VdevState::Faulted };
-    assert!(engine.events().after(0).iter().any(|noted| noted.event == faulted));
+    assert!(engine.health().events().after(0).iter().any(|noted| noted.event == faulted));
     // It is not there yet; the pool can do without.
-    engine.clear(None).await.unwrap();
+    engine.leaves().clear(None).await.unwrap();
     assert_eq!(state(leaf), VdevState::Faulted);
     fixture.put_back();
-    engine.clear(Some(leaf)).await.unwrap();
+    engine.leaves().clear(Some(leaf)).await.unwrap();
     assert_eq!(state(leaf), VdevState::Healthy);
-    let config = engine.vdev_config();
+    let config = engine.admin().vdev_config();
     let known = &config.find(leaf).unwrap().leaf;
     assert!(!known.faulted && known.dtl_object.is_some(), "what it lacks is not forgotten");
     // What the others have alone must stay.
     if layout == "mirror" {
-        let error = engine.offline(fixture.leaf(1), true).await.unwrap_err();
+        let error = engine.leaves().offline(fixture.leaf(1), true).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Busy);
     }
     drop(engine);
@@ -264,22 +264,25 @@ fn leaves_go_offline_and_online() {
         let fixture = Fixture::new("mirror", 2, 1).await;
         let (engine, leaf) = (Arc::clone(&fixture.engine), fixture.leaf(0));
         let state = |guid| engine.tree().vdev(guid).unwrap().state();
-        let error = engine.offline(1, false).await.unwrap_err();
+        let error = engine.leaves().offline(1, false).await.unwrap_err();
         assert_eq!(error.kind(), Kind::NotFound);
-        engine.offline(leaf, false).await.unwrap();
+        engine.leaves().offline(leaf, false).await.unwrap();
         assert_eq!(state(leaf), VdevState::Offline);
-        assert!(engine.vdev_config().find(leaf).unwrap().leaf.offline);
-        assert_eq!(engine.offline(fixture.leaf(1), false).await.unwrap_err().kind(), Kind::Busy);
-        engine.clear(None).await.unwrap();
+        assert!(engine.admin().vdev_config().find(leaf).unwrap().leaf.offline);
+        assert_eq!(
+            engine.leaves().offline(fixture.leaf(1), false).await.unwrap_err().kind(),
+            Kind::Busy
+        );
+        engine.leaves().clear(None).await.unwrap();
         assert_eq!(state(leaf), VdevState::Offline, "errors are no reason to be offline");
         fixture.write_through(i64::MAX / 2).await;
         // A device of something else is no answer.
         let other = Arc::clone(&fixture.devices[1]) as Arc<dyn Device>;
-        let error = engine.online(leaf, Some(other)).await.unwrap_err();
+        let error = engine.leaves().online(leaf, Some(other)).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::WrongDevice(_))), "{error}");
         let own = Arc::clone(&fixture.devices[0]) as Arc<dyn Device>;
-        engine.online(leaf, Some(own)).await.unwrap();
-        let config = engine.vdev_config();
+        engine.leaves().online(leaf, Some(own)).await.unwrap();
+        let config = engine.admin().vdev_config();
         let known = &config.find(leaf).unwrap().leaf;
         assert!(!known.offline && known.dtl_object.is_some());
         assert_eq!(engine.tree().root().state(), VdevState::Healthy);
@@ -295,9 +298,9 @@ fn what_happens_meanwhile_is_what_failmode_says() {
         for (mode, value) in [("continue", 1), ("panic", 2)] {
             let fixture = Fixture::new("disk", 1, 1).await;
             let engine = &fixture.engine;
-            let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+            let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
             let object = pools::new_object(engine, &head).await.unwrap();
-            engine.set_pool(vec![PoolSetting::Property("failmode", value)]).await.unwrap();
+            engine.admin().set(vec![PoolSetting::Property("failmode", value)]).await.unwrap();
             pools::write(engine, &head, object, 0, 1).await.unwrap();
             fixture.bus.pull_out_after(0);
             if mode == "panic" {
@@ -310,7 +313,7 @@ fn what_happens_meanwhile_is_what_failmode_says() {
                 let engine = Arc::clone(engine);
                 cenote_rt::spawn(async move { engine.sync().await })
             };
-            engine.until_suspended().await;
+            engine.health().until_suspended().await;
             for error in [
                 pools::write(engine, &head, object, 1, 1).await.unwrap_err(),
                 engine.sync().await.map(drop).unwrap_err(),
@@ -319,7 +322,7 @@ fn what_happens_meanwhile_is_what_failmode_says() {
                 assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
             }
             fixture.put_back();
-            engine.clear(None).await.unwrap();
+            engine.leaves().clear(None).await.unwrap();
             sync.await.unwrap().unwrap();
             pools::write(engine, &head, object, 1, 1).await.unwrap();
             engine.sync().await.unwrap();
@@ -330,7 +333,7 @@ fn what_happens_meanwhile_is_what_failmode_says() {
                 let engine = Arc::clone(engine);
                 cenote_rt::spawn(async move { engine.sync().await })
             };
-            engine.until_suspended().await;
+            engine.health().until_suspended().await;
             engine.close_by_force().await;
             sync.await.unwrap().unwrap_err();
             fixture.put_back();

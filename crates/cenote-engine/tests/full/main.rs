@@ -47,7 +47,7 @@ impl Fixture {
         let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
         let features = cenote_pool::features::identity().collect();
         let engine = pools::create_with("tank", devices, ashift, features).await.unwrap();
-        let head = engine.create_dataset(pools::dataset("tank/a")).await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         Self { device, engine, head, rng: Rng::seeded(seed) }
     }
 
@@ -96,7 +96,7 @@ impl Fixture {
         for _ in 0..5 {
             self.engine.sync().await.unwrap();
         }
-        while self.engine.has_pending_frees().await.unwrap() {
+        while self.engine.space().has_pending_frees().await.unwrap() {
             self.engine.sync().await.unwrap();
         }
     }
@@ -151,24 +151,24 @@ fn what_frees_works_on_a_full_pool() {
         for block in 0..400 {
             fixture.write(first, block << 15, 32 << 10).await.unwrap();
         }
-        fixture.engine.snapshot(vec!["tank/a@keeps".into()]).await.unwrap();
+        fixture.engine.snapshots().create(vec!["tank/a@keeps".into()]).await.unwrap();
         let (blocks, kind) = fixture.fill(second, 32 << 10).await;
         assert_eq!(kind, Kind::NoSpace);
         // The snapshot keeps it all: nothing comes back, and nothing breaks.
         fixture.free(first, 0, None).await;
-        fixture.engine.destroy_snapshot("tank/a@keeps").await.unwrap();
+        fixture.engine.snapshots().destroy("tank/a@keeps").await.unwrap();
         fixture.settle().await;
         let (more, kind) = fixture.fill(first, 32 << 10).await;
         assert_eq!(kind, Kind::NoSpace);
         assert!(more > 200, "only {more} of the 400 blocks that the snapshot had, after {blocks}");
         // A snapshot may be refused, the end of a dataset not.
-        let snapshot = fixture.engine.snapshot(vec!["tank/a@late".into()]).await;
+        let snapshot = fixture.engine.snapshots().create(vec!["tank/a@late".into()]).await;
         if snapshot.is_ok() {
-            fixture.engine.destroy_snapshot("tank/a@late").await.unwrap();
+            fixture.engine.snapshots().destroy("tank/a@late").await.unwrap();
         }
-        fixture.engine.destroy_dataset("tank/a").await.unwrap();
+        fixture.engine.datasets().destroy("tank/a").await.unwrap();
         fixture.settle().await;
-        fixture.head = fixture.engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        fixture.head = fixture.engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
         let object = fixture.new_object(32 << 10).await;
         let (all, _) = fixture.fill(object, 32 << 10).await;
         assert!(
@@ -247,13 +247,13 @@ fn what_others_have_reserved_is_theirs() {
     simulate(async {
         let (size, left, len) = (2 << 30, 8 * MIB, 128 << 10);
         let mut fixture = Fixture::of_size(size, 11).await;
-        let other = fixture.engine.create_dataset(pools::dataset("tank/b")).await.unwrap();
+        let other = fixture.engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
         let view = fixture.engine.view().await.unwrap();
         let props = view.dataset("tank").await.unwrap().props().await.unwrap();
         let available = props.get("available").await.unwrap().unwrap().value;
         let PropValue::Number(available) = available else { panic!("{available:?}") };
         let reserved = Value::U64(available - left);
-        fixture.engine.set_property("tank/b", "reservation", reserved).await.unwrap();
+        fixture.engine.properties().set("tank/b", "reservation", reserved).await.unwrap();
         let object = fixture.new_object(len).await;
         let mut written = 0;
         let error = loop {
@@ -281,7 +281,7 @@ fn quotas_end_where_they_say() {
         simulate(async {
             let mut fixture = Fixture::new(5).await;
             let limit = Value::U64(16 * MIB);
-            fixture.engine.set_property("tank/a", property, limit).await.unwrap();
+            fixture.engine.properties().set("tank/a", property, limit).await.unwrap();
             let object = fixture.new_object(128 << 10).await;
             let (blocks, kind) = fixture.fill(object, 128 << 10).await;
             assert_eq!(kind, Kind::Quota, "{property}");
@@ -291,7 +291,7 @@ fn quotas_end_where_they_say() {
             assert_eq!(fixture.write(object, 0, 128 << 10).await.unwrap_err().kind(), Kind::Quota);
             fixture.free(object, 0, Some(8 * MIB)).await;
             fixture.write(object, 0, 128 << 10).await.unwrap();
-            fixture.engine.set_property("tank/a", property, Value::U64(0)).await.unwrap();
+            fixture.engine.properties().set("tank/a", property, Value::U64(0)).await.unwrap();
             assert_eq!(fixture.fill(object, 128 << 10).await.1, Kind::NoSpace, "{property}");
             fixture.finish().await;
         });
@@ -356,7 +356,7 @@ async fn fill_and_empty(size: u64, ashift: u64, record: u64, seed: u64) {
     }
     fixture.engine.sync().await.unwrap();
     fixture.settle().await;
-    let set = fixture.engine.set_property("tank/a", "atime", Value::words_of(&[0])).await;
+    let set = fixture.engine.properties().set("tank/a", "atime", Value::words_of(&[0])).await;
     assert!(set.is_ok(), "{what}, {end} bytes: set: {:?}", set.err());
     for (number, object) in objects.into_iter().enumerate() {
         let charge = Charge::free(16 << 10);

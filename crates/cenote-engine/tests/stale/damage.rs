@@ -34,7 +34,7 @@ async fn read_all(world: &World, reader: Reader) {
     for _ in 0..4 {
         world.engine.store().clear_cache();
         let (first, end) = (world.blocks() - FIXED, world.blocks());
-        let open = world.engine.open_snapshot(&format!("{DATASET}@kept")).await.unwrap();
+        let open = world.engine.snapshots().open(&format!("{DATASET}@kept")).await.unwrap();
         let view = world.engine.view().await.unwrap();
         let set = match reader {
             Reader::Live => None,
@@ -63,7 +63,7 @@ fn run(reader: Reader) {
     world::set_tunables();
     cenote_rt::simulate(7, async {
         let world = World::new(Layout::Mirror, 5, 7).await;
-        world.engine.snapshot(vec![format!("{DATASET}@kept")]).await.unwrap();
+        world.engine.snapshots().create(vec![format!("{DATASET}@kept")]).await.unwrap();
         spoil(&world).await;
         let churned = Arc::clone(&world);
         let churn = cenote_rt::spawn(async move { churned.churn(10).await });

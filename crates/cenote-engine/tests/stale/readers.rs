@@ -161,7 +161,7 @@ async fn read_snapshots(world: &World, counts: &Counts) {
             continue;
         }
         let name = &names[rng.below(names.len() as u64) as usize];
-        let open = match world.engine.open_snapshot(name).await {
+        let open = match world.engine.snapshots().open(name).await {
             Ok(open) => open,
             Err(error) => {
                 assert_eq!(error.kind(), Kind::NotFound, "{error}");

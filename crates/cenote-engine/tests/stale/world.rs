@@ -113,10 +113,10 @@ impl World {
         let device = |index| SlowDevice::new(index, mib << 20, seed);
         let devices: Vec<_> = (0..count).map(device).collect();
         let engine = create(shape, pools::as_devices(&devices), seed).await;
-        let head = engine.create_dataset(pools::dataset(DATASET)).await.unwrap();
+        let head = engine.datasets().create(pools::dataset(DATASET)).await.unwrap();
         let copies = if layout == Layout::Copies { 2 } else { 1 };
-        engine.set_property(DATASET, "copies", Value::U64(copies)).await.unwrap();
-        engine.set_property(DATASET, "compression", Value::U64(2)).await.unwrap();
+        engine.properties().set(DATASET, "copies", Value::U64(copies)).await.unwrap();
+        engine.properties().set(DATASET, "compression", Value::U64(2)).await.unwrap();
         // Little is cached, and metaslabs leave memory at every occasion.
         engine.store().set_cache_capacity(1 << 20);
         engine.allocator().set_memory(1 << 10);
@@ -236,14 +236,14 @@ impl World {
             if round % 3 == 0 {
                 let name = format!("{DATASET}@{round}");
                 let now = self.model().now();
-                if self.engine.snapshot(vec![name.clone()]).await.is_ok() {
+                if self.engine.snapshots().create(vec![name.clone()]).await.is_ok() {
                     self.model().snapshots.insert(name.clone(), now);
                     snapshots.push_back(name);
                 }
             }
             while snapshots.len() > SNAPSHOTS || (self.is_tight() && !snapshots.is_empty()) {
                 let name = snapshots.pop_front().unwrap();
-                match self.engine.destroy_snapshot(&name).await {
+                match self.engine.snapshots().destroy(&name).await {
                     Ok(()) => drop(self.model().snapshots.remove(&name)),
                     // Somebody reads it.
                     Err(error) => {
@@ -300,7 +300,7 @@ impl World {
         for _ in 0..4 {
             self.engine.sync().await.unwrap();
         }
-        while self.engine.has_pending_frees().await.unwrap() {
+        while self.engine.space().has_pending_frees().await.unwrap() {
             self.engine.sync().await.unwrap();
         }
     }
@@ -312,7 +312,7 @@ impl World {
             assert_eq!(errors, (0, 0, 0), "{}: READ, CKSUM, repairs", leaf.path());
         }
         assert_eq!(self.engine.store().stats().parts_repaired, 0);
-        let events = self.engine.events().after(0);
+        let events = self.engine.health().events().after(0);
         let is_damage = |event: &Event| matches!(event, Event::Lost { .. } | Event::Bad { .. });
         let damage: Vec<_> = events.iter().filter(|noted| is_damage(&noted.event)).collect();
         assert!(damage.is_empty(), "{damage:?}");

@@ -84,16 +84,16 @@ fn take_over(layout: Layout, shape: Shape) {
 
 /// Some of everything.
 async fn fill(engine: &Engine) -> Result<()> {
-    let head = engine.create_dataset(pools::dataset("tank/a")).await?;
+    let head = engine.datasets().create(pools::dataset("tank/a")).await?;
     let object = pools::new_object(engine, &head).await?;
     for round in 0..3 {
         for block in 0..30 {
             pools::write(engine, &head, object, block * 3 + round, round).await?;
         }
-        engine.snapshot(vec![format!("tank/a@{round}")]).await?;
+        engine.snapshots().create(vec![format!("tank/a@{round}")]).await?;
     }
-    engine.clone_dataset("tank/a@1", "tank/b", Vec::new(), Creator::ROOT).await?;
-    engine.destroy_snapshot("tank/a@0").await?;
+    engine.datasets().clone_snapshot("tank/a@1", "tank/b", Vec::new(), Creator::ROOT).await?;
+    engine.snapshots().destroy("tank/a@0").await?;
     engine.export().await
 }
 

@@ -43,13 +43,18 @@ fn a_killed_pool_blames_no_device() {
                 let head = engine.head("tank/v").await.unwrap();
                 if is_replayed {
                     let replayer = &cenote_engine::zil::VolumeReplayer;
-                    engine.replay_log(&head, replayer).await.unwrap().expect("there is a log");
+                    engine
+                        .intent_logs()
+                        .replay(&head, replayer)
+                        .await
+                        .unwrap()
+                        .expect("there is a log");
                     engine.export().await.unwrap();
                 } else {
                     engine.sync().await.unwrap();
                 }
                 assert_eq!(blamed(&engine), [], "{layout:?}");
-                assert_eq!(engine.take_notices(), [], "{layout:?}");
+                assert_eq!(engine.health().take_notices(), [], "{layout:?}");
             }
         })
         .unwrap();

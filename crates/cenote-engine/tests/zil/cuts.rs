@@ -186,8 +186,8 @@ async fn verdict(
     let wrapped = devices.iter().zip(images);
     let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image.clone()));
     let engine = pools::open(wrapped.collect()).await.map_err(|error| format!("{error:?}"))?;
-    engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
-    engine.replay_logs().await.map_err(|error| format!("{error:?}"))?;
+    engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
+    engine.intent_logs().replay_all().await.map_err(|error| format!("{error:?}"))?;
     drop(engine);
     let log = recorder.log();
     for _ in 0..2 {
@@ -206,8 +206,8 @@ async fn recover(run: &Run, images: Vec<Image>, least: &[usize]) -> Result<(), S
     let fail = |error: cenote_rt::Error| format!("{error:?}");
     let devices = pools::devices(images);
     let engine = pools::open(pools::as_devices(&devices)).await.map_err(fail)?;
-    engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
-    for (object, replayed) in engine.replay_logs().await.map_err(fail)? {
+    engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
+    for (object, replayed) in engine.intent_logs().replay_all().await.map_err(fail)? {
         if let Some(failure) = replayed.failure {
             return Err(format!("replay of {object}: {failure:?}"));
         }

@@ -86,11 +86,11 @@ fn a_log_of_openzfs_is_claimed_and_replayed() {
         let engine = open(copy.devices()).await.unwrap();
         let head = engine.head("g-zil/a").await.unwrap();
         let refusing = Notes { refuses: true, ..Notes::default() };
-        let refusal = engine.replay_log(&head, &refusing).await.unwrap_err();
+        let refusal = engine.intent_logs().replay(&head, &refusing).await.unwrap_err();
         assert_eq!(refusal.kind(), Kind::Unsupported);
         assert!(head.log().is_claimed());
         let notes = Notes::default();
-        let replayed = engine.replay_log(&head, &notes).await.unwrap().unwrap();
+        let replayed = engine.intent_logs().replay(&head, &notes).await.unwrap().unwrap();
         assert!(replayed.failure.is_none(), "{replayed:?}");
         println!("{replayed:?} {:?}", notes.kinds.lock().unwrap());
         assert_eq!(replayed.applied + replayed.skipped, 69);

@@ -73,7 +73,8 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     // Claimed by one, replayed by the next.
     let engine = pools::open(pools::as_devices(&devices)).await?;
     let head = engine.head("tank/v").await?;
-    let replayed = engine.replay_log(&head, &VolumeReplayer).await?.expect("there is a log");
+    let replayed =
+        engine.intent_logs().replay(&head, &VolumeReplayer).await?.expect("there is a log");
     assert!(replayed.failure.is_none() && replayed.applied > 0, "{replayed:?}");
     assert_eq!(model::read(&head).await.unwrap(), before, "{layout:?}");
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} replayed");
@@ -111,8 +112,8 @@ fn committers_share_writes() {
         drop((engine, volume));
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
-        engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
-        assert_eq!(engine.replay_logs().await.unwrap().len(), 1);
+        engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
+        assert_eq!(engine.intent_logs().replay_all().await.unwrap().len(), 1);
         assert_eq!(model::read(&head).await.unwrap(), before);
         engine.export().await.unwrap();
     })
@@ -222,17 +223,17 @@ async fn operations() -> Result<()> {
             let place = volume.apply(&engine, model::draw(&mut rng), false).await?;
             volume.commit(&engine, place).await?;
         }
-        engine.snapshot(vec![format!("{name}@s")]).await?;
+        engine.snapshots().create(vec![format!("{name}@s")]).await?;
         for _ in 0..6 {
             let place = volume.apply(&engine, model::draw(&mut rng), false).await?;
             volume.commit(&engine, place).await?;
         }
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "snapshots");
-    engine.clone_dataset("tank/a@s", "tank/clone", Vec::new(), Creator::ROOT).await?;
-    engine.rollback("tank/b", None).await?;
-    engine.destroy_snapshot("tank/c@s").await?;
-    engine.destroy_dataset("tank/c").await?;
+    engine.datasets().clone_snapshot("tank/a@s", "tank/clone", Vec::new(), Creator::ROOT).await?;
+    engine.datasets().rollback("tank/b", None).await?;
+    engine.snapshots().destroy("tank/c@s").await?;
+    engine.datasets().destroy("tank/c").await?;
     for _ in 0..4 {
         engine.sync().await?;
     }
@@ -247,7 +248,7 @@ async fn operations() -> Result<()> {
             volume.commit(&engine, place).await?;
         }
     }
-    engine.retire_logs().await?;
+    engine.intent_logs().retire().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "retired");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "exported");
@@ -265,15 +266,15 @@ fn the_property_sync_counts() {
         let volume = volume(&engine, "tank/v").await.unwrap();
         let op = model::Op { first: 0, count: 1, salt: Some(1) };
         assert!(volume.head.log().must_commit(true) && !volume.head.log().must_commit(false));
-        engine.set_property("tank/v", "sync", Value::words_of(&[2])).await.unwrap();
+        engine.properties().set("tank/v", "sync", Value::words_of(&[2])).await.unwrap();
         let txg = engine.uberblock().txg;
         let place = volume.apply(&engine, op, false).await.unwrap();
         volume.commit(&engine, place).await.unwrap();
         assert_eq!((engine.uberblock().txg, volume.head.log().memory()), (txg, 0));
         assert!(!volume.head.log().must_commit(true));
-        engine.set_property("tank/v", "sync", Value::words_of(&[1])).await.unwrap();
+        engine.properties().set("tank/v", "sync", Value::words_of(&[1])).await.unwrap();
         assert!(volume.head.log().must_commit(false));
-        engine.set_property("tank/v", "sync", Value::words_of(&[0])).await.unwrap();
+        engine.properties().set("tank/v", "sync", Value::words_of(&[0])).await.unwrap();
         // The first commit syncs, for the header; the next ones do not.
         for _ in 0..3 {
             let place = volume.apply(&engine, op, false).await.unwrap();
@@ -333,7 +334,7 @@ async fn lose_log_device(is_claimed: bool) {
     let head = engine.head("tank/v").await.unwrap();
     assert!(!head.log().is_claimed());
     let dropped = Notice::LogsDropped { datasets: vec![head.object()] };
-    assert!(engine.take_notices().contains(&dropped));
+    assert!(engine.health().take_notices().contains(&dropped));
     assert_eq!(model::read(&head).await.unwrap(), synced);
     engine.export().await.unwrap();
     drop((engine, head));

@@ -117,7 +117,7 @@ pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Resul
         Ok(())
     });
     let (props, creator) = (Vec::new(), Creator::ROOT);
-    engine.create_dataset(NewDataset { name: name.into(), kind, props, fill, creator }).await
+    engine.datasets().create(NewDataset { name: name.into(), kind, props, fill, creator }).await
 }
 
 impl Volume {
@@ -150,7 +150,7 @@ impl Volume {
 
     /// Makes it durable, with all that was applied before.
     pub(crate) async fn commit(&self, engine: &Engine, place: usize) -> Result<()> {
-        engine.commit_log(&self.head, Some(OBJECT)).await?;
+        engine.intent_logs().commit(&self.head, Some(OBJECT)).await?;
         self.history.acknowledge(place);
         Ok(())
     }

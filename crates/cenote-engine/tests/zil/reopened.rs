@@ -100,11 +100,11 @@ async fn crash(layout: Layout) -> Result<()> {
     Cost::since(&recorder, 0).assert_within(commits, layout, "opened");
 
     let start = recorder.len();
-    engine.snapshot(vec!["tank/v@first".into()]).await?;
+    engine.snapshots().create(vec!["tank/v@first".into()]).await?;
     Cost::since(&recorder, start).assert_within(1, layout, "first change");
 
-    engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
-    for (_, replayed) in engine.replay_logs().await? {
+    engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
+    for (_, replayed) in engine.intent_logs().replay_all().await? {
         assert!(replayed.failure.is_none(), "{replayed:?}");
     }
     let head = engine.head("tank/v").await?;

@@ -79,7 +79,7 @@ impl Pool {
     }
 
     fn log_leaves(&self) -> Vec<u64> {
-        let config = self.engine.vdev_config();
+        let config = self.engine.admin().vdev_config();
         let logs = config.children.iter().filter(|top| top.top.is_log);
         logs.flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect()
     }
@@ -94,7 +94,7 @@ impl Pool {
         let volume = &self.volumes[rng.below(2) as usize];
         let place = volume.apply(&self.engine, model::draw(rng), rng.below(2) == 0).await.unwrap();
         volume.commit(&self.engine, place).await.unwrap();
-        assert_eq!(self.engine.suspended(), None);
+        assert_eq!(self.engine.health().suspended(), None);
     }
 
     fn acknowledged(&self) -> Vec<usize> {
@@ -107,11 +107,11 @@ impl Pool {
         let copies = pools::devices(images::images_of(&self.inner[..count]));
         let options = OpenOptions { missing_log_ok: !has_log, ..OpenOptions::default() };
         let engine = pools::open_with(pools::as_devices(&copies), &options).await.unwrap();
-        engine.set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
+        engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
         for (name, volume) in NAMES.iter().zip(&self.volumes) {
             let head = engine.head(name).await.unwrap();
             if head.log().is_claimed() {
-                engine.replay_log(&head, &VolumeReplayer).await.unwrap();
+                engine.intent_logs().replay(&head, &VolumeReplayer).await.unwrap();
             }
             let found = model::read(&head).await.unwrap();
             let least = volume.history.acknowledged();
@@ -167,14 +167,14 @@ async fn die(layout: Layout, seed: u64, death: Death) {
     }
     let logs = pool.log_leaves();
     assert!(pool.states().iter().all(|state| *state == VdevState::Faulted), "{:?}", pool.states());
-    let config = pool.engine.vdev_config();
+    let config = pool.engine.admin().vdev_config();
     assert!(logs.iter().all(|guid| config.find(*guid).unwrap().leaf.faulted));
     assert_eq!(pool.engine.tree().root().state(), VdevState::Degraded);
     // Still dead: the pool goes on.
-    pool.engine.clear(None).await.unwrap();
+    pool.engine.leaves().clear(None).await.unwrap();
     assert!(pool.states().iter().all(|state| *state == VdevState::Faulted));
     pool.revive_log();
-    pool.engine.clear(None).await.unwrap();
+    pool.engine.leaves().clear(None).await.unwrap();
     assert!(pool.states().iter().all(|state| *state == VdevState::Healthy));
     // And is used again: commits cost no sync.
     for _ in 0..3 {
@@ -223,17 +223,17 @@ async fn die_together(seed: u64) {
         let (engine, volume) = (Arc::clone(&pool.engine), volume.clone());
         cenote_rt::spawn(async move { volume.commit(&engine, place).await })
     };
-    pool.engine.until_suspended().await;
+    pool.engine.health().until_suspended().await;
     assert_eq!(pool.acknowledged(), before);
-    let error = pool.engine.clear(None).await.unwrap_err();
+    let error = pool.engine.leaves().clear(None).await.unwrap_err();
     assert!(matches!(error.cause(), Some(EngineError::StillFailing(_))), "{error}");
     pool.devices[1].set_offline(false);
-    pool.engine.clear(None).await.unwrap();
+    pool.engine.leaves().clear(None).await.unwrap();
     commit.await.unwrap().unwrap();
     pool.check_crash("the other side is back", false).await;
     pool.devices[0].set_offline(false);
     pool.revive_log();
-    pool.engine.clear(None).await.unwrap();
+    pool.engine.leaves().clear(None).await.unwrap();
     pool.step(&mut rng).await;
     pool.engine.export().await.unwrap();
 }
@@ -254,7 +254,7 @@ async fn offline_and_online(layout: Layout) {
             pool.step(&mut rng).await;
         }
         for guid in pool.log_leaves() {
-            pool.engine.offline(guid, round % 2 == 0).await.unwrap();
+            pool.engine.leaves().offline(guid, round % 2 == 0).await.unwrap();
         }
         assert!(pool.states().iter().all(|state| *state == VdevState::Offline));
         for _ in 0..3 {
@@ -262,7 +262,7 @@ async fn offline_and_online(layout: Layout) {
             pool.check_crash("offline", false).await;
         }
         for guid in pool.log_leaves() {
-            pool.engine.online(guid, None).await.unwrap();
+            pool.engine.leaves().online(guid, None).await.unwrap();
         }
         assert!(pool.states().iter().all(|state| *state == VdevState::Healthy));
     }
@@ -288,21 +288,24 @@ fn a_log_that_waits_for_its_replay_is_kept() {
             .collect();
         let list = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
         let engine = pools::open(list).await.unwrap();
-        let log = engine.vdev_config().leaves().last().unwrap().guid;
+        let log = engine.admin().vdev_config().leaves().last().unwrap().guid;
         devices[main].set_failing_flushes(true);
         for round in 0..3 {
             // The labels of the log device change with it.
             let comment = PoolSetting::Comment(Some(format!("round {round}")));
-            engine.set_pool(vec![comment]).await.unwrap();
+            engine.admin().set(vec![comment]).await.unwrap();
             engine.sync().await.unwrap();
         }
-        assert_eq!(engine.suspended(), None);
+        assert_eq!(engine.health().suspended(), None);
         assert!(engine.tree().vdev(log).unwrap().state().is_readable());
-        assert_eq!(engine.offline(log, true).await.unwrap_err().kind(), cenote_rt::Kind::Busy);
+        assert_eq!(
+            engine.leaves().offline(log, true).await.unwrap_err().kind(),
+            cenote_rt::Kind::Busy
+        );
         for (name, volume) in NAMES.iter().zip(&volumes) {
             let head = engine.head(name).await.unwrap();
             if head.log().is_claimed() {
-                engine.replay_log(&head, &VolumeReplayer).await.unwrap();
+                engine.intent_logs().replay(&head, &VolumeReplayer).await.unwrap();
             }
             let found = model::read(&head).await.unwrap();
             let least = volume.history.acknowledged();

@@ -72,7 +72,7 @@ fn devices_that_do_not_answer_refuse_the_import() {
         let engine = pools::open(pools::as_devices(&crashed.devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
         let replayer = &cenote_engine::zil::VolumeReplayer;
-        engine.replay_log(&head, replayer).await.unwrap().expect("there is a log");
+        engine.intent_logs().replay(&head, replayer).await.unwrap().expect("there is a log");
         assert_eq!(model::read(&head).await.unwrap(), crashed.contents);
         engine.export().await.unwrap();
     })
@@ -86,12 +86,12 @@ fn a_damaged_root_block_is_told_and_its_log_is_not_freed_twice() {
         flip(&crashed).await;
         let engine = pools::open(pools::as_devices(&crashed.devices)).await.unwrap();
         let unread = Notice::LogsUnread { datasets: vec![crashed.dataset] };
-        let notices = engine.take_notices();
+        let notices = engine.health().take_notices();
         assert!(notices.contains(&unread), "{notices:?}");
         take_space(&engine).await;
         // The block can be read again, and with it the header of a log whose blocks are others' now.
         flip(&crashed).await;
-        engine.destroy_dataset("tank/v").await.unwrap();
+        engine.datasets().destroy("tank/v").await.unwrap();
         for _ in 0..4 {
             engine.sync().await.unwrap();
         }

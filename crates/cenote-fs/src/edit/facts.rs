@@ -79,8 +79,8 @@ impl Settings {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn read(engine: &Engine, head: &Head) -> Result<Self> {
-        let values = engine.head_numbers(head, &PROPERTIES).await?;
-        let knows_long_names = engine.has_feature("longname").await?;
+        let values = engine.properties().numbers_of(head, &PROPERTIES).await?;
+        let knows_long_names = engine.admin().has_feature("longname").await?;
         let value = |name: &str| {
             let found = PROPERTIES.iter().zip(&values).find(|((known, _), _)| *known == name);
             found.map_or(0, |(_, value)| *value)
@@ -199,15 +199,18 @@ impl Facts {
             return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
         }
         let settings = Settings::read(engine, head).await?;
-        let has_projects = engine.has_feature("project_quota").await?;
-        if !engine.has_probe() {
+        let has_projects = engine.admin().has_feature("project_quota").await?;
+        if !engine.datasets().has_owner_probe() {
             // All writes from here on, including a replay, are accounted to their owners.
-            let counts_objects = engine.has_feature("userobj_accounting").await?;
-            engine.set_probe(Arc::new(FsOwners { counts_objects, counts_projects: has_projects }));
+            let counts_objects = engine.admin().has_feature("userobj_accounting").await?;
+            engine.datasets().set_owner_probe(Arc::new(FsOwners {
+                counts_objects,
+                counts_projects: has_projects,
+            }));
         }
         let (mut facts, registry) = head.live().inspect(|tx| master_node(tx, settings)).await?;
         facts.has_projects = has_projects;
-        facts.logs_xattrs = engine.has_feature("zilsaxattr").await?;
+        facts.logs_xattrs = engine.admin().has_feature("zilsaxattr").await?;
         facts.set_schema(Arc::new(Schema::new(registry)));
         Ok(facts)
     }

@@ -101,7 +101,7 @@ impl Mount {
     /// `Kind::NotFound` if there is no such snapshot.
     pub async fn open_snapshot(&self, name: &[u8]) -> Result<Arc<FileSystem>> {
         let name = snapshot_name(name)?;
-        let dataset = self.engine.dataset_name(self.head.object()).await?;
+        let dataset = self.engine.datasets().name_of(self.head.object()).await?;
         FileSystem::open_snapshot(&self.engine, &format!("{dataset}@{name}")).await
     }
 
@@ -139,7 +139,7 @@ impl Mount {
             (Virtual::Control, b"shares") => Virtual::Shares,
             (Virtual::Snapshots, name) => {
                 let name = snapshot_name(name)?;
-                Virtual::Root(self.engine.snapshot_of(&self.head, name).await?)
+                Virtual::Root(self.engine.snapshots().find(&self.head, name).await?)
             }
             (Virtual::Root(_), _) => return refuse(Kind::Invalid, FsError::InSnapshot),
             _ => return refuse(Kind::NotFound, FsError::NoEntry),
@@ -153,12 +153,12 @@ impl Mount {
             Virtual::Control => (CONTROL, 1, 0, self.opened),
             Virtual::Shares => (SHARES, 2, 2, self.opened),
             Virtual::Snapshots => {
-                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let snapshots = self.engine.snapshots().of_head(&self.head).await?;
                 let count = snapshots.len() as u64 + 2;
                 (SNAPSHOTS, count, count, self.snapshots_changed(snapshots))
             }
             Virtual::Root(number) => {
-                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let snapshots = self.engine.snapshots().of_head(&self.head).await?;
                 let found = snapshots.into_iter().find(|(_, object)| *object == number);
                 let Some((name, _)) = found else { return refuse(Kind::NotFound, FsError::Stale) };
                 let snapshot = self.open_snapshot(name.as_bytes()).await?;
@@ -225,7 +225,7 @@ impl Mount {
             }
             Virtual::Snapshots => {
                 // In the order of numbers: changes do not affect the positions of other snapshots.
-                let snapshots = self.engine.snapshots_of(&self.head).await?;
+                let snapshots = self.engine.snapshots().of_head(&self.head).await?;
                 let entry = |(name, object): (String, u64)| {
                     (name.into_bytes(), root_of(object), object.saturating_add(2))
                 };
@@ -255,9 +255,9 @@ impl Mount {
         }
         self.check_admin(cred)?;
         let name = snapshot_name(name)?;
-        let dataset = self.engine.dataset_name(self.head.object()).await?;
-        self.engine.snapshot(vec![format!("{dataset}@{name}")]).await?;
-        let made = self.engine.snapshot_of(&self.head, name).await?;
+        let dataset = self.engine.datasets().name_of(self.head.object()).await?;
+        self.engine.snapshots().create(vec![format!("{dataset}@{name}")]).await?;
+        let made = self.engine.snapshots().find(&self.head, name).await?;
         self.control_attributes(Virtual::Root(made)).await
     }
 
@@ -273,9 +273,9 @@ impl Mount {
         }
         self.check_admin(cred)?;
         let name = snapshot_name(name)?;
-        self.engine.snapshot_of(&self.head, name).await?;
-        let dataset = self.engine.dataset_name(self.head.object()).await?;
-        self.engine.destroy_snapshot(&format!("{dataset}@{name}")).await
+        self.engine.snapshots().find(&self.head, name).await?;
+        let dataset = self.engine.datasets().name_of(self.head.object()).await?;
+        self.engine.snapshots().destroy(&format!("{dataset}@{name}")).await
     }
 
     /// Renames a snapshot.
@@ -290,12 +290,12 @@ impl Mount {
         }
         self.check_admin(cred)?;
         let (old, new) = (snapshot_name(old)?, snapshot_name(new)?);
-        self.engine.snapshot_of(&self.head, old).await?;
+        self.engine.snapshots().find(&self.head, old).await?;
         if old == new {
             return Ok(());
         }
-        let dataset = self.engine.dataset_name(self.head.object()).await?;
-        self.engine.rename_snapshot(&dataset, old, new, false).await
+        let dataset = self.engine.datasets().name_of(self.head.object()).await?;
+        self.engine.snapshots().rename(&dataset, old, new, false).await
     }
 
     fn check_admin(&self, cred: &Credentials) -> Result<()> {

@@ -354,7 +354,7 @@ impl Mount {
             Allocate::PunchHole | Allocate::ZeroRangeKeepSize => (true, false),
             Allocate::ZeroRange => (true, true),
         };
-        if !frees && self.engine.head_space(&self.head).await?.available < len {
+        if !frees && self.engine.datasets().space_of(&self.head).await?.available < len {
             return Err(Error::new(Kind::NoSpace, "the range is larger than what is free"));
         }
         let charge =

@@ -223,7 +223,7 @@ impl Mount {
         let settings = edit::Settings::read(&self.engine, &self.head).await?;
         self.shared.facts.set_settings(settings);
         // The log reads the property `sync` only when it commits.
-        self.engine.commit_log(&self.head, None).await?;
+        self.engine.intent_logs().commit(&self.head, None).await?;
         *lock(&self.settings_count) = count;
         Ok(())
     }

@@ -121,7 +121,7 @@ impl Mount {
             unreaped: Mutex::default(),
         });
         // Makes the log read the property `sync`.
-        mount.engine.commit_log(&mount.head, None).await?;
+        mount.engine.intent_logs().commit(&mount.head, None).await?;
         Ok(mount)
     }
 

@@ -51,7 +51,7 @@ impl Mount {
     /// The errors of [`open`](Self::open).
     pub async fn reopen(&self) -> Result<Arc<Self>> {
         // The dataset may have been renamed.
-        let name = self.engine.dataset_name(self.head.object()).await?;
+        let name = self.engine.datasets().name_of(self.head.object()).await?;
         let mount = Self::attach(&self.engine, &name, self.is_read_only).await;
         let mount = mount.map_err(|error| error.in_dataset(&name))?;
         mount.set_access_times(self.access_times());

@@ -37,7 +37,7 @@ impl Mount {
     /// Errors of reading the MOS.
     pub async fn space(&self) -> Result<Space> {
         let settings = self.shared.facts.settings();
-        let space = self.engine.head_space(&self.head).await?;
+        let space = self.engine.datasets().space_of(&self.head).await?;
         let block_size = settings.record_size;
         let referenced = space.referenced.next_multiple_of(block_size);
         let free_objects = OBJECT_MAX.saturating_sub(space.objects);

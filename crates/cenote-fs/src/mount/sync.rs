@@ -27,6 +27,6 @@ impl Mount {
         if self.is_read_only {
             return Ok(());
         }
-        self.engine.commit_log(&self.head, object).await
+        self.engine.intent_logs().commit(&self.head, object).await
     }
 }

@@ -74,13 +74,13 @@ impl NewVolume {
     /// support blocks of that size; `Kind::NoSpace` if there is no space for the reservation;
     /// errors of the transaction.
     pub async fn create(self, engine: &Arc<Engine>) -> Result<Arc<WritableVolume>> {
-        let tops = engine.vdev_config().children;
+        let tops = engine.admin().vdev_config().children;
         let (size, indirect_shift) = (self.size, self.indirect_shift);
         let block_size = self.block_size.unwrap_or_else(|| geometry::default_block_size(&tops));
         let invalid = |error: FsError| Error::new(Kind::Invalid, error).in_dataset(&self.name);
         geometry::check_block_size(block_size).map_err(invalid)?;
         geometry::check_size(size, block_size).map_err(invalid)?;
-        if block_size > SMALL_BLOCK_MAX && !engine.has_feature("large_blocks").await? {
+        if block_size > SMALL_BLOCK_MAX && !engine.admin().has_feature("large_blocks").await? {
             let cause = FsError::VolumeBlockSize { block_size };
             return Err(Error::new(Kind::Unsupported, cause).in_dataset(&self.name));
         }
@@ -101,7 +101,7 @@ impl NewVolume {
             fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
             creator: Creator::ROOT,
         };
-        engine.create_dataset(new).await?;
+        engine.datasets().create(new).await?;
         WritableVolume::open(engine, &self.name).await
     }
 }

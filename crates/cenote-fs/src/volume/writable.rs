@@ -60,9 +60,9 @@ impl WritableVolume {
             return Err(Error::new(Kind::Invalid, FsError::NotAVolume));
         }
         let owner = head.own();
-        engine.replay_log(&head, &VolumeReplayer).await?;
+        engine.intent_logs().replay(&head, &VolumeReplayer).await?;
         // Makes the log read the property `sync`; without this it commits only explicit requests.
-        engine.commit_log(&head, None).await?;
+        engine.intent_logs().commit(&head, None).await?;
         let (block_size, size) = head
             .live()
             .inspect(|tx| {
@@ -87,7 +87,7 @@ impl WritableVolume {
 
     /// Returns the dataset's present name: it may be renamed while it is open.
     pub async fn name(&self) -> Result<String> {
-        self.engine.dataset_name(self.head.object()).await
+        self.engine.datasets().name_of(self.head.object()).await
     }
 
     /// Returns the head dataset.
@@ -127,7 +127,7 @@ impl WritableVolume {
     /// Makes all earlier writes durable. Writes that complete during the call may be included or
     /// not.
     pub async fn flush(&self) -> Result<()> {
-        self.engine.commit_log(&self.head, Some(ZVOL_OBJ)).await
+        self.engine.intent_logs().commit(&self.head, Some(ZVOL_OBJ)).await
     }
 
     /// Changes the size of the volume (`zfs set volsize`). A reservation of exactly the old size
@@ -142,13 +142,13 @@ impl WritableVolume {
         let _all = self.locks.exclusive(0..u64::MAX).await;
         let old = self.size();
         let name = self.name().await?;
-        let tops = self.engine.vdev_config().children;
+        let tops = self.engine.admin().vdev_config().children;
         let auto = |size| geometry::reservation(size, self.block_size, 1, &tops);
-        let reserved = self.engine.own_number(&name, REFRESERVATION).await?;
+        let reserved = self.engine.properties().own_number(&name, REFRESERVATION).await?;
         let is_followed = reserved == auto(old);
         let reserve = async |size| {
             let value = Value::U64(auto(size));
-            self.engine.set_property(&name, REFRESERVATION, value).await
+            self.engine.properties().set(&name, REFRESERVATION, value).await
         };
         if size > old && is_followed {
             reserve(size).await?;

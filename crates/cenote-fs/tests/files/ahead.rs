@@ -40,8 +40,8 @@ impl File {
     }
 
     pub(crate) async fn of(fixture: Fixture, record: u64, bytes: &[u8]) -> Self {
-        fixture.engine.set_property("tank", "recordsize", record.into()).await.unwrap();
-        fixture.engine.set_property("tank", "atime", 0.into()).await.unwrap();
+        fixture.engine.properties().set("tank", "recordsize", record.into()).await.unwrap();
+        fixture.engine.properties().set("tank", "atime", 0.into()).await.unwrap();
         let object = fixture.file(fixture.mount.root(), "file", bytes).await.unwrap().object;
         fixture.engine.sync().await.unwrap();
         Self { fixture, object, times: std::cell::Cell::default() }
@@ -178,7 +178,7 @@ fn prefetch_works_in_snapshots() {
     simulate(6, async {
         let file = File::new(RECORD, RECORDS).await;
         let engine = &file.fixture.engine;
-        engine.snapshot(vec!["tank@s".into()]).await.unwrap();
+        engine.snapshots().create(vec!["tank@s".into()]).await.unwrap();
         // The reader has no history, but the path to the file is in memory.
         let cold = async || {
             engine.store().clear_cache();

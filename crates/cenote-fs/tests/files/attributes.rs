@@ -24,7 +24,7 @@ pub(crate) fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
 }
 
 pub(crate) async fn set(fixture: &Fixture, property: &str, value: u64) {
-    fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
+    fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
 }
 
 #[test]

@@ -46,7 +46,7 @@ fn snapdir_shows_snapshots_as_directories() {
         let top = mount.root();
         let file = fixture.file(top, "file", b"before").await.unwrap().object;
         for name in ["tank@one", "tank@two", "tank@three"] {
-            engine.snapshot(vec![name.to_owned()]).await.unwrap();
+            engine.snapshots().create(vec![name.to_owned()]).await.unwrap();
         }
         mount.write(&root(), file, 0, b"AFTER!", WriteOptions::default()).await.unwrap();
         // Hidden: found but not listed.
@@ -54,7 +54,7 @@ fn snapdir_shows_snapshots_as_directories() {
         let control = find(mount, top, ".zfs").await.unwrap();
         assert_eq!((control.object, control.kind), (CONTROL, FileKind::Directory));
         assert_eq!(control.mode, 0o777);
-        engine.set_property("tank", "snapdir", Value::U64(1)).await.unwrap();
+        engine.properties().set("tank", "snapdir", Value::U64(1)).await.unwrap();
         let new = NewNode::new(NewKind::Regular, 0o644);
         mount.create(&root(), top, b"other", &new).await.unwrap();
         for step in [1, 2, 3, 100] {
@@ -105,7 +105,7 @@ fn snapdir_shows_snapshots_as_directories() {
         assert_eq!(number(mount.xattrs(&root(), CONTROL).await), Err(errno::EOPNOTSUPP));
         let handle = mount.hold(CONTROL).await.unwrap();
         drop(handle);
-        engine.set_property("tank", "snapdir", Value::U64(2)).await.unwrap();
+        engine.properties().set("tank", "snapdir", Value::U64(2)).await.unwrap();
         mount.unlink(&root(), top, b"other").await.unwrap();
         assert_eq!(find(mount, top, ".zfs").await, Err(errno::ENOENT));
     })
@@ -145,7 +145,8 @@ fn zfs_admin_snapshot_allows_mkdir_rename_and_rmdir() {
         let again = mount.open_snapshot(b"one").await.unwrap();
         drop(again);
         assert_eq!(number(mount.rmdir(&root(), SNAPSHOTS, b"one").await), Err(errno::EBUSY));
-        let deferred = fixture.engine.destroy_snapshots(vec!["tank@one".to_owned()], true).await;
+        let deferred =
+            fixture.engine.snapshots().destroy_all(vec!["tank@one".to_owned()], true).await;
         assert_eq!(number(deferred), Err(errno::EBUSY));
         mount.unlink(&root(), mount.root(), b"file").await.unwrap();
         fixture.engine.sync().await.unwrap();

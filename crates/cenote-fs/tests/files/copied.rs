@@ -313,7 +313,7 @@ fn write_again(zdb: &cenote_oracle::Tool, case: &Case) {
         let source = FileSystem::open(&pool.dataset(dataset).await.unwrap()).await.unwrap();
         let fixture = Fixture::of(&Shape { ashift: 9, size: 256 << 20, ..Shape::DISK }).await;
         for (name, value) in properties {
-            fixture.engine.set_property("tank", name, (*value).into()).await.unwrap();
+            fixture.engine.properties().set("tank", name, (*value).into()).await.unwrap();
         }
         let top = fixture.mount.root();
         copy(&fixture, source.root().await.unwrap(), top).await.unwrap();

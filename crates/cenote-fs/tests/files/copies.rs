@@ -50,7 +50,7 @@ fn a_page_costs_a_record_once_and_then_nothing() {
         simulate(8, async {
             let (fixture, content) = (Fixture::of(&shape).await, content());
             let engine = &fixture.engine;
-            engine.set_property("tank", "compression", compression.into()).await.unwrap();
+            engine.properties().set("tank", "compression", compression.into()).await.unwrap();
             let file = File::of(fixture, RECORD, &content).await;
             file.cool().await;
             // The path to the records.

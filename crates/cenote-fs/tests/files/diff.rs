@@ -42,7 +42,7 @@ fn diff_reports_every_change_and_nothing_else() {
         }
         let moved = fixture.dir(top, "moved").await.unwrap().object;
         let inside = fixture.file(moved, "inside", b"x").await.unwrap().object;
-        fixture.engine.snapshot(vec!["tank@a".to_owned()]).await.unwrap();
+        fixture.engine.snapshots().create(vec!["tank@a".to_owned()]).await.unwrap();
         let changed = mount.lookup(&root(), dir, b"f7").await.unwrap().object;
         mount.write(&root(), changed, 0, b"else", WriteOptions::default()).await.unwrap();
         mount.unlink(&root(), dir, b"f100").await.unwrap();
@@ -60,7 +60,7 @@ fn diff_reports_every_change_and_nothing_else() {
         let open = mount.lookup(&root(), dir, b"f8").await.unwrap().object;
         let held = mount.hold(open).await.unwrap();
         mount.unlink(&root(), dir, b"f8").await.unwrap();
-        fixture.engine.snapshot(vec!["tank@b".to_owned()]).await.unwrap();
+        fixture.engine.snapshots().create(vec!["tank@b".to_owned()]).await.unwrap();
         drop(held);
         let expected = [
             "+ /new",

@@ -150,7 +150,7 @@ impl Pair {
             }
             Action::XattrPlace { is_dir } => {
                 let value = Value::U64(if is_dir { 1 } else { 2 });
-                let set = self.fixture().engine.set_property("tank", "xattr", value).await;
+                let set = self.fixture().engine.properties().set("tank", "xattr", value).await;
                 set.map_err(|error| format!("{error:?}"))
             }
             Action::SetAcl { node, is_default, bits } => {

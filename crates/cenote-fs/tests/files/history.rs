@@ -301,7 +301,7 @@ impl Pair {
     pub(crate) async fn over(fixture: Fixture, acl_type: AclType) -> Self {
         let value = [AclType::Off, AclType::Posix, AclType::Nfs];
         let value = value.iter().position(|one| *one == acl_type).unwrap();
-        fixture.engine.set_property("tank", "acltype", (value as u64).into()).await.unwrap();
+        fixture.engine.properties().set("tank", "acltype", (value as u64).into()).await.unwrap();
         let model = Model::new(fixture.mount.root());
         Self { fixture: Some(fixture), acl_type, model, handles: Vec::new() }
     }

@@ -163,7 +163,7 @@ async fn read_by_openzfs(crashed: Vec<Image>) {
     let engine = pools::open(pools::as_devices(&pools::devices(crashed))).await.unwrap();
     let head = engine.head("tank").await.unwrap();
     let told = RecordLines::new(FsReplayer::new(Facts::read(&engine, &head).await.unwrap()));
-    let replayed = engine.replay_log(&head, &told).await.unwrap().unwrap();
+    let replayed = engine.intent_logs().replay(&head, &told).await.unwrap().unwrap();
     assert!(replayed.failure.is_none(), "{replayed:?}");
     assert_eq!(left.replay(&theirs, &["tank"]), [told.lines()]);
     left.judge().await;
@@ -176,7 +176,7 @@ fn every_logged_operation_is_replayed() {
         let shape = Shape { size: 512 << 20, ..Shape::DISK };
         let fixture = Fixture::of(&shape).await;
         for (property, value) in [("acltype", 1), ("atime", 0)] {
-            fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
+            fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
         }
         // Starts the log's chain, which is used from now on.
         let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
@@ -313,7 +313,7 @@ fn xattr_dir_values_are_durable_with_their_names() {
         let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         for (property, value) in [("acltype", 1), ("xattr", 1)] {
-            fixture.engine.set_property("tank", property, Value::U64(value)).await.unwrap();
+            fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
         }
         let dir = fixture.dir(top, "dir").await.unwrap().object;
         let acl = [(Tag::Owner, 7), (Tag::User(5), 7), (Tag::Group, 5), (Tag::Mask, 7)];
@@ -378,10 +378,9 @@ fn sync_disabled_changes_are_synced_later() {
         // The log reads its property when it commits.
         mount.fsync(file).await.unwrap();
         let engine = Arc::clone(&fixture.engine);
-        let allowed =
-            cenote_rt::spawn(
-                async move { engine.set_property("tank", "sync", Value::U64(0)).await },
-            );
+        let allowed = cenote_rt::spawn(async move {
+            engine.properties().set("tank", "sync", Value::U64(0)).await
+        });
         let mut count = 0_u64;
         while !allowed.is_finished() {
             let word = (count + 1).to_le_bytes();

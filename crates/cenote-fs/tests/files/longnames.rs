@@ -13,7 +13,7 @@ fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
 }
 
 async fn set(fixture: &Fixture, value: u64) {
-    fixture.engine.set_property("tank", "longname", Value::U64(value)).await.unwrap();
+    fixture.engine.properties().set("tank", "longname", Value::U64(value)).await.unwrap();
 }
 
 async fn make(fixture: &Fixture, dir: u64, name: &str) -> std::result::Result<u64, i32> {
@@ -66,7 +66,7 @@ fn longname_limits_the_length_of_names() {
         assert_eq!(make(&fixture, top, &name(1024, 'x')).await, Err(errno::ENAMETOOLONG));
         fixture.engine.sync().await.unwrap();
         assert_eq!(users(&fixture).await, 1);
-        fixture.engine.snapshot(vec!["tank@with".to_owned()]).await.unwrap();
+        fixture.engine.snapshots().create(vec!["tank@with".to_owned()]).await.unwrap();
         assert_eq!(users(&fixture).await, 2);
         // Off again: existing names are found and removed, and no new ones are accepted.
         set(&fixture, 0).await;

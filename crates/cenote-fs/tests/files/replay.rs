@@ -113,7 +113,7 @@ async fn replay_some(engine: &Arc<Engine>, count: u64) -> bool {
     let head = engine.head("g-zil/a").await.unwrap();
     let inner = FsReplayer::new(Facts::read(engine, &head).await.unwrap());
     let watched = Watched { inner, left: count.into() };
-    match engine.replay_log(&head, &watched).await {
+    match engine.intent_logs().replay(&head, &watched).await {
         Ok(replayed) => {
             let replayed = replayed.unwrap();
             assert!(replayed.failure.is_none(), "{replayed:?}");

@@ -57,8 +57,8 @@ fn small_files_and_cached_reads() {
         fixture.engine.sync().await.unwrap();
         rate("unlink, synced", count, start);
 
-        fixture.engine.set_property("tank", "recordsize", 8192.into()).await.unwrap();
-        fixture.engine.set_property("tank", "atime", 0.into()).await.unwrap();
+        fixture.engine.properties().set("tank", "recordsize", 8192.into()).await.unwrap();
+        fixture.engine.properties().set("tank", "atime", 0.into()).await.unwrap();
         let file = fixture.file(top, "large", b"").await.unwrap().object;
         let chunk = vec![5; 1 << 20];
         let start = Instant::now();

@@ -33,7 +33,7 @@ async fn dataset(fixture: &Fixture, name: &str, case: u64, normalization: u64) -
         fill: Box::new(move |tx| first.fill(tx)),
         creator: Creator::ROOT,
     };
-    fixture.engine.create_dataset(new).await.unwrap();
+    fixture.engine.datasets().create(new).await.unwrap();
     Mount::open(&fixture.engine, &name).await.unwrap()
 }
 

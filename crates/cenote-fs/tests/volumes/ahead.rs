@@ -51,7 +51,7 @@ fn prefetch_works_in_volume_snapshots() {
         let shape = Shape { size: 256 << 20, ..Shape::DISK };
         let (engine, _devices) = pools::fresh(&shape).await;
         drop(noise(&engine).await);
-        engine.snapshot(vec!["tank/v@s".into()]).await.unwrap();
+        engine.snapshots().create(vec!["tank/v@s".into()]).await.unwrap();
         let snapshot = Volume::open_snapshot(&engine, "tank/v@s").await.unwrap();
         engine.store().clear_cache();
         let mut ahead = Vec::new();

@@ -134,9 +134,9 @@ fn invalid_volumes_and_requests_are_refused() {
         }
         assert!(volume.read(1 << 20, 0).await.unwrap().is_empty());
         // An open volume cannot be destroyed.
-        assert_eq!(engine.destroy_dataset("tank/v").await.unwrap_err().kind(), Kind::Busy);
+        assert_eq!(engine.datasets().destroy("tank/v").await.unwrap_err().kind(), Kind::Busy);
         drop(volume);
-        engine.destroy_dataset("tank/v").await.unwrap();
+        engine.datasets().destroy("tank/v").await.unwrap();
     })
     .unwrap();
 }
@@ -175,14 +175,18 @@ fn volume_snapshots_clones_and_rollback() {
         Rng::seeded(3).fill(&mut before);
         let before = before.freeze();
         volume.write(0, vec![before.clone()], true).await.unwrap();
-        engine.snapshot(vec!["tank/v@s".into()]).await.unwrap();
+        engine.snapshots().create(vec!["tank/v@s".into()]).await.unwrap();
         volume.write(100_000, bytes(50_000, 9), true).await.unwrap();
         let snapshot = Volume::open_snapshot(&engine, "tank/v@s").await.unwrap();
         assert_eq!(snapshot.size(), 1 << 20);
         assert!(*snapshot.read_at(0, 1 << 20).await.unwrap() == *before);
         assert!(Volume::open_snapshot(&engine, "tank/v@t").await.is_err());
 
-        engine.clone_dataset("tank/v@s", "tank/clone", Vec::new(), Creator::ROOT).await.unwrap();
+        engine
+            .datasets()
+            .clone_snapshot("tank/v@s", "tank/clone", Vec::new(), Creator::ROOT)
+            .await
+            .unwrap();
         let clone = WritableVolume::open(&engine, "tank/clone").await.unwrap();
         clone.write(0, bytes(20_000, 5), true).await.unwrap();
         let mut expected = before.to_vec();
@@ -194,10 +198,13 @@ fn volume_snapshots_clones_and_rollback() {
         assert!(read_all(&volume, &mut rng).await.unwrap() == expected);
 
         // A rollback needs exclusive use of the volume.
-        assert_eq!(engine.rollback("tank/v", None).await.unwrap_err().kind(), Kind::Busy);
+        assert_eq!(
+            engine.datasets().rollback("tank/v", None).await.unwrap_err().kind(),
+            Kind::Busy
+        );
         assert_eq!(volume.name().await.unwrap(), "tank/v");
         drop(volume);
-        engine.rollback("tank/v", None).await.unwrap();
+        engine.datasets().rollback("tank/v", None).await.unwrap();
         let volume = WritableVolume::open(&engine, "tank/v").await.unwrap();
         assert!(read_all(&volume, &mut rng).await.unwrap() == *before);
         volume.write(7, bytes(7, 7), true).await.unwrap();
@@ -227,9 +234,14 @@ fn volsize_changes_with_refreservation() {
             assert_eq!(volume.size(), kib << 10);
             assert!(read_all(&volume, &mut rng).await.unwrap() == model, "{size}");
             model::check_status(&volume, &model).await;
-            let expected =
-                cenote_fs::volume::reservation(size, 16 << 10, 1, &engine.vdev_config().children);
-            let reserved = engine.own_number("tank/v", "refreservation").await.unwrap();
+            let expected = cenote_fs::volume::reservation(
+                size,
+                16 << 10,
+                1,
+                &engine.admin().vdev_config().children,
+            );
+            let reserved =
+                engine.properties().own_number("tank/v", "refreservation").await.unwrap();
             assert_eq!(reserved, expected, "{size}");
             let op = model::Op::Write { offset: size - 5000, bytes: vec![3; 5000], is_fua: true };
             op.perform(&volume, &mut rng).await.unwrap();
@@ -243,9 +255,12 @@ fn volsize_changes_with_refreservation() {
         let error = volume.resize(1 << 30).await.unwrap_err();
         assert_eq!((error.kind(), volume.size()), (Kind::NoSpace, 4 << 20));
         // A reservation that the user set is not changed.
-        engine.set_property("tank/v", "refreservation", Value::U64(1 << 20)).await.unwrap();
+        engine.properties().set("tank/v", "refreservation", Value::U64(1 << 20)).await.unwrap();
         volume.resize(2 << 20).await.unwrap();
-        assert_eq!(engine.own_number("tank/v", "refreservation").await.unwrap(), 1 << 20);
+        assert_eq!(
+            engine.properties().own_number("tank/v", "refreservation").await.unwrap(),
+            1 << 20
+        );
         engine.export().await.unwrap();
         drop((engine, volume));
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();

@@ -150,7 +150,7 @@ async fn run(seed: u64) -> Run {
         }
         if rng.below(30) == 0 {
             let name = format!("tank/v@{}", rng.next_u64());
-            engine.snapshot(vec![name]).await.unwrap();
+            engine.snapshots().create(vec![name]).await.unwrap();
             durable = history.lock().unwrap().effects.len();
             mark(durable);
         }

@@ -92,8 +92,8 @@ fn logbias_decides_where_large_writes_are_logged() {
             pools::judge(&left, &name, &["-iiii"]);
             let after = pools::open(pools::as_devices(&left)).await.unwrap();
             let notes = Arc::new(Notes::default());
-            after.set_replayer(ObjSetType::Zvol, Arc::<Notes>::clone(&notes));
-            let replayed = after.replay_logs().await.unwrap();
+            after.intent_logs().set_replayer(ObjSetType::Zvol, Arc::<Notes>::clone(&notes));
+            let replayed = after.intent_logs().replay_all().await.unwrap();
             assert!(replayed.len() == 1 && replayed[0].1.failure.is_none(), "{replayed:?}");
             let pointed_at = std::mem::take(&mut *notes.pointed_at.lock().unwrap());
             let inside = *notes.inside.lock().unwrap();
@@ -182,7 +182,7 @@ async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
         let blocks = ZilHeader::decode(&head.live().zil_header()).unwrap().claim_blk_seq;
         assert!(blocks > 20, "{blocks}");
         let told = RecordLines::new(VolumeReplayer);
-        let replayed = after.replay_log(&head, &told).await.unwrap().unwrap();
+        let replayed = after.intent_logs().replay(&head, &told).await.unwrap().unwrap();
         assert!(replayed.failure.is_none(), "{replayed:?}");
         ours.push(told.lines());
     }
@@ -218,7 +218,7 @@ fn indirect_log_writes_are_freed_when_unused() {
         for volume in [&a, &b, &c] {
             write(volume).await;
         }
-        engine.snapshot(vec!["tank/b@s".into()]).await.unwrap();
+        engine.snapshots().create(vec!["tank/b@s".into()]).await.unwrap();
         for round in 0..3 {
             for volume in [&a, &b, &c] {
                 // Each write overwrites the previous one, in one txg.
@@ -230,8 +230,8 @@ fn indirect_log_writes_are_freed_when_unused() {
         a.resize(BLOCK * 4).await.unwrap();
         a.write(0, vec![noise(9, 64 << 10)], true).await.unwrap();
         drop((b, c));
-        engine.rollback("tank/b", None).await.unwrap();
-        engine.destroy_dataset("tank/c").await.unwrap();
+        engine.datasets().rollback("tank/b", None).await.unwrap();
+        engine.datasets().destroy("tank/c").await.unwrap();
         for _ in 0..4 {
             engine.sync().await.unwrap();
         }

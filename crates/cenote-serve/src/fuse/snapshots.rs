@@ -113,7 +113,7 @@ impl Snapshots {
         if let Some(found) = self.again(snapshot) {
             return Ok(found);
         }
-        let all = mount.engine().snapshots_of(mount.head()).await?;
+        let all = mount.engine().snapshots().of_head(mount.head()).await?;
         let stale = || Error::not_found(FsError::Stale);
         let (name, _) =
             all.into_iter().find(|(_, number)| *number == snapshot).ok_or_else(stale)?;

@@ -87,7 +87,7 @@ async fn of_pool(engine: &Arc<Engine>) -> Result<PoolFigures> {
         name: engine.name(),
         guid: engine.guid(),
         state: status.health_name(),
-        is_suspended: engine.suspended().is_some(),
+        is_suspended: engine.health().suspended().is_some(),
         size: space.map_or(0, |space| space.size),
         allocated: space.map_or(0, |space| space.allocated),
         fragmentation: space.and_then(|space| space.fragmentation),

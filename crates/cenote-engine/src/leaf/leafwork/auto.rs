@@ -10,14 +10,14 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Mutex, PoisonError, Weak};
 
 use cenote_block::alloc::ReusableRanges;
 use cenote_ranges::RangeSet;
 use cenote_rt::{AsyncMutex, Kind, Result, tunables};
 use cenote_vdev::Place;
 
-use crate::Engine;
+use crate::Leaves;
 
 /// Ranges by vdev and metaslab.
 type Ranges = BTreeMap<(u64, u64), RangeSet>;
@@ -71,19 +71,20 @@ impl AutoTrim {
     }
 }
 
-impl Engine {
+impl Leaves<'_> {
     /// Takes up what can be used again from `txg` on, which is committed.
-    pub(crate) fn note_free(&self, txg: u64, mature: Vec<ReusableRanges>) {
-        let due = self.auto_trim.collect(txg, mature);
+    pub(crate) fn note_freed(self, txg: u64, mature: Vec<ReusableRanges>) {
+        let due = self.engine.leaf.auto_trim.collect(txg, mature);
         if due.is_empty() {
             return;
         }
-        let engine = Weak::clone(&self.me);
+        let engine = Weak::clone(&self.engine.me);
         cenote_rt::spawn(async move {
             for (key, ranges) in due {
                 let Some(engine) = engine.upgrade() else { return };
-                let _one = engine.auto_trim.batch.lock().await;
-                if !engine.auto_trim.is_active() || engine.discard_free(key, &ranges).await.is_err()
+                let _one = engine.leaf.auto_trim.batch.lock().await;
+                if !engine.leaf.auto_trim.is_active()
+                    || engine.leaves().discard_freed(key, &ranges).await.is_err()
                 {
                     // What a device did not take stays as it is.
                     return;
@@ -93,26 +94,27 @@ impl Engine {
     }
 
     /// Discards what of the ranges is still free.
-    async fn discard_free(self: &Arc<Self>, key: (u64, u64), ranges: &RangeSet) -> Result<()> {
+    async fn discard_freed(self, key: (u64, u64), ranges: &RangeSet) -> Result<()> {
         let (vdev, metaslab) = key;
-        let Some(paused) = self.alloc.pause(vdev, metaslab).await? else { return Ok(()) };
+        let Some(paused) = self.engine.alloc.pause(vdev, metaslab).await? else { return Ok(()) };
         let (min, max) =
             (tunables::TRIM_EXTENT_BYTES_MIN.get(), tunables::TRIM_EXTENT_BYTES_MAX.get());
         for range in paused.free_of(ranges).iter() {
             let place = Place { vdev, offset: range.start };
-            for part in self.tree.translate(place, range.end - range.start) {
+            for part in self.engine.tree.translate(place, range.end - range.start) {
                 if part.len < min {
                     continue;
                 }
                 for start in (0..part.len).step_by(usize::try_from(max).unwrap_or(usize::MAX)) {
                     let len = max.min(part.len - start);
-                    let result = self.tree.discard_leaf(part.leaf, part.offset + start, len).await;
+                    let result =
+                        self.engine.tree.discard_leaf(part.leaf, part.offset + start, len).await;
                     match result {
                         // Another leaf may be able to.
                         Err(error) if error.kind() == Kind::Unsupported => break,
                         result => result?,
                     }
-                    if self.alloc.is_wanted() {
+                    if self.engine.alloc.is_wanted() {
                         return Ok(());
                     }
                 }

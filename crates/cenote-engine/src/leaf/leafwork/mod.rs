@@ -11,7 +11,7 @@
 //! Safety: only ranges are touched that the allocator gives as free of a metaslab that is out of
 //! use meanwhile: no txg that is open, syncing or among the last two has them, no checkpoint holds
 //! them, and nobody gets them before the device has answered. So it makes no difference when a
-//! crash comes. Nothing is under way any more once the pool is left: [`Engine::stop_leaf_work`].
+//! crash comes. Nothing is under way any more once the pool is left: [`Leaves::stop_all_work`].
 
 mod auto;
 mod record;
@@ -25,7 +25,7 @@ use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
-use crate::Engine;
+use crate::Leaves;
 use crate::admin::events::{Event, TrimEvent};
 use crate::dsl::history;
 use crate::dsl::operation::Request;
@@ -157,20 +157,21 @@ fn data_leaves_of(root: &VdevConfig) -> impl Iterator<Item = &VdevConfig> {
     leaves.filter(|leaf| leaf.leaf.zap_leaf.is_some())
 }
 
-impl Engine {
+impl Leaves<'_> {
     /// All leaves that hold data or logs and can be worked on.
-    pub fn data_leaves(&self) -> Vec<u64> {
-        self.with_config(|config| data_leaves_of(&config.root).map(|leaf| leaf.guid).collect())
+    pub fn data_guids(self) -> Vec<u64> {
+        self.engine
+            .with_config(|config| data_leaves_of(&config.root).map(|leaf| leaf.guid).collect())
     }
 
     /// What is stored of work on a leaf; how far it is if it runs.
     ///
     /// # Errors
     /// A [`LeafWorkError`], or a device's.
-    pub async fn leaf_work(&self, leaf: u64, kind: LeafWorkKind) -> Result<LeafWork> {
+    pub async fn work_state(self, leaf: u64, kind: LeafWorkKind) -> Result<LeafWork> {
         let target = self.target(leaf)?;
-        let mut work = self.mos.inspect(|tx| record::read(tx, target.zap, kind)).await?;
-        if let Some(runner) = self.leaf_works.running(leaf, kind) {
+        let mut work = self.engine.mos.inspect(|tx| record::read(tx, target.zap, kind)).await?;
+        if let Some(runner) = self.engine.leaf.works.running(leaf, kind) {
             work.offset = runner.offset();
         }
         Ok(work)
@@ -180,32 +181,32 @@ impl Engine {
     ///
     /// # Errors
     /// A [`LeafWorkError`]: nothing was begun then; or a sync's.
-    pub async fn start_trim(&self, leaves: &[u64], options: TrimOptions) -> Result<()> {
+    pub async fn start_trim(self, leaves: &[u64], options: TrimOptions) -> Result<()> {
         if let (true, Some(leaf)) = (options.is_secure, leaves.first()) {
             // No device that is known here promises that.
             return Err(LeafWorkError::NotSupported(*leaf).into());
         }
-        self.start(leaves, LeafWorkKind::Trim, options).await
+        self.start_work(leaves, LeafWorkKind::Trim, options).await
     }
 
     /// Begins to fill what is free on leaves, or lets it go on.
     ///
     /// # Errors
     /// A [`LeafWorkError`]: nothing was begun then; or a sync's.
-    pub async fn start_initialize(&self, leaves: &[u64]) -> Result<()> {
-        self.start(leaves, LeafWorkKind::Initialize, TrimOptions::default()).await
+    pub async fn start_initialize(self, leaves: &[u64]) -> Result<()> {
+        self.start_work(leaves, LeafWorkKind::Initialize, TrimOptions::default()).await
     }
 
     /// Lets work go on that was under way when the pool was left.
     ///
     /// # Errors
     /// A device's.
-    pub async fn resume_leaf_work(&self) -> Result<()> {
-        for leaf in self.data_leaves() {
+    pub async fn resume_work(self) -> Result<()> {
+        for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
-                let work = self.leaf_work(leaf, kind).await?;
-                if work.state == LeafWorkState::Active && self.is_leaf_writable(leaf) {
-                    self.run_leaf_work(leaf, kind, work);
+                let work = self.work_state(leaf, kind).await?;
+                if work.state == LeafWorkState::Active && self.is_writable(leaf) {
+                    self.run_work(leaf, kind, work);
                 }
             }
         }
@@ -216,10 +217,10 @@ impl Engine {
     ///
     /// # Errors
     /// The first device's.
-    pub async fn wait_for_leaf_work(&self, leaves: &[u64], kind: LeafWorkKind) -> Result<()> {
+    pub async fn wait_for_work(self, leaves: &[u64], kind: LeafWorkKind) -> Result<()> {
         let mut result = Ok(());
         for leaf in leaves {
-            let runner = self.leaf_works.lock().get(&(*leaf, kind)).map(Arc::clone);
+            let runner = self.engine.leaf.works.lock().get(&(*leaf, kind)).map(Arc::clone);
             if let Some(runner) = runner {
                 result = result.and(runner.wait().await);
             }
@@ -232,17 +233,18 @@ impl Engine {
     ///
     /// # Errors
     /// That which ended it.
-    pub async fn check_leaf_work(&self, leaf: u64, kind: LeafWorkKind) -> Result<bool> {
-        if self.leaf_works.running(leaf, kind).is_some() {
+    pub async fn is_work_running(self, leaf: u64, kind: LeafWorkKind) -> Result<bool> {
+        if self.engine.leaf.works.running(leaf, kind).is_some() {
             return Ok(true);
         }
-        self.wait_for_leaf_work(&[leaf], kind).await?;
+        self.wait_for_work(&[leaf], kind).await?;
         Ok(false)
     }
 
     /// Bytes of a leaf's data area.
-    pub fn leaf_size(&self, leaf: u64) -> u64 {
-        let found = self.tree.leaf_of(leaf).and_then(|id| self.tree.leaf(id).device());
+    pub fn size_of(self, leaf: u64) -> u64 {
+        let found =
+            self.engine.tree.leaf_of(leaf).and_then(|id| self.engine.tree.leaf(id).device());
         let size = found.map(|device| device.info().size);
         size.and_then(cenote_vdev::layout::leaf_asize).unwrap_or(0)
     }
@@ -251,11 +253,11 @@ impl Engine {
     ///
     /// # Errors
     /// A [`LeafWorkError`]: nothing was ended then; or a sync's.
-    pub async fn stop_work(&self, leaves: &[u64], kind: LeafWorkKind, stop: Stop) -> Result<()> {
+    pub async fn stop_work(self, leaves: &[u64], kind: LeafWorkKind, stop: Stop) -> Result<()> {
         let mut targets = Vec::new();
         for leaf in leaves {
-            let work = self.leaf_work(*leaf, kind).await?;
-            let is_running = self.leaf_works.running(*leaf, kind).is_some();
+            let work = self.work_state(*leaf, kind).await?;
+            let is_running = self.engine.leaf.works.running(*leaf, kind).is_some();
             match (stop, work.state) {
                 (Stop::Forget, _) if is_running => {
                     return Err(LeafWorkError::Running(*leaf, kind).into());
@@ -271,27 +273,29 @@ impl Engine {
         for target in &targets {
             done.push(self.halt(target.guid, kind).await);
         }
-        self.operate(Request::free().changing(&[]), move |tx, env, _| {
-            for (target, done) in targets.iter().zip(&done) {
-                let path = &target.path;
-                let (state, deed) = match stop {
-                    Stop::Cancel => (LeafWorkState::Canceled, "canceled"),
-                    Stop::Suspend => (LeafWorkState::Suspended, "suspended"),
-                    Stop::Forget => {
-                        record::forget(tx, target.zap, kind)?;
-                        history::log_pool(tx, env, "uninitialize", &format!("vdev={path}"))?;
-                        continue;
-                    }
-                };
-                let mut work = record::read(tx, target.zap, kind)?;
-                (work.state, work.time) = (state, env.now);
-                work.offset = done.unwrap_or(work.offset);
-                record::write(tx, target.zap, kind, &work)?;
-                history::log_pool(tx, env, kind.name(), &format!("vdev={path} {deed}"))?;
-            }
-            Ok(())
-        })
-        .await?;
+        self.engine
+            .datasets()
+            .operate(Request::free().changing(&[]), move |tx, env, _| {
+                for (target, done) in targets.iter().zip(&done) {
+                    let path = &target.path;
+                    let (state, deed) = match stop {
+                        Stop::Cancel => (LeafWorkState::Canceled, "canceled"),
+                        Stop::Suspend => (LeafWorkState::Suspended, "suspended"),
+                        Stop::Forget => {
+                            record::forget(tx, target.zap, kind)?;
+                            history::log_pool(tx, env, "uninitialize", &format!("vdev={path}"))?;
+                            continue;
+                        }
+                    };
+                    let mut work = record::read(tx, target.zap, kind)?;
+                    (work.state, work.time) = (state, env.now);
+                    work.offset = done.unwrap_or(work.offset);
+                    record::write(tx, target.zap, kind, &work)?;
+                    history::log_pool(tx, env, kind.name(), &format!("vdev={path} {deed}"))?;
+                }
+                Ok(())
+            })
+            .await?;
         let event = if stop == Stop::Cancel { TrimEvent::Cancel } else { TrimEvent::Suspend };
         for leaf in leaves {
             self.note_trim(*leaf, kind, event);
@@ -300,17 +304,17 @@ impl Engine {
     }
 
     /// Tells what became of a trim; of other work there are no events.
-    fn note_trim(&self, leaf: u64, kind: LeafWorkKind, event: TrimEvent) {
+    fn note_trim(self, leaf: u64, kind: LeafWorkKind, event: TrimEvent) {
         if kind == LeafWorkKind::Trim {
-            self.damage.note(Event::Trim { leaf, event });
+            self.engine.health.damage.note(Event::Trim { leaf, event });
         }
     }
 
     /// Stops everything that works on leaves, so that nothing of theirs is touched any more; how
     /// far it is is written down, and it goes on at the next opening.
-    pub(crate) async fn stop_leaf_work(&self) {
-        self.auto_trim.stop().await;
-        let running: Vec<_> = self.leaf_works.lock().keys().copied().collect();
+    pub(crate) async fn stop_all_work(self) {
+        self.engine.leaf.auto_trim.stop().await;
+        let running: Vec<_> = self.engine.leaf.works.lock().keys().copied().collect();
         let mut done = Vec::new();
         for (leaf, kind) in running {
             if let Some(offset) = self.halt(leaf, kind).await {
@@ -322,26 +326,28 @@ impl Engine {
     }
 
     /// Stops the work on a leaf; tells how far it was, if it was under way.
-    async fn halt(&self, leaf: u64, kind: LeafWorkKind) -> Option<u64> {
-        let runner = self.leaf_works.running(leaf, kind)?;
+    async fn halt(self, leaf: u64, kind: LeafWorkKind) -> Option<u64> {
+        let runner = self.engine.leaf.works.running(leaf, kind)?;
         runner.stop();
         drop(runner.wait().await);
         runner.was_stopped().then(|| runner.offset())
     }
 
-    async fn start(&self, leaves: &[u64], kind: LeafWorkKind, how: TrimOptions) -> Result<()> {
+    async fn start_work(self, leaves: &[u64], kind: LeafWorkKind, how: TrimOptions) -> Result<()> {
         let mut targets = Vec::new();
         for leaf in leaves {
             let target = self.target(*leaf)?;
-            if !self.is_leaf_writable(*leaf) {
+            if !self.is_writable(*leaf) {
                 return Err(LeafWorkError::NotWritable(*leaf).into());
             }
-            if self.leaf_works.running(*leaf, kind).is_some() {
+            if self.engine.leaf.works.running(*leaf, kind).is_some() {
                 return Err(LeafWorkError::Running(*leaf, kind).into());
             }
             targets.push(target);
         }
         let begun = self
+            .engine
+            .datasets()
             .operate(Request::free().changing(&[]), move |tx, env, _| {
                 let mut begun = Vec::new();
                 for target in &targets {
@@ -367,13 +373,13 @@ impl Engine {
             .await?;
         for (leaf, work, event) in begun {
             self.note_trim(leaf, kind, event);
-            self.run_leaf_work(leaf, kind, work);
+            self.run_work(leaf, kind, work);
         }
         Ok(())
     }
 
-    fn target(&self, leaf: u64) -> Result<Target> {
-        let target = self.with_config(|config| {
+    fn target(self, leaf: u64) -> Result<Target> {
+        let target = self.engine.with_config(|config| {
             let found = data_leaves_of(&config.root).find(|found| found.guid == leaf)?;
             let path = found.leaf.path.as_ref();
             let path = path.map_or_else(String::new, |path| path.to_string_lossy().into_owned());
@@ -382,49 +388,52 @@ impl Engine {
         target.ok_or_else(|| LeafWorkError::NoDevice(leaf).into())
     }
 
-    fn is_leaf_writable(&self, leaf: u64) -> bool {
-        self.tree.leaf_of(leaf).is_some_and(|id| self.tree.leaf(id).is_writable())
+    fn is_writable(self, leaf: u64) -> bool {
+        self.engine.tree.leaf_of(leaf).is_some_and(|id| self.engine.tree.leaf(id).is_writable())
     }
 
     /// Writes down how far work on leaves is.
-    async fn save_progress(&self, done: &[Progress]) -> Result<()> {
+    async fn save_progress(self, done: &[Progress]) -> Result<()> {
         let of = |&(leaf, kind, offset): &Progress| Ok((self.target(leaf)?.zap, kind, offset));
         let done = done.iter().map(of).collect::<Result<Vec<_>>>()?;
         if done.is_empty() {
             return Ok(());
         }
-        self.run(move |tx, _| {
-            for &(zap, kind, offset) in &done {
-                let mut work = record::read(tx, zap, kind)?;
-                // It may have ended meanwhile.
-                if work.state == LeafWorkState::Active {
-                    work.offset = offset;
-                    record::write(tx, zap, kind, &work)?;
+        self.engine
+            .run(move |tx, _| {
+                for &(zap, kind, offset) in &done {
+                    let mut work = record::read(tx, zap, kind)?;
+                    // It may have ended meanwhile.
+                    if work.state == LeafWorkState::Active {
+                        work.offset = offset;
+                        record::write(tx, zap, kind, &work)?;
+                    }
                 }
-            }
-            Ok(())
-        })
-        .await
+                Ok(())
+            })
+            .await
     }
 
     /// Writes down that the work on a leaf has ended, and how far it was.
     async fn save_end(
-        &self,
+        self,
         leaf: u64,
         kind: LeafWorkKind,
         end: LeafWorkState,
         offset: u64,
     ) -> Result<()> {
         let target = self.target(leaf)?;
-        self.operate(Request::free().changing(&[]), move |tx, env, _| {
-            let mut work = record::read(tx, target.zap, kind)?;
-            (work.state, work.time, work.offset) = (end, env.now, offset);
-            record::write(tx, target.zap, kind, &work)?;
-            let deed = if end == LeafWorkState::Complete { "complete" } else { "canceled" };
-            let text = format!("vdev={} {deed}", target.path);
-            history::log_pool(tx, env, kind.name(), &text)
-        })
-        .await?;
+        self.engine
+            .datasets()
+            .operate(Request::free().changing(&[]), move |tx, env, _| {
+                let mut work = record::read(tx, target.zap, kind)?;
+                (work.state, work.time, work.offset) = (end, env.now, offset);
+                record::write(tx, target.zap, kind, &work)?;
+                let deed = if end == LeafWorkState::Complete { "complete" } else { "canceled" };
+                let text = format!("vdev={} {deed}", target.path);
+                history::log_pool(tx, env, kind.name(), &text)
+            })
+            .await?;
         let is_complete = end == LeafWorkState::Complete;
         self.note_trim(leaf, kind, if is_complete { TrimEvent::Finish } else { TrimEvent::Cancel });
         Ok(())

@@ -20,6 +20,7 @@ use cenote_rt::{Buf, Error, Kind, Notify, Result, monotonic, sleep, tunables};
 use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
 
 use crate::Engine;
+use crate::Leaves;
 use crate::leaf::leafwork::LeafWorkError;
 
 /// How long a metaslab is out of use at a time.
@@ -118,10 +119,11 @@ enum Step {
     End,
 }
 
-impl Engine {
+impl Leaves<'_> {
     /// Works on a leaf in the background.
-    pub(super) fn run_leaf_work(&self, leaf: u64, kind: LeafWorkKind, work: LeafWork) {
+    pub(super) fn run_work(self, leaf: u64, kind: LeafWorkKind, work: LeafWork) {
         let top = self
+            .engine
             .config()
             .root
             .children
@@ -130,17 +132,17 @@ impl Engine {
         let Some(top) = top else { return };
         let runner = Runner::new(work.offset);
         {
-            let mut running = self.leaf_works.lock();
+            let mut running = self.engine.leaf.works.lock();
             // Two who start it at once: the second finds it running.
             if running.get(&(leaf, kind)).is_some_and(|runner| !runner.has_ended()) {
                 return;
             }
             running.insert((leaf, kind), Arc::clone(&runner));
         }
-        *self.leaf_works.saved() = monotonic();
+        *self.engine.leaf.works.saved() = monotonic();
         let walk =
             Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
-        let engine = Weak::clone(&self.me);
+        let engine = Weak::clone(&self.engine.me);
         cenote_rt::spawn(async move {
             let result = walk.run(&engine).await;
             runner.finish(result);
@@ -167,13 +169,13 @@ impl Walk {
                 Step::Next => (self.metaslab, self.from) = (self.metaslab + 1, 0),
                 Step::End => {
                     let (end, offset) = (LeafWorkState::Complete, self.runner.offset());
-                    return Some(engine.save_end(self.leaf, self.kind, end, offset).await);
+                    return Some(engine.leaves().save_end(self.leaf, self.kind, end, offset).await);
                 }
             }
             let offset = self.runner.offset();
             if offset != from
-                && let Some(done) = engine.leaf_works.due()
-                && let Err(error) = engine.save_progress(&done).await
+                && let Some(done) = engine.leaf.works.due()
+                && let Err(error) = engine.leaves().save_progress(&done).await
             {
                 return Some(Err(error));
             }
@@ -188,7 +190,7 @@ impl Walk {
             return Err(error);
         }
         let (end, offset) = (LeafWorkState::Canceled, self.runner.offset());
-        engine.save_end(self.leaf, self.kind, end, offset).await?;
+        engine.leaves().save_end(self.leaf, self.kind, end, offset).await?;
         Err(LeafWorkError::NotSupported(self.leaf).into())
     }
 

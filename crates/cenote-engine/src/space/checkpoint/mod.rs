@@ -33,8 +33,9 @@ use cenote_pool::features::FeatureState;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::{BoxFuture, Error, Kind, Result, tunables};
 
+use crate::SpaceManager;
 use crate::dsl::{Env, features, history};
-use crate::{Answer, Engine, Scope, Task, is_fatal};
+use crate::{Answer, Scope, Task, is_fatal};
 
 pub(crate) use maps::hold;
 
@@ -110,20 +111,20 @@ impl Checkpoint {
     }
 }
 
-impl Engine {
+impl SpaceManager<'_> {
     /// Whether there is a checkpoint.
-    pub fn checkpoint(&self) -> CheckpointState {
-        self.checkpoint.lock().state
+    pub fn checkpoint_state(self) -> CheckpointState {
+        self.engine.space.checkpoint.lock().state
     }
 
     /// Bytes that only the checkpoint holds.
-    pub fn checkpoint_bytes(&self) -> u64 {
-        self.checkpoint.lock().held.values().sum()
+    pub fn checkpoint_bytes(self) -> u64 {
+        self.engine.space.checkpoint.lock().held.values().sum()
     }
 
     /// Refuses what would take the ground from under a checkpoint: devices that go, another guid.
-    pub(crate) fn check_no_checkpoint(&self) -> Result<()> {
-        match self.checkpoint() {
+    pub(crate) fn check_no_checkpoint(self) -> Result<()> {
+        match self.checkpoint_state() {
             CheckpointState::None => Ok(()),
             CheckpointState::Kept(_) => Err(CheckpointError::Exists.into()),
             CheckpointState::Discarding => Err(CheckpointError::Discarding.into()),
@@ -134,11 +135,11 @@ impl Engine {
     ///
     /// # Errors
     /// A [`CheckpointError`], or a sync's.
-    pub async fn take_checkpoint(&self) -> Result<()> {
+    pub async fn take_checkpoint(self) -> Result<()> {
         // What was done up to here is to be part of it.
-        self.sync().await?;
+        self.engine.sync().await?;
         let answer = Answer::new();
-        self.run_first(Box::new(Take { answer: Arc::clone(&answer) })).await?;
+        self.engine.run_first(Box::new(Take { answer: Arc::clone(&answer) })).await?;
         answer.take()
     }
 
@@ -146,14 +147,14 @@ impl Engine {
     ///
     /// # Errors
     /// A [`CheckpointError`], or a sync's.
-    pub async fn discard_checkpoint(&self) -> Result<()> {
+    pub async fn discard_checkpoint(self) -> Result<()> {
         let answer = Answer::new();
-        self.run_first(Box::new(Discard { answer: Arc::clone(&answer) })).await?;
+        self.engine.run_first(Box::new(Discard { answer: Arc::clone(&answer) })).await?;
         answer.take()
     }
 
     /// What a pool that is being opened has of it.
-    pub(crate) async fn adopt_checkpoint(&self, pool: &Pool) -> Result<()> {
+    pub(crate) async fn adopt_checkpoint(self, pool: &Pool) -> Result<()> {
         if pool.features().state(FEATURE) != FeatureState::Active {
             return Ok(());
         }
@@ -163,7 +164,7 @@ impl Engine {
             None => CheckpointState::Discarding,
         };
         {
-            let mut inner = self.checkpoint.lock();
+            let mut inner = self.engine.space.checkpoint.lock();
             inner.state = state;
             inner.held = space.vdevs.iter().map(|vdev| (vdev.id, vdev.checkpoint)).collect();
         }
@@ -171,40 +172,40 @@ impl Engine {
         Ok(())
     }
 
-    fn set_checkpoint(&self, state: CheckpointState) {
-        self.checkpoint.lock().state = state;
+    fn set_checkpoint(self, state: CheckpointState) {
+        self.engine.space.checkpoint.lock().state = state;
         self.tell_allocator();
     }
 
-    fn tell_allocator(&self) {
-        self.alloc.set_checkpoint(match self.checkpoint() {
+    fn tell_allocator(self) {
+        self.engine.alloc.set_checkpoint(match self.checkpoint_state() {
             CheckpointState::Kept(txg) => Some(txg),
             CheckpointState::None | CheckpointState::Discarding => None,
         });
     }
 
     /// Frees some of what a checkpoint that was given up held (order 2). In pass 1 of each txg.
-    pub(crate) async fn discard_some(&self, txg: u64) -> Result<()> {
-        if self.checkpoint() != CheckpointState::Discarding {
+    pub(crate) async fn discard_checkpoint_part(self, txg: u64) -> Result<()> {
+        if self.checkpoint_state() != CheckpointState::Discarding {
             return Ok(());
         }
         let mut budget = tunables::SPA_DISCARD_MEMORY_LIMIT.get();
-        let root = self.config().root;
+        let root = self.engine.config().root;
         for top in root.children.iter().filter(|top| top.kind.is_concrete()) {
             if budget == 0 {
                 return Ok(());
             }
-            let taken = self.mos_apply(txg, |tx| maps::take_some(tx, top, budget)).await?;
+            let taken = self.engine.mos_apply(txg, |tx| maps::take_some(tx, top, budget)).await?;
             let Some(taken) = taken else { continue };
             budget = budget.saturating_sub(taken.words);
             let mut bytes = 0;
             for range in taken.ranges {
                 let len = range.end - range.start;
-                self.alloc.free_range(top.id, range.start, len, txg)?;
+                self.engine.alloc.free_range(top.id, range.start, len, txg)?;
                 bytes += len;
             }
             {
-                let mut inner = self.checkpoint.lock();
+                let mut inner = self.engine.space.checkpoint.lock();
                 let held = inner.held.entry(top.id).or_default();
                 *held = held.saturating_sub(bytes);
             }
@@ -216,14 +217,15 @@ impl Engine {
             // The vdevs behind were not looked at.
             return Ok(());
         }
-        let env = self.env(txg);
-        self.mos_apply(txg, |tx| {
-            features::add(tx, FEATURE, -1)?;
-            let text = "finished discarding checkpointed state from the pool";
-            history::log_pool(tx, &env, "spa discard checkpoint", text)
-        })
-        .await?;
-        self.checkpoint.lock().held.clear();
+        let env = self.engine.datasets().env(txg);
+        self.engine
+            .mos_apply(txg, |tx| {
+                features::add(tx, FEATURE, -1)?;
+                let text = "finished discarding checkpointed state from the pool";
+                history::log_pool(tx, &env, "spa discard checkpoint", text)
+            })
+            .await?;
+        self.engine.space.checkpoint.lock().held.clear();
         self.set_checkpoint(CheckpointState::None);
         Ok(())
     }
@@ -238,9 +240,9 @@ impl Task for Take {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let Scope { engine, context } = scope;
-            let env = engine.env(context.txg);
+            let env = engine.datasets().env(context.txg);
             let uberblock = engine.uberblock();
-            let result = match engine.check_no_checkpoint() {
+            let result = match engine.space().check_no_checkpoint() {
                 Ok(()) => engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock)).await,
                 Err(error) => Err(error),
             };
@@ -249,7 +251,7 @@ impl Task for Take {
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
                     // Order 1: what this txg frees is freed after this.
-                    engine.set_checkpoint(CheckpointState::Kept(uberblock.txg));
+                    engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg));
                     self.answer.put(Ok(()));
                 }
             }
@@ -283,7 +285,7 @@ impl Task for Discard {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let Scope { engine, context } = scope;
-            let result = match engine.checkpoint() {
+            let result = match engine.space().checkpoint_state() {
                 CheckpointState::None => Err(CheckpointError::NotThere.into()),
                 CheckpointState::Discarding => Err(CheckpointError::Discarding.into()),
                 CheckpointState::Kept(_) => {
@@ -296,7 +298,7 @@ impl Task for Discard {
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
                     // From here on frees of this txg are frees.
-                    engine.set_checkpoint(CheckpointState::Discarding);
+                    engine.space().set_checkpoint(CheckpointState::Discarding);
                     self.answer.put(Ok(()));
                 }
             }

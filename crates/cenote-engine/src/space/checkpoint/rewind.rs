@@ -19,6 +19,7 @@ use cenote_pool::pool::{OpenError, OpenOptions};
 use cenote_rt::Result;
 use cenote_vdev::labels::slot_of;
 
+use crate::SpaceManager;
 use crate::dsl::history;
 use crate::dsl::operation::Request;
 use crate::txg::commit::Taken;
@@ -27,16 +28,20 @@ use crate::{CheckpointError, Engine};
 /// Top-level vdevs that get the uberblock.
 const TOPS: usize = 3;
 
-impl Engine {
+impl SpaceManager<'_> {
     /// Records that the pool went back to its checkpoint of `txg`.
-    pub(crate) async fn note_rewind(&self, txg: u64) -> Result<()> {
-        self.operate(Request::free(), move |tx, env, _| {
-            let text = format!("rewound state to txg={txg}");
-            history::log_pool(tx, env, "checkpoint rewind", &text)
-        })
-        .await
+    pub(crate) async fn note_rewind(self, txg: u64) -> Result<()> {
+        self.engine
+            .datasets()
+            .operate(Request::free(), move |tx, env, _| {
+                let text = format!("rewound state to txg={txg}");
+                history::log_pool(tx, env, "checkpoint rewind", &text)
+            })
+            .await
     }
+}
 
+impl Engine {
     /// Makes the checkpoint of a pool, whose devices are open for writing, its newest state. Gives
     /// the txg of the checkpoint.
     pub(crate) async fn rewind_to_checkpoint(

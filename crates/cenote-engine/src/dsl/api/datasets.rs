@@ -1,0 +1,286 @@
+//! Operations on file systems, volumes and clones.
+//!
+//! Space is that of the last commit, as OpenZFS reports it to `statfs`: changes of the open txg do
+//! not count (spec 04 §17).
+
+use std::sync::{Arc, PoisonError};
+
+use cenote_block::BlockStore;
+use cenote_dmu::live::OwnerProbe;
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Live, TxResult};
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_rt::{BoxFuture, Kind, Result};
+
+use crate::admin::create::Fill;
+use crate::dsl::api::each;
+use crate::dsl::deleg::{self, Creator, GrantChange};
+use crate::dsl::operation::{Body, Request};
+use crate::dsl::{
+    self, Effects, blocks, create, destroy, directory_object, hold, names, need_directory_object,
+    promote, props, rename, room, settings, swap,
+};
+use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
+
+/// A dataset to be made.
+pub struct NewDataset {
+    /// Full name.
+    pub name: String,
+    /// File system or volume.
+    pub kind: ObjSetType,
+    /// Local properties.
+    pub props: Vec<(String, Value)>,
+    /// What it begins with.
+    pub fill: Fill,
+    /// The user who asks for it.
+    pub creator: Creator,
+}
+
+fn parent_of(name: &str) -> Option<&str> {
+    name.rsplit_once('/').map(|(parent, _)| parent)
+}
+
+/// Space of a head.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HeadSpace {
+    /// Bytes that it refers to.
+    pub referenced: u64,
+    /// Bytes that it may still refer to.
+    pub available: u64,
+    /// Objects that it has.
+    pub objects: u64,
+    /// Identity of its contents (`fsid_guid`).
+    pub fsid: u64,
+}
+
+/// Operations on file systems, volumes and clones; made by [`Engine::datasets`].
+#[derive(Debug, Clone, Copy)]
+pub struct Datasets<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl Datasets<'_> {
+    /// Makes a file system or volume, and opens it.
+    pub async fn create(self, new: NewDataset) -> Result<Arc<Head>> {
+        let answer = Answer::new();
+        let task = CreateDataset { new, answer: Arc::clone(&answer) };
+        self.engine.run_task(Box::new(task)).await?;
+        answer.take()
+    }
+
+    /// Makes a clone of a snapshot, with properties of its own, and opens it.
+    pub async fn clone_snapshot(
+        self,
+        origin: &str,
+        name: &str,
+        props: Vec<(String, Value)>,
+        creator: Creator,
+    ) -> Result<Arc<Head>> {
+        let (origin, new) = (origin.to_owned(), name.to_owned());
+        let request = Request::normal(6).below(parent_of(name)).changing(&[name]);
+        self.operate(request, move |tx, env, effects| {
+            let head = create::clone(tx, env, creator, &new, &origin)?;
+            settings::apply_new(tx, env, head, &props)?;
+            effects.cloned.push(head);
+            Ok(())
+        })
+        .await?;
+        self.engine.head(name).await
+    }
+
+    /// Destroys a file system or volume. Its space comes back bit by bit, in this txg and later
+    /// ones.
+    pub async fn destroy(self, name: &str) -> Result<()> {
+        let request = Request::free().dooming(name).changing(&[name]);
+        let name = name.to_owned();
+        self.operate(request, move |tx, env, effects| destroy::head(tx, env, effects, &name)).await
+    }
+
+    /// Makes a clone the owner of the snapshots that it shares with its origin.
+    pub async fn promote(self, name: &str) -> Result<()> {
+        let name = name.to_owned();
+        // Its charge depends on how many snapshots move, and is checked with them.
+        let request = Request::half(2).ending_scan().changing(&[]);
+        self.operate(request, move |tx, env, _| promote::promote(tx, env, &name)).await
+    }
+
+    /// Goes back to the latest snapshot, which must be `wanted` if that is given. Gives its name.
+    /// A head that is open is another one afterwards.
+    pub async fn rollback(self, name: &str, wanted: Option<&str>) -> Result<String> {
+        let request = Request { blocks: 1, ..Request::half(1).dooming(name).changing(&[name]) };
+        let (name, wanted) = (name.to_owned(), wanted.map(str::to_owned));
+        self.operate(request, move |tx, env, effects| {
+            let latest = swap::rollback(tx, env, effects, &name, wanted.as_deref())?;
+            names::name_of(tx, env, latest)
+        })
+        .await
+    }
+
+    /// Gives a file system or volume, with all below it, another name.
+    pub async fn rename(self, from: &str, to: &str) -> Result<()> {
+        let request = Request::half(3).below(parent_of(to)).changing(&[from, to]);
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.operate(request, move |tx, env, effects| rename::dataset(tx, env, effects, &from, &to))
+            .await
+    }
+
+    /// Grants permissions on a dataset (`zfs allow`).
+    pub async fn allow(self, name: &str, grants: Vec<GrantChange>) -> Result<()> {
+        let (name, blocks) = (name.to_owned(), 2 * grants.len() as u64);
+        let request = Request::half(blocks).changing(&[]);
+        self.operate(request, move |tx, env, _| deleg::allow(tx, env, &name, &grants)).await
+    }
+
+    /// Takes permissions on datasets away (`zfs unallow`), in one txg.
+    pub async fn unallow(self, names: Vec<String>, grants: Vec<GrantChange>) -> Result<()> {
+        self.operate(Request::free().changing(&[]), move |tx, env, _| {
+            each(&names, |name| name, |name| deleg::unallow(tx, env, name, &grants))
+        })
+        .await
+    }
+
+    /// Clears away what programs that are gone have left: half-received datasets that cannot go on,
+    /// and temporary holds (spec 04 §20, end). Called once the pool is open and its logs are
+    /// claimed.
+    pub(crate) async fn remove_leftovers(self) -> Result<()> {
+        let pool = self.engine.config().facts.name;
+        let (abandoned, has_holds) = self
+            .engine
+            .mos
+            .inspect(|tx| {
+                let root = need_directory_object(tx, key::ROOT_DATASET)?;
+                let mut names = Vec::new();
+                for head in destroy::abandoned(tx, root)? {
+                    names.push(names::name_below(tx, &pool, head)?);
+                }
+                let holds = directory_object(tx, key::TMP_USERREFS)?;
+                let has_holds = holds.map(|table| zap::len(tx, table)).transpose()?;
+                Ok((names, has_holds.is_some_and(|len| len > 0)))
+            })
+            .await?;
+        let mut destroyed = Vec::new();
+        for name in abandoned {
+            match self.destroy(&name).await {
+                Ok(()) => destroyed.push(name),
+                // It has children or snapshots: not a dataset that a receive has made.
+                Err(error) if error.kind() == Kind::Busy => {}
+                Err(error) => return Err(error),
+            }
+        }
+        if !destroyed.is_empty() {
+            self.engine.health().add_notice(Notice::AbandonedDestroyed { names: destroyed });
+        }
+        if has_holds {
+            let request = Request::free().ending_scan().changing(&[]);
+            let count =
+                self.operate(request, |tx, env, _| hold::release_temporary(tx, env)).await?;
+            self.engine.health().add_notice(Notice::HoldsReleased { count });
+        }
+        Ok(())
+    }
+
+    /// The space of a head (spec 04 §17.5).
+    ///
+    /// # Errors
+    /// An error of reading the MOS; `Kind::NotFound` if the dataset is gone.
+    pub async fn space_of(self, head: &Head) -> Result<HeadSpace> {
+        let (object, env) = (head.object(), self.env(self.engine.open_txg()));
+        let objects = head.live().inspect(|tx| Ok(tx.object_count())).await?;
+        self.engine
+            .mos
+            .inspect(|tx| -> TxResult<HeadSpace> {
+                let phys = dsl::get_dataset(tx, object)?;
+                let dir = dsl::get_dir(tx, phys.dir_obj)?;
+                let mut available = room::available(tx, &env, phys.dir_obj)?;
+                let reserved = blocks::refreservation(tx, &dir)?;
+                available = available.saturating_add(reserved.saturating_sub(phys.unique_bytes));
+                let quota = props::own_number(tx, dir.props_zapobj, "refquota")?;
+                if quota != 0 {
+                    available = available.min(quota.saturating_sub(phys.referenced_bytes));
+                }
+                let referenced = phys.referenced_bytes;
+                Ok(HeadSpace { referenced, available, objects, fsid: phys.fsid_guid })
+            })
+            .await
+    }
+
+    /// The name of a head by its number.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if it is gone.
+    pub async fn name_of(self, head: u64) -> Result<String> {
+        let pool = self.engine.config().facts.name;
+        self.engine.mos.inspect(|tx| names::name_below(tx, &pool, head)).await
+    }
+
+    /// From now on heads that are opened have their objects accounted to the owners that `probe`
+    /// finds.
+    pub fn set_owner_probe(self, probe: Arc<dyn OwnerProbe>) {
+        *self.engine.heads.owner_probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe);
+    }
+
+    /// Whether somebody tells the owners of objects.
+    pub fn has_owner_probe(self) -> bool {
+        self.owner_probe().is_some()
+    }
+}
+
+/// The task of [`Datasets::create`].
+struct CreateDataset {
+    new: NewDataset,
+    answer: Arc<Answer<Arc<Head>>>,
+}
+
+impl CreateDataset {
+    async fn create(&mut self, scope: &Scope<'_>) -> Result<u64> {
+        let Scope { engine, context } = scope;
+        let NewDataset { name, kind, props, fill, creator } = &mut self.new;
+        let creator = *creator;
+        // Contents that cannot be made are found out before anything is changed.
+        let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
+        trial.apply(context.txg, |tx| fill(tx)).await?;
+        let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
+        let (name, props) = (name.clone(), props.clone());
+        let body: Body<u64> = Arc::new(move |tx, env, _: &mut Effects| {
+            let head = create::dataset(tx, env, creator, &name, None)?;
+            settings::apply_new(tx, env, head, &props)?;
+            Ok(head)
+        });
+        Ok(engine.datasets().perform(context.txg, &request, &body).await?.0)
+    }
+
+    async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
+        let Scope { engine, context } = scope;
+        let blocks = Steady::head(&engine.store, &engine.health.suspension, None);
+        let live = Live::create(blocks, object, self.new.kind);
+        live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
+        engine.admin().note_case(context.txg, object, &live).await?;
+        let policy = engine.datasets().settings_of(object).await?;
+        let head =
+            Head::new(object, live, engine.pool_policy(), policy, engine.datasets().owner_probe());
+        Ok(engine.heads.insert(head))
+    }
+}
+
+impl Task for CreateDataset {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            match self.create(scope).await {
+                Err(error) if error.kind() == Kind::Invariant => Err(error),
+                Ok(object) => {
+                    // From here on the dataset exists in this txg, and must get its contents with
+                    // it.
+                    let head = self.fill(scope, object).await?;
+                    self.answer.put(Ok(head));
+                    Ok(())
+                }
+                Err(error) => {
+                    self.answer.put(Err(error));
+                    Ok(())
+                }
+            }
+        })
+    }
+}

@@ -1,0 +1,81 @@
+//! Properties of datasets and snapshots: their values in effect, and changes of them.
+
+use cenote_ondisk::zap::Value;
+use cenote_rt::Result;
+
+use crate::dsl::operation::Request;
+use crate::dsl::settings::{self, Change};
+use crate::dsl::{self, names, props};
+use crate::{Engine, Head};
+
+/// Properties of datasets and snapshots; made by [`Engine::properties`].
+#[derive(Debug, Clone, Copy)]
+pub struct Properties<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl Properties<'_> {
+    /// Changes properties of a dataset or snapshot in one txg. Heads that are open follow.
+    pub async fn change(self, name: &str, changes: Vec<(String, Change)>) -> Result<()> {
+        let name = name.to_owned();
+        let is_charged = |(name, change): &&(String, Change)| {
+            let is_limit =
+                matches!(name.as_str(), "quota" | "refquota" | "reservation" | "refreservation");
+            !is_limit && matches!(change, Change::Set(_) | Change::Receive(_))
+        };
+        let blocks = 2 * changes.iter().filter(is_charged).count() as u64;
+        // A snapshot has user properties only, and those say nothing about mounts.
+        let is_shown = changes.iter().any(|(property, _)| !property.contains(':'));
+        let changing = if is_shown { &[name.as_str()][..] } else { &[] };
+        let request = Request::half(blocks).changing(changing);
+        self.engine
+            .datasets()
+            .operate(request, move |tx, env, effects| {
+                settings::apply(tx, env, effects, &name, &changes)
+            })
+            .await
+    }
+
+    /// Sets a property (`zfs set`).
+    pub async fn set(self, name: &str, property: &str, value: Value) -> Result<()> {
+        self.change(name, vec![(property.to_owned(), Change::Set(value))]).await
+    }
+
+    /// Takes a property's local value off (`zfs inherit`, with `-S` if `is_reverted`).
+    pub async fn inherit(self, name: &str, property: &str, is_reverted: bool) -> Result<()> {
+        let change = if is_reverted { Change::Revert } else { Change::Inherit };
+        self.change(name, vec![(property.to_owned(), change)]).await
+    }
+
+    /// The value in effect of properties with numbers, each with what it is when nobody set it.
+    ///
+    /// # Errors
+    /// Those of reading the MOS; `Kind::NotFound` if the dataset is gone.
+    pub async fn numbers_of(self, head: &Head, wanted: &[(&str, u64)]) -> Result<Vec<u64>> {
+        let object = head.object();
+        self.engine
+            .mos
+            .inspect(|tx| {
+                let dir = dsl::get_dataset(tx, object)?.dir_obj;
+                let number = |(name, default): &(&str, u64)| props::number(tx, dir, name, *default);
+                wanted.iter().map(number).collect()
+            })
+            .await
+    }
+
+    /// The number that stands in a head's own list of properties; 0 if there is none.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such dataset.
+    pub async fn own_number(self, name: &str, property: &str) -> Result<u64> {
+        self.engine
+            .mos
+            .inspect(|tx| {
+                let head = names::head(tx, name)?;
+                let dir = dsl::get_dataset(tx, head)?.dir_obj;
+                let list = dsl::get_dir(tx, dir)?.props_zapobj;
+                props::own_number(tx, list, property)
+            })
+            .await
+    }
+}

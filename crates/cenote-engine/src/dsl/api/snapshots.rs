@@ -1,0 +1,174 @@
+//! Operations on snapshots.
+
+use std::sync::Arc;
+
+use cenote_block::{Grounds, Hold};
+use cenote_dmu::ObjSet;
+use cenote_ondisk::zap::Value;
+use cenote_rt::{Error, Kind, Result};
+
+use crate::dsl::api::each;
+use crate::dsl::opened::{OpenCount, OpenSnapshot};
+use crate::dsl::operation::Request;
+use crate::dsl::settings::{self, Change};
+use crate::dsl::{self, OpError, hold, names, rename, snapshot};
+use crate::{Engine, Head};
+
+/// Operations on snapshots; made by [`Engine::snapshots`].
+#[derive(Debug, Clone, Copy)]
+pub struct Snapshots<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl Snapshots<'_> {
+    /// Takes a snapshot of each head named, all in one txg: `pool/fs@name`.
+    pub async fn create(self, wanted: Vec<String>) -> Result<()> {
+        self.create_with(wanted, Vec::new()).await
+    }
+
+    /// The same, with user properties for each of them.
+    pub async fn create_with(self, wanted: Vec<String>, props: Vec<(String, Value)>) -> Result<()> {
+        let request = Request::normal(3 * wanted.len() as u64).ending_scan().changing(&[]);
+        let props: Vec<_> =
+            props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
+        self.engine
+            .datasets()
+            .operate(request, move |tx, env, effects| {
+                each(
+                    &wanted,
+                    |name| name,
+                    |name| {
+                        snapshot::take_named(tx, env, name)?;
+                        settings::apply(tx, env, effects, name, &props)
+                    },
+                )
+            })
+            .await
+    }
+
+    /// Destroys a snapshot.
+    pub async fn destroy(self, name: &str) -> Result<()> {
+        self.destroy_all(vec![name.to_owned()], false).await
+    }
+
+    /// Destroys snapshots, all in one txg. With `is_deferred` those that somebody needs go later.
+    /// One that is not there counts as destroyed.
+    pub async fn destroy_all(self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
+        let request = Request::free().ending_scan().changing(&[]);
+        self.engine
+            .datasets()
+            .operate(request, move |tx, env, _| {
+                each(
+                    &wanted,
+                    |name| name,
+                    |name| snapshot::destroy_named(tx, env, name, is_deferred),
+                )
+            })
+            .await
+    }
+
+    /// Gives the snapshot `dataset@from` the name `to`; with `is_recursive` also those of that name
+    /// below the dataset.
+    pub async fn rename(
+        self,
+        dataset: &str,
+        from: &str,
+        to: &str,
+        is_recursive: bool,
+    ) -> Result<()> {
+        let (dataset, from, to) = (dataset.to_owned(), from.to_owned(), to.to_owned());
+        self.engine
+            .datasets()
+            .operate(Request::half(1).changing(&[]), move |tx, env, _| {
+                rename::snapshot(tx, env, &dataset, (&from, &to), is_recursive)
+            })
+            .await
+    }
+
+    /// Holds snapshots, (name, tag) each, in one txg. Temporary holds end when the pool is opened
+    /// for writing again.
+    pub async fn hold(self, wanted: Vec<(String, String)>, is_temporary: bool) -> Result<()> {
+        let request = Request::half(wanted.len() as u64).changing(&[]);
+        self.engine
+            .datasets()
+            .operate(request, move |tx, env, _| {
+                each(
+                    &wanted,
+                    |(name, _)| name,
+                    |(name, tag)| hold::hold(tx, env, name, tag, is_temporary),
+                )
+            })
+            .await
+    }
+
+    /// Takes holds off snapshots, (name, tag) each, in one txg. What only waited for that goes.
+    pub async fn release(self, wanted: Vec<(String, String)>) -> Result<()> {
+        let request = Request::free().ending_scan().changing(&[]);
+        self.engine
+            .datasets()
+            .operate(request, move |tx, env, _| {
+                each(&wanted, |(name, _)| name, |(name, tag)| hold::release(tx, env, name, tag))
+            })
+            .await
+    }
+
+    /// Opens a snapshot, `pool/dataset@name`, for reading.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such snapshot.
+    pub async fn open(self, name: &str) -> Result<OpenSnapshot> {
+        let found = self
+            .engine
+            .mos
+            .inspect(|tx| {
+                let object = names::dataset(tx, name)?;
+                let phys = dsl::get_dataset(tx, object)?;
+                if !phys.is_snapshot() {
+                    return Err(Error::new(Kind::Invalid, OpError::Name).into());
+                }
+                // Last: the closure runs again if it fails.
+                self.engine.heads.opened.add(object);
+                Ok((object, phys.bp))
+            })
+            .await;
+        let (object, root) = found?;
+        let hold = Arc::<Hold>::default();
+        let (opened, grounds) =
+            (Arc::clone(&self.engine.heads.opened), Grounds::Held(Arc::clone(&hold)));
+        let count = OpenCount { object, opened, hold };
+        let store = Arc::clone(&self.engine.store);
+        let contents = ObjSet::open_on(store, &root, None, object, grounds).await?;
+        Ok(OpenSnapshot { contents, _count: count })
+    }
+
+    /// The snapshots of a head as (name, number), by number.
+    ///
+    /// # Errors
+    /// Those of reading the MOS.
+    pub async fn of_head(self, head: &Head) -> Result<Vec<(String, u64)>> {
+        let mut found = self
+            .engine
+            .mos
+            .inspect(|tx| {
+                let head = dsl::get_dataset(tx, head.object())?;
+                names::snapshots(tx, &head)
+            })
+            .await?;
+        found.sort_unstable_by_key(|(_, object)| *object);
+        Ok(found)
+    }
+
+    /// The number of a head's snapshot of that name, as the file system compares names.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is none.
+    pub async fn find(self, head: &Head, name: &str) -> Result<u64> {
+        self.engine
+            .mos
+            .inspect(|tx| {
+                let head = dsl::get_dataset(tx, head.object())?;
+                names::snapshot(tx, &head, name)
+            })
+            .await
+    }
+}
