@@ -3,7 +3,7 @@
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
-/// Larger writes go out at once.
+/// Larger writes bypass the buffer.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
 mod daemon;
@@ -23,7 +23,7 @@ fn main() -> ExitCode {
         return status;
     }
     let args: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
-    // Past the standard library's own buffer, which looks for line ends in all that it is given.
+    // Bypasses the standard library's buffer, which searches for line ends.
     let stdout = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(stdout) => std::fs::File::from(stdout),
         Err(error) => {

@@ -1,9 +1,9 @@
-//! Stops the process at a stage of its work that a test names, in builds with debug assertions.
+//! Stops the process at a stage that a test names, in builds with debug assertions.
 //!
-//! `CENOTE_STAGES` names a folder. Every stage that is reached ([`cenote_rt::stages`]) becomes a
-//! line of the file `reached` in it. The file `stop` holds the name of a stage and a count: the
-//! process stops itself (`SIGSTOP`) when it reaches that stage for the given time since the file
-//! was written. The test then kills it there, or sends it `SIGTERM` and lets it go on.
+//! `CENOTE_STAGES` names a directory. Every stage that is reached ([`cenote_rt::stages`]) is
+//! appended to the file `reached` in it. The file `stop` holds the name of a stage and a count: the
+//! process stops itself (`SIGSTOP`) when it reaches that stage this many times after the file was
+//! written. The test then kills it there, or sends `SIGTERM` and continues it.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -14,7 +14,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 static FOLDER: OnceLock<OsString> = OnceLock::new();
 
-/// The order that was read last, and how often its stage is still to be reached.
+/// The last contents of `stop`, and how often its stage is yet to be reached.
 static ORDER: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
 
 /// Observes stages if the environment asks for it.
@@ -27,7 +27,7 @@ pub(crate) fn observe_from_environment() {
 
 fn reached(stage: &str) {
     let Some(folder) = FOLDER.get().map(Path::new) else { return };
-    // LOCK: held until the process has stopped, so that stages have one order.
+    // LOCK: held until the process has stopped, so that stages are in order.
     let mut order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
     let log = std::fs::File::options().create(true).append(true).open(folder.join("reached"));
     // Only the test would miss the line.

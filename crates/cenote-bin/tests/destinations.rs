@@ -1,5 +1,5 @@
-//! `cenote cp` of a volume or a file onto something that exists: block devices are written in
-//! place, regular files replaced when the copy is whole, everything else refused.
+//! `cenote cp` of a volume or file to an existing destination: block devices are written in place,
+//! regular files replaced after the complete copy, everything else refused.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -31,7 +31,7 @@ fn refused(output: &Output, words: &str) {
     assert!(said(output).contains(words), "{}", said(output));
 }
 
-/// Names in a folder, to see that no temporary file is left.
+/// Names in a directory, to check that no temporary file remains.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> =
@@ -50,7 +50,7 @@ impl Loop {
         output.status.success().then(|| Self(PathBuf::from(path.trim())))
     }
 
-    /// With its contents: `bytes` times 0xee.
+    /// A loop device over a file of `bytes` times 0xee.
     fn filled(file: &Path, bytes: usize) -> Option<Self> {
         fs::write(file, vec![0xee; bytes]).unwrap();
         Self::over(file)
@@ -68,7 +68,7 @@ impl Drop for Loop {
 }
 
 #[test]
-fn what_is_no_file_is_refused() {
+fn cp_refuses_destinations_that_are_no_files() {
     let Some(golden) = golden("g-zvol") else { return };
     let folder = PrivateFolder::create("kinds");
     let at = |name: &str| folder.path().join(name);
@@ -95,7 +95,7 @@ fn what_is_no_file_is_refused() {
 }
 
 #[test]
-fn a_tree_replaces_no_devices() {
+fn cp_of_a_tree_replaces_no_devices() {
     let Some(golden) = golden("g-basic") else { return };
     let folder = PrivateFolder::create("tree");
     let entries = golden.manifest("lz4");
@@ -111,20 +111,20 @@ fn a_tree_replaces_no_devices() {
 }
 
 #[test]
-fn a_file_is_replaced_when_the_copy_is_whole() {
+fn cp_replaces_a_file_after_the_complete_copy() {
     let Some(golden) = golden("g-zvol") else { return };
     let copy = golden.private_copy();
     let folder = PrivateFolder::create("replaced");
     let target = folder.path().join("image");
     fs::write(&target, "what was there").unwrap();
-    // Held open: the old contents stay what a reader of them sees.
+    // Held open: a reader keeps the old contents.
     let old = File::open(&target).unwrap();
     succeeds(&cp(copy.path(), &["g-zvol/v8K"], &target));
     let whole = fs::read(&target).unwrap();
     assert_eq!(whole.len() as u64, golden.volume_sum("v8K").size);
     assert_eq!(old.metadata().unwrap().nlink(), 0);
 
-    // Damage on all devices: with --strict the copy ends in the middle.
+    // All devices are damaged: with --strict the copy ends in the middle.
     fs::write(&target, "what was there").unwrap();
     let needle = whole.chunks(8192).rfind(|block| block[0] != 0).unwrap();
     let mut damaged = 0;
@@ -139,7 +139,7 @@ fn a_file_is_replaced_when_the_copy_is_whole() {
         }
     }
     if damaged == 0 {
-        return skip("a_file_is_replaced_when_the_copy_is_whole", "v8K is compressed");
+        return skip("cp_replaces_a_file_after_the_complete_copy", "v8K is compressed");
     }
     let output = cp(copy.path(), &["--strict", "g-zvol/v8K"], &target);
     refused(&output, "stopped at the first damage");
@@ -148,7 +148,7 @@ fn a_file_is_replaced_when_the_copy_is_whole() {
 }
 
 #[test]
-fn a_device_of_the_pool_itself_is_refused() {
+fn cp_refuses_a_device_of_the_source_pool() {
     let Some(golden) = golden("g-zvol") else { return };
     let copy = golden.private_copy();
     let before = fs::read(copy.device(0)).unwrap();
@@ -157,12 +157,12 @@ fn a_device_of_the_pool_itself_is_refused() {
 }
 
 #[test]
-fn block_devices_are_written_in_place() {
+fn cp_writes_block_devices_in_place() {
     let Some(golden) = golden("g-zvol") else { return };
     let folder = PrivateFolder::create("block");
     let size = golden.volume_sum("sparse").size as usize;
     let Some(device) = Loop::filled(&folder.path().join("disk"), size + 65536) else {
-        return skip("block_devices_are_written_in_place", "no loop devices here, or not root");
+        return skip("cp_writes_block_devices_in_place", "no loop devices here, or not root");
     };
     let image = folder.path().join("image");
     succeeds(&cp(&golden.images(), &["g-zvol/sparse"], &image));
@@ -183,24 +183,24 @@ fn block_devices_are_written_in_place() {
 }
 
 #[test]
-fn small_and_foreign_devices_are_refused() {
+fn cp_refuses_devices_too_small_or_in_use() {
     let Some(golden) = golden("g-zvol") else { return };
     let folder = PrivateFolder::create("small");
     let size = golden.volume_sum("v8K").size as usize;
     let disk = folder.path().join("disk");
     let Some(device) = Loop::filled(&disk, size - 512) else {
-        return skip("small_and_foreign_devices_are_refused", "no loop devices here, or not root");
+        return skip("cp_refuses_devices_too_small_or_in_use", "no loop devices here, or not root");
     };
     let output = cp(&golden.images(), &["g-zvol/v8K"], &device.0);
     refused(&output, &format!("the device has {} bytes, {size} are needed", size - 512));
     assert!(device.is_a_device() && fs::read(&disk).unwrap().iter().all(|byte| *byte == 0xee));
-    // A tree does not go onto a device.
+    // A tree cannot be copied to a device.
     refused(&cp(&golden.images(), &["-r", "g-zvol/v8K", "/"], &device.0), "has no files");
 
-    // A device of the pool that is read, under its other name.
+    // A device of the source pool, by another name.
     let copy = golden.private_copy();
     let Some(own) = Loop::over(&copy.device(0)) else {
-        return skip("small_and_foreign_devices_are_refused", "no more loop devices");
+        return skip("cp_refuses_devices_too_small_or_in_use", "no more loop devices");
     };
     let disks = folder.path().join("disks");
     fs::create_dir(&disks).unwrap();

@@ -1,5 +1,5 @@
-//! `cenote cp` end to end: what was extracted, against the manifest; as root and as nobody; from a
-//! pool with lost blocks.
+//! `cenote cp`: extracted files, compared with the manifest; as root and as nobody; from a pool
+//! with lost blocks.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -27,7 +27,7 @@ fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// Everything below `root`, as a manifest has it.
+/// Everything below `root`, in the form of a manifest.
 fn entries_of(root: &Path) -> Vec<Entry> {
     let mut entries = vec![entry_of(root, b".".to_vec())];
     let mut pending = vec![(root.to_path_buf(), Vec::new())];
@@ -110,8 +110,8 @@ fn told(output: &Output, what: &str) -> usize {
     line.map_or(0, |line| line.split(' ').nth(1).unwrap().parse().unwrap())
 }
 
-/// Compares all but inode numbers. Extended attributes that the target's file system refused must
-/// have been told.
+/// Compares everything except inode numbers. Extended attributes that the target's file system
+/// refused must be reported.
 fn assert_extracted(what: &str, root: &Path, mut wanted: Vec<Entry>, output: &Output) {
     let mut ours = entries_of(root);
     let mut missing = 0;
@@ -127,7 +127,7 @@ fn assert_extracted(what: &str, root: &Path, mut wanted: Vec<Entry>, output: &Ou
     }
     ours.sort_by(|a, b| a.path.cmp(&b.path));
     compare::assert_entries(what, &ours, &wanted);
-    // Links to one inode share their attributes: each is set once and seen several times.
+    // Links to one inode share attributes: each is set once and compared several times.
     let reported = told(output, "extended attributes were not set");
     assert!(
         missing >= reported && (missing > 0) == (reported > 0),
@@ -136,9 +136,9 @@ fn assert_extracted(what: &str, root: &Path, mut wanted: Vec<Entry>, output: &Ou
 }
 
 #[test]
-fn whole_file_systems_as_root() {
+fn cp_of_whole_file_systems_as_root() {
     if !is_root() {
-        skip::skip("whole_file_systems_as_root", "not root");
+        skip::skip("cp_of_whole_file_systems_as_root", "not root");
         return;
     }
     for (pool, label) in [
@@ -165,14 +165,15 @@ fn whole_file_systems_as_root() {
 }
 
 #[test]
-fn a_file_system_as_nobody() {
+fn cp_of_a_file_system_as_nobody() {
     let Some(golden) = golden("g-basic") else { return };
     let folder = PrivateFolder::create("nobody");
     let target = folder.path().join("out");
     fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
     let (uid, gid) = (65534, 65534);
     let mut command = if is_root() {
-        // The program and the images must be reachable for nobody: copies in the open folder are.
+        // The program and the images must be accessible to nobody: they are copied to a readable
+        // directory.
         let program = folder.path().join("cenote");
         fs::copy(env!("CARGO_BIN_EXE_cenote"), &program).unwrap();
         let mut command = Command::new("setpriv");
@@ -189,7 +190,7 @@ fn a_file_system_as_nobody() {
         .arg(&target)
         .output();
     let Ok(output) = output else {
-        skip::skip("a_file_system_as_nobody", "setpriv is not installed");
+        skip::skip("cp_of_a_file_system_as_nobody", "setpriv is not installed");
         return;
     };
     let err = String::from_utf8_lossy(&output.stderr);
@@ -205,7 +206,7 @@ fn a_file_system_as_nobody() {
     assert_eq!(told(&output, "devices were not made"), devices);
     wanted.retain(|entry| !matches!(entry.kind, EntryKind::Chr | EntryKind::Blk));
     for entry in &mut wanted {
-        // Set-id bits go with the owner they speak of.
+        // Set-id bits are kept only with their owner.
         entry.mode &= if entry.uid == uid { !0 } else { !0o4000 };
         entry.mode &= if entry.gid == gid || entry.kind == EntryKind::Dir { !0 } else { !0o2000 };
         if entry.kind == EntryKind::Dir && entry.gid != gid {
@@ -217,7 +218,7 @@ fn a_file_system_as_nobody() {
 }
 
 #[test]
-fn holes_stay_holes() {
+fn cp_keeps_holes() {
     let Some(golden) = golden("g-basic") else { return };
     let folder = PrivateFolder::create("sparse");
     let output = cenote()
@@ -241,7 +242,7 @@ fn holes_stay_holes() {
 }
 
 #[test]
-fn volumes_and_single_files() {
+fn cp_of_volumes_and_single_files() {
     let Some(golden) = golden("g-zvol") else { return };
     let folder = PrivateFolder::create("volume");
     let target = folder.path().join("image");
@@ -256,7 +257,7 @@ fn volumes_and_single_files() {
     let meta = fs::metadata(&target).unwrap();
     assert_eq!((meta.len(), sum_of(&target)), (wanted.size, wanted.sha256.clone()));
     assert!(meta.blocks() * 512 < meta.len() / 4, "{} blocks", meta.blocks());
-    // Again, onto a link that leads elsewhere: the link is replaced, what it names is not touched.
+    // Again, to a symbolic link: the link is replaced, its target is not touched.
     let other = folder.path().join("other");
     fs::write(&other, "kept").unwrap();
     fs::remove_file(&target).unwrap();
@@ -266,7 +267,7 @@ fn volumes_and_single_files() {
     assert_eq!(sum_of(&target), golden.volume_sum("v8K").sha256);
 }
 
-/// Finds where `needle` lies on the device; the data of the pool is not compressed.
+/// Finds `needle` on the device; the data of the pool is not compressed.
 fn find(image: &Path, needle: &[u8]) -> Vec<u64> {
     let bytes = fs::read(image).unwrap();
     bytes
@@ -278,7 +279,7 @@ fn find(image: &Path, needle: &[u8]) -> Vec<u64> {
 }
 
 #[test]
-fn lost_blocks_become_holes_and_are_told() {
+fn cp_reports_lost_blocks_and_leaves_holes() {
     let Some(golden) = golden("g-basic") else { return };
     let copy = golden.private_copy();
     let cat = |path: &str| {
@@ -291,7 +292,7 @@ fn lost_blocks_become_holes_and_are_told() {
             && entry.size.is_some_and(|size| (300_000..2_000_000).contains(&size))
     };
     let entries = golden.manifest("plain");
-    // A file whose second block has contents that occur on the device.
+    // A file whose second block has contents that occur on the device once.
     let (path, block, places) = entries
         .iter()
         .filter(is_large)
@@ -336,7 +337,7 @@ fn lost_blocks_become_holes_and_are_told() {
     let mut wanted = whole.clone();
     wanted[131_072..262_144].fill(0);
     compare::assert_bytes(&path, &extracted, &wanted);
-    // Everything else is there.
+    // Everything else was copied.
     let names = |entries: &[Entry]| {
         entries.iter().map(|e| e.path.clone()).collect::<std::collections::BTreeSet<_>>()
     };

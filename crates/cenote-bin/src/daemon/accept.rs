@@ -1,4 +1,4 @@
-//! Admits clients of a socket: a thread each, and shares for each user.
+//! Admits clients of a socket: a thread each, and a share of the slots for each user.
 //!
 //! ```text
 //!   accept ──> which uid? ──> a slot of its share ──> a thread ──> work
@@ -6,14 +6,14 @@
 //!                    `─ no slot left: refused, in a thread of its own while there are few of these
 //! ```
 //!
-//! The accepting thread only accepts: it never reads from a client or writes to one that could make
-//! it wait. Invariants (DESIGN 4b, rule 5):
+//! The accepting thread only accepts: it never reads from a client, nor writes if that could block.
+//! Invariants (DESIGN 4b, rule 5):
 //! - SHARE-1: users other than root and the daemon's own cannot take a trusted user's slot, and one
 //!   of them cannot take all slots of the others.
-//! - SHARE-2: a trusted user is admitted when the process is out of descriptors or threads: some of
-//!   both are kept for that.
-//! - SHARE-3: closing a connection may block (it may hold a passed socket that lingers), so a
-//!   connection is closed by its own thread as long as one can be had.
+//! - SHARE-2: a trusted user is admitted even if the process is out of descriptors or threads: some
+//!   of both are reserved.
+//! - SHARE-3: closing a connection may block (a passed socket may linger), so a connection is
+//!   closed by its own thread whenever one can be started.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -25,27 +25,27 @@ use super::log;
 
 /// Pause after a failed `accept`, for example when file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
-/// Stack of a command's thread: that of a main thread, which commands are written for.
+/// Stack of a command's thread, as large as that of a main thread.
 const STACK: usize = 8 << 20;
 /// Threads that only refuse clients.
 const REFUSING_MAX: usize = 16;
-/// Threads kept for trusted clients for when no further thread can be started.
+/// Threads reserved for trusted clients, used if no other thread can be started.
 const SPARE_THREADS: usize = 2;
-/// Descriptors kept for trusted clients for when the process runs out of them.
+/// Descriptors reserved for trusted clients, released if the process runs out of them.
 const SPARE_DESCRIPTORS: usize = 8;
 
-/// How many clients are served at a time.
+/// Maximum numbers of concurrent clients.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Shares {
     /// Clients of root and the daemon's own user.
     pub(super) trusted: usize,
     /// Clients of all other users together.
     pub(super) others: usize,
-    /// Clients of each of them.
+    /// Clients of each other user.
     pub(super) each: usize,
 }
 
-/// A socket and what is done with its clients.
+/// A socket and the handling of its clients.
 pub(super) trait Service: Send + Sync + 'static {
     /// A connection.
     type Stream: Send + 'static;
@@ -56,16 +56,16 @@ pub(super) trait Service: Send + Sync + 'static {
     /// Serves a client.
     fn serve(&self, stream: Self::Stream);
 
-    /// Tells a client that it is not served now. Must not wait for the client.
+    /// Rejects a client. Must not block.
     fn refuse(&self, stream: Self::Stream);
 }
 
-/// Whether this user may do everything: root, and the user whose daemon this is.
+/// Whether this user has full rights: root, and the daemon's own user.
 pub(super) fn is_trusted(uid: u32) -> bool {
     uid == 0 || uid == rustix::process::geteuid().as_raw()
 }
 
-/// Serves clients in threads of this name for as long as the process lives.
+/// Serves clients in threads of this name until the process ends.
 pub(super) fn serve(
     name: &'static str,
     shares: Shares,
@@ -92,7 +92,7 @@ pub(super) fn serve(
     })
 }
 
-/// Accepts the next client with descriptors that were just released: only a trusted one is served.
+/// Releases the reserved descriptors to accept a client, which is served only if it is trusted.
 fn take_one_trusted<S: Service>(
     name: &'static str,
     desk: &Arc<Desk>,
@@ -104,7 +104,7 @@ fn take_one_trusted<S: Service>(
         Ok((stream, _)) => service.refuse(stream),
         Err(error) => log::warn("no client accepted", &[("what", &name), ("cause", &error)]),
     }
-    // Descriptors come back only when others are closed.
+    // Descriptors become available only when others are closed.
     pause();
 }
 
@@ -124,7 +124,8 @@ fn admit<S: Service>(
     let Some(slot) = desk.enter(uid) else {
         if let Some(slot) = desk.enter_refusal() {
             let service = Arc::clone(service);
-            // A failure to start the thread has dropped the connection, which refuses it as well.
+            // If the thread cannot be started, the connection is dropped, which rejects the client
+            // as well.
             let _ = spawn(name, move || {
                 service.refuse(stream);
                 drop(slot);
@@ -132,7 +133,7 @@ fn admit<S: Service>(
         }
         return;
     };
-    // Handed over through a cell: a thread that cannot be started must not take the client with it.
+    // Passed in a cell, so that the client survives if the thread cannot be started.
     let cell = Arc::new(Mutex::new(Some((stream, slot))));
     let (taken, served) = (Arc::clone(&cell), Arc::clone(service));
     let job = move || {
@@ -154,10 +155,10 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> std::io::Result<()
     std::thread::Builder::new().name(name.to_owned()).stack_size(STACK).spawn(work).map(drop)
 }
 
-/// What a spare thread does.
+/// Work for a spare thread.
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Starts the spare threads. A job is taken only by one that is idle.
+/// Starts the spare threads. Only an idle one receives a job.
 fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
     let (sender, jobs) = sync_channel::<Job>(0);
     let jobs: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(jobs));
@@ -165,7 +166,8 @@ fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
         let jobs = Arc::clone(&jobs);
         spawn(name, move || {
             loop {
-                // LOCK: held while this thread waits for a job, and let go of before it does it.
+                // LOCK: held while this thread waits for a job, and released before it runs the
+                // job.
                 let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
                 let Ok(job) = job else { return };
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
@@ -175,7 +177,7 @@ fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
     Ok(sender)
 }
 
-/// Descriptors that are kept open for nothing, so that some can be had in need.
+/// Reserved descriptors.
 #[derive(Debug, Default)]
 struct SpareDescriptors(Vec<File>);
 
@@ -187,7 +189,7 @@ impl SpareDescriptors {
         }
     }
 
-    /// Whether there were any to release.
+    /// Releases the descriptors; returns whether there were any.
     fn release(&mut self) -> bool {
         let were_there = !self.0.is_empty();
         self.0.clear();
@@ -195,15 +197,15 @@ impl SpareDescriptors {
     }
 }
 
-/// Hands out slots.
+/// Allocates slots.
 #[derive(Debug)]
 struct Desk {
     shares: Shares,
-    /// Held for a look.
+    /// Held for single reads and updates.
     taken: Mutex<Taken>,
 }
 
-/// The slots that are taken.
+/// Allocated slots.
 #[derive(Debug, Default)]
 struct Taken {
     trusted: usize,
@@ -217,7 +219,7 @@ impl Desk {
         self.taken.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a slot for a client of this user; none if the user's share is used up.
+    /// Allocates a slot for a client of this user, `None` if the user's share is used up.
     fn enter(self: &Arc<Self>, uid: u32) -> Option<Slot> {
         let mut taken = self.taken();
         let kind = if is_trusted(uid) {
@@ -232,14 +234,14 @@ impl Desk {
             if own >= self.shares.each || all >= self.shares.others {
                 return None;
             }
-            // Only users with clients are in the table, however many were refused.
+            // Only users with clients are in the table, regardless of the number of rejections.
             taken.others.insert(uid, own + 1);
             Kind::Other(uid)
         };
         Some(Slot { desk: Arc::clone(self), kind })
     }
 
-    /// Takes one of the few slots for refusing a client.
+    /// Allocates one of the few slots for rejecting a client.
     fn enter_refusal(self: &Arc<Self>) -> Option<Slot> {
         let mut taken = self.taken();
         if taken.refusing >= REFUSING_MAX {
@@ -250,7 +252,7 @@ impl Desk {
     }
 }
 
-/// What a slot is for.
+/// Kind of a slot.
 #[derive(Debug, Clone, Copy)]
 enum Kind {
     Trusted,
@@ -258,7 +260,7 @@ enum Kind {
     Refusal,
 }
 
-/// A slot, until it is dropped.
+/// An allocated slot, freed on drop.
 #[derive(Debug)]
 struct Slot {
     desk: Arc<Desk>,
@@ -288,7 +290,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nobody_takes_the_slots_of_others() {
+    fn client_slots_are_limited_per_user() {
         let shares = Shares { trusted: 2, others: 3, each: 2 };
         let desk = Arc::new(Desk { shares, taken: Mutex::default() });
         let one: Vec<_> = (0..3).map(|_| desk.enter(70_001)).collect();

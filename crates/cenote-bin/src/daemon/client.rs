@@ -1,13 +1,13 @@
-//! The client: sends a command to the daemon, and is the command's standard streams.
+//! The client: sends a command to the daemon and handles the command's standard streams.
 //!
 //! ```text
 //!   socket ──> answers ──> queue ──> standard output and error, the terminal
 //! ```
 //!
-//! Answers are read as fast as they come, whatever takes the output: `zfs list | less` keeps its
-//! output here and nothing in the daemon. A request is sent again only as long as no daemon has
-//! accepted it (ONCE-1 in [`super::wire`]): the daemon may just have been killed, be ending, or
-//! have too much to do.
+//! Answers are read as fast as they arrive, even if the output is blocked: `zfs list | less`
+//! buffers its output here and not in the daemon. A request is sent again as long as no daemon has
+//! accepted it (ONCE-1 in [`super::wire`]): the daemon may have been killed, be stopping, or be
+//! busy.
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -28,40 +28,42 @@ use super::place::Place;
 use super::silence::Silence;
 use super::wire::{KeyReply, Kind, Request, read_answer};
 
-/// How long a client looks for a daemon that takes its request.
-const PATIENCE: Duration = Duration::from_mins(1);
-/// How long a client of a user with too many commands waits for one of them to end.
-const BUSY_PATIENCE: Duration = Duration::from_secs(10);
-/// Between two attempts.
+/// How long a client tries to find a daemon that accepts its request.
+const TIMEOUT: Duration = Duration::from_mins(1);
+/// How long a client waits for other commands of its user to end, if the user has too many.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_millis(20);
-/// Between two looks at a daemon that has not answered yet.
+/// Interval of checks whether a daemon without an answer is alive.
 const ALIVE_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
-/// Answers that are kept until standard output takes them, of 32 KiB at most: more than the daemon
-/// keeps of one command of another user.
+/// Answers of up to 32 KiB that are buffered for standard output: more than the daemon buffers of
+/// one command of another user.
 const QUEUE: usize = 1 << 13;
-/// Status of a command whose output nobody reads, as a shell shows SIGPIPE.
+/// Exit status if the reader of the output is gone, as a shell shows SIGPIPE.
 const PIPE_STATUS: i32 = 141;
 
-/// What became of a request.
+/// Result of sending a request.
 enum Outcome {
-    /// It was run, and ended with this status.
+    /// The command was run, and ended with this status.
     Ended(i32),
-    /// No part of it was run, since the daemon has too much to do, as it says.
+    /// The command was not run, because the daemon is busy; with the daemon's message.
     Busy(String),
-    /// No part of it was run, since the daemon ends or has ended: the next one will.
+    /// The command was not run, because the daemon is stopping or has ended: the next daemon will
+    /// run it.
     Later,
 }
 
-/// Has the daemon run a command, and starts one if none runs. Returns the command's status.
+/// Runs a command in the daemon, which is started if necessary. Returns the command's status.
 ///
 /// # Errors
-/// Those of starting it, of the connection, and a daemon that does not take the request.
+/// Errors of starting the daemon and of the connection, or a daemon that does not accept the
+/// request.
 pub(super) fn run_or_start(place: &Place, request: &Request) -> std::io::Result<i32> {
     let mut daemon = Starting::default();
     attempts(place, request, || daemon.look(place))
 }
 
-/// Has the daemon run a command; none if no daemon runs.
+/// Runs a command in the daemon, `None` if no daemon is running.
 pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i32>> {
     match attempts(place, request, || Err(ErrorKind::NotConnected.into())) {
         Err(error) if error.kind() == ErrorKind::NotConnected => Ok(None),
@@ -69,14 +71,14 @@ pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i3
     }
 }
 
-/// Sends a request until a daemon has accepted it. `absent` is called when none listens.
+/// Sends a request until a daemon accepts it. Calls `absent` when no daemon is listening.
 #[expect(clippy::disallowed_methods, reason = "a process that only passes a command on")]
 fn attempts(
     place: &Place,
     request: &Request,
     mut absent: impl FnMut() -> std::io::Result<()>,
 ) -> std::io::Result<i32> {
-    let end = monotonic() + PATIENCE;
+    let end = monotonic() + TIMEOUT;
     let mut cause = "it does not answer".to_owned();
     let mut busy_end = None;
     while monotonic() < end {
@@ -89,7 +91,7 @@ fn attempts(
                 Outcome::Later => {}
                 Outcome::Busy(why) => {
                     cause = why;
-                    if monotonic() > *busy_end.get_or_insert(monotonic() + BUSY_PATIENCE) {
+                    if monotonic() > *busy_end.get_or_insert(monotonic() + BUSY_TIMEOUT) {
                         break;
                     }
                 }
@@ -100,12 +102,12 @@ fn attempts(
     Err(std::io::Error::other(cause))
 }
 
-/// Connects to the daemon; none if nobody listens.
+/// Connects to the daemon, `None` if no process is listening.
 ///
 /// # Errors
-/// `WouldBlock` if as many clients wait for the daemon already as the kernel lets wait.
+/// `WouldBlock` if the socket's backlog is full.
 fn connect(place: &Place) -> std::io::Result<Option<UnixStream>> {
-    // Connecting would block for as long as a daemon that takes no clients has too many of them.
+    // A blocking connect would wait for as long as a daemon with a full backlog accepts no clients.
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
     let stream: UnixStream =
         socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?.into();
@@ -124,20 +126,20 @@ fn connect(place: &Place) -> std::io::Result<Option<UnixStream>> {
     }
 }
 
-/// Whether an error means that the other side is gone.
+/// Whether an error means that the connection is lost.
 fn is_lost(error: &std::io::Error) -> bool {
     let kinds = [ErrorKind::UnexpectedEof, ErrorKind::ConnectionReset, ErrorKind::BrokenPipe];
     kinds.contains(&error.kind())
 }
 
-/// Sends a request, and does what the answers say until the command has ended.
+/// Sends a request, and processes the answers until the command has ended.
 fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io::Result<Outcome> {
     if let Err(error) = stream.write_all(&request.encode())
         && !is_lost(&error)
     {
         return Err(error);
     }
-    // Also if not all of it was sent: the answer says why.
+    // Even if the request was not sent completely: the answer says why.
     wait_for_answer(place, &stream)?;
     match read_answer(&mut stream) {
         Ok((Kind::Accepted, _)) => relay(stream).map(Outcome::Ended),
@@ -152,9 +154,9 @@ fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io
 /// Waits for the first answer, which a daemon sends before it runs the command.
 ///
 /// # Errors
-/// A daemon that does not answer, as [`Silence`] tells.
+/// A daemon that does not answer, see [`Silence`].
 fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
-    // Another process may have listened first, and handed the socket over.
+    // Another process may have created the socket and passed it to the daemon.
     let process = match daemon_process(place).trim().parse() {
         Ok(process) => process,
         Err(_) => socket_peercred(stream)?.pid.as_raw_pid(),
@@ -166,7 +168,7 @@ fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Does what the answers to an accepted request say. Returns the command's status.
+/// Processes the answers to an accepted request. Returns the command's status.
 fn relay(mut stream: UnixStream) -> std::io::Result<i32> {
     let (queue, answers) = sync_channel(QUEUE);
     let replies = stream.try_clone()?;
@@ -188,11 +190,11 @@ fn relay(mut stream: UnixStream) -> std::io::Result<i32> {
     };
     drop(queue);
     let failed = writer.join().unwrap_or(Some(1));
-    // A command that failed by itself says more than its output that nobody took.
+    // The status of a failed command takes precedence over that of failed output.
     ended.map(|status| if status == 0 { failed.unwrap_or(0) } else { status })
 }
 
-/// Writes output until there is no more. Returns a status if some could not be written.
+/// Writes the queued output. Returns a status if some of it could not be written.
 fn write_answers(answers: &Receiver<(Kind, Vec<u8>)>, mut replies: UnixStream) -> Option<i32> {
     let (mut out, mut err) = (unbuffered(std::io::stdout()).ok()?, std::io::stderr());
     let mut failed = None;
@@ -206,7 +208,7 @@ fn write_answers(answers: &Receiver<(Kind, Vec<u8>)>, mut replies: UnixStream) -
                         let _ = writeln!(err, "cannot write output: {error}");
                         1
                     });
-                    // A command that goes on ends when it sees this.
+                    // Tells a running command that its client is gone.
                     replies.shutdown(std::net::Shutdown::Write).ok();
                 }
             }
@@ -227,15 +229,15 @@ fn write_answers(answers: &Receiver<(Kind, Vec<u8>)>, mut replies: UnixStream) -
     failed
 }
 
-/// A descriptor past the standard library's buffer, which looks for line ends.
+/// Bypasses the standard library's buffer, which searches for line ends.
 fn unbuffered(stream: impl AsFd) -> std::io::Result<File> {
     Ok(stream.as_fd().try_clone_to_owned()?.into())
 }
 
-/// Ends the daemon, and waits until it has ended.
+/// Stops the daemon, and waits until it has ended.
 ///
 /// # Errors
-/// A daemon that does not run, and one of another user.
+/// No daemon is running, or it is another user's.
 pub(super) fn stop(place: &Place) -> std::io::Result<()> {
     let before = daemon_process(place);
     match run(place, &Request::of_daemon("stop")) {
@@ -247,15 +249,15 @@ pub(super) fn stop(place: &Place) -> std::io::Result<()> {
     wait_for_end(place, &before)
 }
 
-/// Waits until the daemon with this process number has left everything in order. The next one may
-/// already run then.
+/// Waits until the daemon with this process number has closed its pools. The next daemon may
+/// already be running then.
 ///
 /// # Errors
-/// A daemon that is stopped, or that does nothing for a long time, as [`Silence`] tells.
+/// A daemon that is stopped, or that makes no progress for a long time, see [`Silence`].
 #[expect(clippy::disallowed_methods, reason = "a process that only passes a command on")]
 fn wait_for_end(place: &Place, process: &str) -> std::io::Result<()> {
     let lock = File::open(place.lock())?;
-    // LOCK: the daemon has this one until its pools are left.
+    // LOCK: the daemon holds this lock until its pools are closed.
     let mut silence = process.trim().parse().ok().map(Silence::of);
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         if daemon_process(place) != process {
@@ -267,17 +269,17 @@ fn wait_for_end(place: &Place, process: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the lock file says about the daemon that has it.
+/// Returns the process number that the lock file has for the daemon.
 pub(super) fn daemon_process(place: &Place) -> String {
     std::fs::read_to_string(place.lock()).unwrap_or_default()
 }
 
-/// A daemon that this process starts.
+/// A daemon started by this process.
 #[derive(Default)]
 struct Starting(Option<Child>);
 
 impl Starting {
-    /// Starts it, or looks whether it has failed.
+    /// Starts the daemon, or checks whether it has failed.
     fn look(&mut self, place: &Place) -> std::io::Result<()> {
         let Some(child) = &mut self.0 else {
             self.0 = Some(start(place)?);
@@ -285,7 +287,7 @@ impl Starting {
         };
         match child.try_wait()? {
             None => Ok(()),
-            // Another daemon was quicker, and may have ended since.
+            // Another daemon started first, and may have ended since.
             Some(status) if status.success() => {
                 self.0 = None;
                 Ok(())
@@ -298,7 +300,7 @@ impl Starting {
     }
 }
 
-/// Returns what a daemon that did not start has logged as the reason.
+/// Returns the reason that a failed daemon has logged.
 fn last_words(place: &Place) -> Option<String> {
     let log = std::fs::read_to_string(place.log()).ok()?;
     let words = log.lines().next_back()?.strip_prefix(super::FAILURE)?;
@@ -313,7 +315,7 @@ fn start(place: &Place) -> std::io::Result<Child> {
     let mut command = Command::new(std::env::current_exe()?);
     place.give_to(&mut command);
     command.args(["daemon", "run", super::DETACHED]).current_dir("/").stdin(Stdio::null());
-    // What concerns a command is none of the next one's.
+    // Settings of this command do not apply to the next one.
     for name in environment::NAMES {
         command.env_remove(name);
     }

@@ -1,12 +1,12 @@
-//! Volumes over NBD: what the pools offer, and the sockets that it is offered on.
+//! NBD exports: the volumes of the pools, and the sockets on which they are served.
 //!
-//! The property `cenote:nbd` decides, which children inherit: `on` exports a volume under its name,
-//! and its snapshots, read-only, where `snapdev=visible`; `volmode=none` keeps it back. Properties
-//! are looked at when a client comes. Who has a volume open keeps it, whatever is set later, and
-//! keeps it from being destroyed, and its pool from being exported.
+//! The property `cenote:nbd`, which children inherit, decides: `on` exports a volume under its
+//! name, and its snapshots read-only if `snapdev=visible`; `volmode=none` prevents the export.
+//! Properties are read when a client connects. A connected client keeps the volume, whatever is set
+//! later; a volume in use cannot be destroyed, and its pool cannot be exported.
 //!
-//! Clients of the socket in the file system are those whom its rights let in: the daemon's user,
-//! and root. Whoever can connect to the TCP port may read and write every export.
+//! Clients of the Unix socket are those whom its permissions admit: the daemon's user, and root.
+//! Any client that can connect to the TCP port may read and write every export.
 
 use std::os::unix::net::UnixListener;
 use std::sync::{Arc, Weak};
@@ -22,13 +22,13 @@ use super::log;
 use super::place::Place;
 use super::pools::Pools;
 
-/// How often the pools are read for a client whose state was given up meanwhile.
+/// Attempts to read the pools if blocks of the state are reused meanwhile.
 const READ_TRIES: u32 = 8;
 /// The property that exports a volume.
 const PROPERTY: &str = "cenote:nbd";
-/// `volmode` of volumes that nobody is to see.
+/// `volmode=none`.
 const VOLMODE_NONE: u64 = 3;
-/// `snapdev` of volumes whose snapshots are to be seen.
+/// `snapdev=visible`.
 const SNAPDEV_VISIBLE: u64 = 1;
 
 /// The volumes of all pools.
@@ -77,7 +77,7 @@ impl Volumes {
 impl Offers for Volumes {
     fn names(&self) -> BoxFuture<'_, Result<Vec<String>>> {
         Box::pin(async move {
-            // A state that is given up while it is read is read again: a client cannot do that.
+            // A state whose blocks were reused is read again, because clients do not retry.
             for _ in 1..READ_TRIES {
                 match self.all().await {
                     Err(error) if error.kind() == Kind::Overtaken => {}
@@ -105,13 +105,13 @@ fn absent() -> Error {
     Error::not_found(FsError::NotAVolume)
 }
 
-/// How a volume is shown.
+/// How a volume is exported.
 struct Shown {
     is_read_only: bool,
     has_snapshots: bool,
 }
 
-/// How a dataset is shown, if it is.
+/// Returns how a dataset is exported, if it is.
 async fn shown(dataset: &Dataset) -> Result<Option<Shown>> {
     if dataset.is_snapshot() || dataset.kind().await? != DatasetKind::Volume {
         return Ok(None);
@@ -132,21 +132,22 @@ async fn shown(dataset: &Dataset) -> Result<Option<Shown>> {
     Ok((is_on && volmode != VOLMODE_NONE).then_some(shown))
 }
 
-/// Why nobody's certificate can be looked at.
+/// Message if there are no certificates to verify clients with.
 const NO_CERTIFICATES: &str = "CENOTE_NBD_TLS_CERTIFICATES is not set";
 
-/// What the TCP port is encrypted with; none if it is not to be.
+/// Returns the TLS settings of the TCP port, `None` for no encryption.
 fn tls_of(place: &Place) -> Result<Option<Tls>> {
     match &place.nbd_certificates {
         Some(folder) => Tls::from_folder(folder, place.nbd_verifies).map(Some),
-        // Asked for without a certificate of ours: not in the clear.
+        // Clients are to be verified, but the server has no certificate: it does not serve in the
+        // clear.
         None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NO_CERTIFICATES)),
         None => Ok(None),
     }
 }
 
-/// Serves exports on the socket in the file system, which is listened on already, and on a TCP
-/// port where one is asked for, encrypted where that is.
+/// Serves exports on the Unix socket, which is already listening, and on the TCP port if one is
+/// configured, with TLS if configured.
 pub(super) async fn serve(
     exports: &Arc<Exports>,
     socket: Option<UnixListener>,

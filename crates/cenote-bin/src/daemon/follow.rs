@@ -1,4 +1,4 @@
-//! Brings what is mounted of a pool to what the properties say after a command.
+//! Adapts the mounts of a pool to changed properties after a command.
 //!
 //! ```text
 //!   engine: names of changed datasets ──> Look (reads those) ──> mounts in that scope
@@ -6,10 +6,10 @@
 //!                     ^────────────────────────────────────────────┘
 //! ```
 //!
-//! The work is proportional to what changed: a pool with thousands of file systems is read as a
-//! whole only when it is imported, and when everything is mounted (`zfs mount -a`). A mount that
-//! could not be brought to what its properties say is tried again after each command; the failure
-//! is reported to the command that changed its dataset.
+//! The work is proportional to the number of changes: a pool with thousands of file systems is read
+//! as a whole only when it is imported, and when everything is mounted (`zfs mount -a`). If a mount
+//! cannot be adapted, this is tried again after each command; the failure is reported to the
+//! command that changed its dataset.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Display;
@@ -24,23 +24,23 @@ use super::log::{self, Level};
 use super::mounts::{Mounted, Mounts, first};
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
-/// How far the mounts of a pool are brought to what the properties say.
+/// State of adapting the mounts of a pool.
 #[derive(Default)]
 struct Following {
-    /// Datasets that are looked at.
+    /// Datasets to adapt.
     scope: ChangedDatasets,
-    /// Those of them that changed just now.
+    /// The datasets of `scope` that the current command changed.
     changed: ChangedDatasets,
     /// File systems that were unmounted to be mounted elsewhere, by number.
     again: BTreeSet<u64>,
     failures: Vec<Exit>,
-    /// Datasets that are to be looked at again.
+    /// Datasets to adapt again later.
     pending: ChangedDatasets,
 }
 
 impl Following {
-    /// Takes down how something went with the mount of a dataset. A failure is reported if the
-    /// dataset changed just now; a failure that was reported before is logged.
+    /// Records the result for a mount. A failure is reported if the dataset changed just now, and
+    /// logged if it was reported before.
     fn note(&mut self, dataset: &str, done: CommandResult) {
         let Err(exit) = done else { return };
         self.pending.insert(dataset);
@@ -55,8 +55,8 @@ impl Following {
 }
 
 impl Mounts {
-    /// Brings the mounts of datasets that changed to what the properties say now. If `is_quiet`
-    /// they stay as they are, for as long as the properties say this.
+    /// Adapts the mounts of changed datasets to their properties. With `is_quiet` they stay as they
+    /// are until the properties change again.
     pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let pending = self.state().pending.clone();
@@ -64,7 +64,7 @@ impl Mounts {
         let scope = Scope::Changed { pending: &pending, changed: &changed };
         let looked = Look::at(&self.engine, scope).await;
         let changed = changed.into_inner().unwrap_or_else(PoisonError::into_inner);
-        // Whatever fails from here on, these are looked at again.
+        // If anything fails from here on, these datasets are processed again.
         self.state().pending.merge(changed.clone());
         let Look { wanted, read_count } = looked?;
         let mut scope = pending;
@@ -94,8 +94,7 @@ impl Mounts {
         first(&following.failures)
     }
 
-    /// Unmounts or changes what is mounted of the datasets in the scope. Returns how many mounts
-    /// were looked at.
+    /// Unmounts or changes the mounted datasets of the scope. Returns how many were examined.
     async fn follow_mounted(
         &self,
         wanted: &[Wanted],
@@ -122,11 +121,12 @@ impl Mounts {
             let now = now.filter(|now| now.guid == mounted.wanted.guid);
             let name = now.map_or(&mounted.wanted.dataset, |now| &now.dataset);
             if mounted.fuse.is_suspended() {
-                // It is being rolled back, and looked at again after that.
+                // A rollback is running; the dataset is processed again afterwards.
                 following.pending.insert(name);
                 continue;
             }
-            // What was destroyed, or could not be opened after a rollback, answers nobody any more.
+            // A destroyed dataset, or one that could not be opened after a rollback, serves no
+            // requests any more.
             let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
             if let Some(now) = now.filter(|_| !is_gone) {
                 if Some(&at) != mounted.at(&table).as_ref() {
@@ -154,17 +154,17 @@ impl Mounts {
         Ok(in_scope.len())
     }
 
-    /// Takes down what properties say now, without acting by it.
+    /// Records the current properties without acting on them.
     fn note(&self, now: &Wanted) {
         if let Some(mounted) = self.state().mounted.get_mut(&now.object) {
             mounted.wanted = now.clone();
         }
     }
 
-    /// Gives a mount that stays the options that properties have now.
+    /// Applies the options in the current properties to a mount.
     async fn adjust(&self, mounted: &Mounted, now: &Wanted) -> CommandResult {
         let (before, mut options) = (&mounted.wanted.options, mounted.options.clone());
-        // What was set goes before what the mount was given; the rest stays.
+        // A property that was just set overrides its mount option; the others stay.
         let presence = self.engine.presence();
         let is_set = |name| presence.option(now.object, name).is_none();
         let ([atime, relatime], given) = (mounted.wanted.noting, &mut options.access_times);
@@ -207,7 +207,8 @@ impl Mounts {
             if is_elsewhere {
                 return Err(busy());
             }
-            // It cannot write: it is mounted again, if nobody uses it.
+            // The mount is read-only and cannot be changed: it is mounted again, unless it is in
+            // use.
             self.end_at(mounted, &at, false, &table).await?;
             return self.start(now, &options).await;
         }
@@ -228,7 +229,7 @@ impl Mounts {
                 }
                 Ok(())
             }
-            // Who is not root cannot; it is mounted again, if nobody uses it.
+            // Only root can change it; it is mounted again, unless it is in use.
             Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
                 self.end_at(mounted, &at, false, &table).await?;
                 self.start(now, &options).await
@@ -238,7 +239,7 @@ impl Mounts {
         }
     }
 
-    /// Has the properties show how something is mounted.
+    /// Shows the mount options in the dataset's properties.
     pub(super) fn tell(&self, object: u64, options: &MountOptions) {
         let (given, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
         let mut options = vec![

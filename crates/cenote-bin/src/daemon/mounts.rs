@@ -1,17 +1,17 @@
-//! What is mounted of a pool.
+//! The mounted file systems of a pool.
 //!
-//! Where a file system is mounted is a matter of its properties: `mountpoint`, `canmount`. A change
-//! of a pool (creation, renaming, setting) is followed: file systems that are new are mounted, what
-//! is mounted elsewhere than it should be moves, what has gone is unmounted. What somebody
-//! unmounted stays unmounted. What is rolled back stays mounted ([`rollback`](super::rollback)).
+//! The properties `mountpoint` and `canmount` determine where a file system is mounted. After a
+//! change of the pool (create, rename, set), new file systems are mounted, those with another mount
+//! point are moved, and destroyed ones are unmounted. File systems that a user unmounted stay
+//! unmounted. A rollback keeps the mount ([`rollback`](super::rollback)).
 //!
-//! A file system can be at several places: its own, where properties or whoever mounted it first
-//! put it, and others where somebody mounted it again. Where it is now the kernel says. Properties
-//! move what is in its own place and nothing else.
+//! A file system can be mounted at several places: its own, which its properties or its first mount
+//! determined, and others where it was mounted again. The kernel's mount table is authoritative.
+//! Properties move only the mount in its own place.
 //!
-//! **After a command** only those datasets are read that changed: the engine names them
-//! ([`Datasets::take_changes`]). A mount that could not be brought to what its properties say is
-//! tried again after each command; its failure is reported to the command that changed it.
+//! **After a command** only the changed datasets are read, which the engine lists
+//! ([`Datasets::take_changes`]). If a mount cannot be adapted, this is tried again after each
+//! command; the failure is reported to the command that changed its dataset.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -28,31 +28,31 @@ use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 use super::log;
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
-/// How long unmounted file systems have until their last requests are answered.
-const PATIENCE: Duration = Duration::from_secs(5);
+/// Deadline for the last requests of unmounted file systems.
+const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What is mounted of one pool.
+/// The mounts of one pool.
 pub(super) struct Mounts {
     pub(super) engine: Arc<Engine>,
-    // Held for a whole change, across awaits: mounts and unmounts come one after the other.
+    // Held for a whole change, across awaits: mounts and unmounts are serialized.
     pub(super) changing: AsyncMutex<()>,
-    // Held for a look, never across an await.
+    // Held for single reads and updates, never across an await.
     pub(super) state: Mutex<State>,
 }
 
 #[derive(Default)]
 pub(super) struct State {
-    /// By number of the dataset.
+    /// By dataset number.
     pub(super) mounted: BTreeMap<u64, Mounted>,
-    /// The daemon stops: nothing is mounted any more, since nobody would unmount it.
+    /// The daemon is stopping: nothing is mounted any more, since it would not be unmounted.
     is_left: bool,
-    /// File systems that were there before.
+    /// File systems that existed before.
     pub(super) known: BTreeMap<u64, Known>,
-    /// Datasets whose mounts are still to be brought to what their properties say.
+    /// Datasets whose mounts are yet to be adapted to their properties.
     pub(super) pending: ChangedDatasets,
 }
 
-/// A file system that was there before.
+/// A file system that existed before.
 pub(super) struct Known {
     guid: u64,
     pub(super) dataset: String,
@@ -60,8 +60,8 @@ pub(super) struct Known {
 }
 
 impl State {
-    /// Takes a file system down. Whether it is to be mounted: it is new, or somebody has given it
-    /// another mount point. One that only has another name stays as it was.
+    /// Records a file system. Returns whether to mount it: it is new, or its mount point was
+    /// changed. One that was only renamed stays as it was.
     pub(super) fn knows(&mut self, wanted: &Wanted) -> bool {
         let now = Known {
             guid: wanted.guid,
@@ -82,15 +82,15 @@ pub(super) struct Mounted {
     pub(super) fuse: Arc<FuseMount>,
     /// Its own place.
     pub(super) place: PathBuf,
-    /// What properties said when they were looked at last.
+    /// The properties at the last look.
     pub(super) wanted: Wanted,
-    /// Options in force: those of properties, and what the mount was given beside them.
+    /// Current options: those of properties, and those given for this mount.
     pub(super) options: MountOptions,
 }
 
 impl Mounts {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
-        // Before everything is mounted: a change after that is not missed.
+        // Before the first mount, so that no later change is missed.
         engine.datasets().keep_changes();
         Self { engine: Arc::clone(engine), changing: AsyncMutex::new(()), state: Mutex::default() }
     }
@@ -99,26 +99,26 @@ impl Mounts {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The mount of a dataset.
+    /// Returns the mount of a dataset.
     pub(super) fn fuse_of(&self, dataset: &str) -> Option<Arc<FuseMount>> {
         let state = self.state();
         let found = state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset);
         found.map(|mounted| Arc::clone(&mounted.fuse))
     }
 
-    /// Closes snapshots that were looked at below `.zfs` of what is mounted.
+    /// Closes unused snapshots below `.zfs`.
     pub(super) fn close_unused_snapshots(&self) {
         for mounted in self.state().mounted.values() {
             mounted.fuse.close_unused_snapshots();
         }
     }
 
-    /// How many snapshots are open because they were looked at below `.zfs`.
+    /// Returns the number of open snapshots below `.zfs`.
     pub(super) fn open_snapshots(&self) -> usize {
         self.state().mounted.values().map(|mounted| mounted.fuse.open_snapshots()).sum()
     }
 
-    /// Takes down what others have unmounted.
+    /// Removes file systems that were unmounted outside of the daemon.
     pub(super) fn notice(&self, table: &MountTable) {
         let mut gone = Vec::new();
         self.state().mounted.retain(|object, mounted| {
@@ -134,7 +134,8 @@ impl Mounts {
         }
     }
 
-    /// What is mounted, by dataset, and where: each place with how much was mounted before it.
+    /// Returns the mounted datasets with their places; each place has its position in the mount
+    /// table.
     pub(super) fn list(&self, table: &MountTable) -> Vec<(usize, String, PathBuf)> {
         let state = self.state();
         let places = state.mounted.values().flat_map(|mounted| {
@@ -145,7 +146,7 @@ impl Mounts {
         places.collect()
     }
 
-    /// Mounts everything that wants to be.
+    /// Mounts everything whose properties say so.
     pub(super) async fn mount_all(&self) -> CommandResult {
         let _changing = self.changing.lock().await;
         let wanted = Look::at(&self.engine, Scope::All).await?.wanted;
@@ -218,8 +219,8 @@ impl Mounts {
         }
     }
 
-    /// Unmounts a file system: at that place, or with all that are mounted of those below it, each
-    /// in its own place or else where it was mounted first; all of them, or none.
+    /// Unmounts a file system: at the given place, or with its descendants, each in its own place
+    /// or else where it was mounted first. Unmounts all of them, or none.
     pub(super) async fn unmount(
         &self,
         dataset: &str,
@@ -253,7 +254,7 @@ impl Mounts {
         self.end_those(is_meant, is_forced, &table).await.map(drop)
     }
 
-    /// Unmounts what is meant of what is mounted where: all of it, or nothing.
+    /// Unmounts the given mounts: all of them, or none.
     async fn end_those(
         &self,
         is_meant: impl Fn(&Mounted, &Path) -> bool,
@@ -284,8 +285,8 @@ impl Mounts {
         first(&failures).map(|()| unmounted)
     }
 
-    /// Unmounts those of the file systems that are in their own places, with force wherever they
-    /// are: all of them, or none.
+    /// Unmounts those of the file systems that are in their own places; with force, those at any
+    /// place. Unmounts all of them, or none.
     pub(super) async fn unmount_temporarily(
         &self,
         datasets: &[String],
@@ -299,7 +300,7 @@ impl Mounts {
         self.end_those(is_meant, is_forced, &table).await
     }
 
-    /// Mounts again what was unmounted temporarily, where its properties say now.
+    /// Mounts temporarily unmounted file systems again, where their properties now say.
     pub(super) async fn mount_again(&self, unmounted: &[TemporarilyUnmounted]) -> CommandResult {
         let _changing = self.changing.lock().await;
         self.back(unmounted).await
@@ -313,7 +314,7 @@ impl Mounts {
             let name = |object| state.known.get(&object).map(|known| known.dataset.clone());
             unmounted.iter().map(|one| (one.object, name(one.object))).collect()
         };
-        // Each before those below it.
+        // Parents before children.
         for mut now in Look::at(&self.engine, Scope::Numbers(&datasets)).await?.wanted {
             let Some(before) = unmounted.iter().find(|before| before.object == now.object) else {
                 continue;
@@ -327,7 +328,7 @@ impl Mounts {
             }
             let mut options = now.options.clone();
             if now.place.is_none() && now.mountpoint == before.mountpoint {
-                // Where it is was never a matter of its properties.
+                // Its place did not depend on properties.
                 now.place = Some(before.place.clone());
                 options = before.options.clone();
             }
@@ -336,7 +337,8 @@ impl Mounts {
         first(&failures)
     }
 
-    /// Unmounts everything, the latest first, and takes folders away that nobody has chosen.
+    /// Unmounts everything, the latest mount first, and removes the directories of default mount
+    /// points.
     pub(super) async fn unmount_all(&self, is_forced: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let (mut folders, mut unmounted, mut failure) = (Vec::new(), Vec::new(), None);
@@ -365,7 +367,7 @@ impl Mounts {
         Ok(())
     }
 
-    /// Unmounts everything, whoever uses it: the process ends.
+    /// Unmounts everything by force, when the process ends.
     pub(super) async fn leave(&self) {
         let _changing = self.changing.lock().await;
         self.state().is_left = true;
@@ -381,9 +383,9 @@ impl Mounts {
         self.settle(&unmounted).await;
     }
 
-    /// Cuts off whoever uses the mounts, and detaches them: the pool was closed by force, and a
-    /// request that waits for its devices would keep unmounting waiting. May run beside
-    /// [`leave`](Self::leave), which unmounts what this has not.
+    /// Ends the connections of all mounts and detaches them: the pool was closed by force, and
+    /// requests that wait for its devices would block an unmount. May run concurrently with
+    /// [`leave`](Self::leave), which unmounts the others.
     pub(super) async fn cut_off(&self) {
         let Ok(table) = MountTable::read() else { return };
         let places: Vec<_> = {
@@ -392,7 +394,8 @@ impl Mounts {
             state.mounted.values().map(places).collect()
         };
         for (mounted, places) in places {
-            // A mount whose connection has ended is not known any more: nobody else detaches it.
+            // A mount whose connection has ended is removed from the list, so it must be detached
+            // here.
             mounted.fuse.cut_off().await;
             for (_, at) in places {
                 // It may have been unmounted meanwhile.
@@ -411,7 +414,7 @@ impl Mounts {
         }
         wanted.make_room(place).await?;
         stages::reach("mount-room-made");
-        // Somebody has it elsewhere, and keeps it.
+        // A user mounted it elsewhere, where it stays.
         let before = self.mounted(wanted.object);
         let table = before.as_ref().map(|_| MountTable::read()).transpose()?;
         let is_there = |mounted: &Mounted| {
@@ -429,13 +432,13 @@ impl Mounts {
             });
             return Ok(());
         }
-        // The property keeps changes out by itself, and may be another soon.
+        // The property itself prevents changes, and may be changed soon.
         let is_fixed = options.is_read_only && !wanted.options.is_read_only;
         let opened = if is_fixed || self.engine.is_read_only() {
             Mount::open_read_only(&self.engine, dataset).await
         } else {
             match Mount::open(&self.engine, dataset).await {
-                // What cannot be written can be read.
+                // A file system with unsupported features for writing can be mounted read-only.
                 Err(error) if options.is_read_only && error.kind() == Kind::Unsupported => {
                     Mount::open_read_only(&self.engine, dataset).await
                 }
@@ -461,8 +464,8 @@ impl Mounts {
         self.state().mounted.get(&object).cloned()
     }
 
-    /// Mounts what is mounted already at one more place, and says where that is without links;
-    /// nowhere, if that takes root.
+    /// Mounts a mounted file system at another place, and returns that place with links resolved;
+    /// `None` without root.
     async fn also_at(
         &self,
         mounted: &Mounted,
@@ -501,9 +504,9 @@ impl Mounts {
         Ok(())
     }
 
-    /// Unmounts a file system at a place. Returns true if that was its last place: the file system
-    /// is to be given to [`settle`](Self::settle) then. The table is read again only for what was
-    /// at several places in `table`: unmounting thousands reads it once.
+    /// Unmounts a file system at a place. Returns true if that was its last place: the caller then
+    /// passes it to [`settle`](Self::settle). The table is read again only for file systems at
+    /// several places in `table`, so that unmounting thousands reads it once.
     pub(super) async fn detach_at(
         &self,
         mounted: &Mounted,
@@ -513,7 +516,7 @@ impl Mounts {
     ) -> Result<bool, Exit> {
         let is_elsewhere = mounted.fuse.places(table).len() > 1
             && mounted.fuse.places(&MountTable::read()?).len() > 1;
-        // Whoever is cut off is so everywhere.
+        // Force ends the connection, and so affects every place.
         let how = if is_forced { Unmount::Force } else { Unmount::Plain };
         if let Err(error) = mounted.fuse.unmount(at, how).await {
             let why = match error.kind() {
@@ -529,15 +532,15 @@ impl Mounts {
     }
 
     /// Waits until unmounted file systems have answered their last requests, and forgets them. All
-    /// of them together have one deadline: a container, or a user without root, that keeps copies
-    /// of thousands of mounts holds the daemon up as long as one that keeps a single one.
+    /// of them share one deadline: a mount namespace with copies of thousands of mounts delays the
+    /// daemon as long as one with a single copy.
     pub(super) async fn settle(&self, unmounted: &[Mounted]) {
         let all_ended = async {
             for mounted in unmounted {
                 mounted.fuse.ended().await;
             }
         };
-        cenote_rt::until(PATIENCE, all_ended).await;
+        cenote_rt::until(TIMEOUT, all_ended).await;
         for mounted in unmounted {
             self.state().mounted.remove(&mounted.wanted.object);
             self.engine.presence().unmounted(mounted.wanted.object);
@@ -545,8 +548,8 @@ impl Mounts {
         }
     }
 
-    /// What was mounted last comes first: it may hide what was there before, and what is within
-    /// another was mounted after it. Each place with the number of the dataset.
+    /// Returns the dataset number and place of each mount, the latest first: it may hide earlier
+    /// ones, and mounts inside of another were mounted after it.
     pub(super) fn latest_first(&self, table: &MountTable) -> Vec<(u64, PathBuf)> {
         let state = self.state();
         let places = state.mounted.iter().flat_map(|(object, mounted)| {
@@ -560,7 +563,7 @@ impl Mounts {
 }
 
 impl Mounted {
-    /// What it takes to have it again.
+    /// Returns the state that is needed to mount it again.
     fn unmounted(&self) -> TemporarilyUnmounted {
         TemporarilyUnmounted {
             object: self.wanted.object,
@@ -574,7 +577,7 @@ impl Mounted {
         self.fuse.places(table).iter().any(|(_, at)| at == place)
     }
 
-    /// Its own place, or if it is not there, where it was mounted first.
+    /// Returns its own place, or if it is not mounted there, the first place.
     pub(super) fn at(&self, table: &MountTable) -> Option<PathBuf> {
         let places = self.fuse.places(table);
         let own = places.iter().find(|(_, at)| *at == self.place);

@@ -1,14 +1,14 @@
-//! Where the daemon keeps what it remembers, and where it listens.
+//! The paths of the daemon's state and sockets.
 //!
 //! | | root | others |
 //! |---|---|---|
 //! | state (`CENOTE_STATE_DIR`) | `/var/lib/cenote` | `cenote` in `$XDG_STATE_HOME` |
 //! | socket (`CENOTE_SOCKET`) | `control.sock` there | the same |
-//! | volumes over NBD | `nbd.sock` there | the same |
-//! | the same by TCP (`CENOTE_NBD_LISTEN`) | nowhere | nowhere |
-//! | its certificate (`CENOTE_NBD_TLS_CERTIFICATES`) | none: in the clear | the same |
+//! | NBD | `nbd.sock` there | the same |
+//! | NBD over TCP (`CENOTE_NBD_LISTEN`) | off | off |
+//! | certificate for TCP (`CENOTE_NBD_TLS_CERTIFICATES`) | none: not encrypted | the same |
 //!
-//! `$XDG_STATE_HOME` is `~/.local/state` where it is not set.
+//! `$XDG_STATE_HOME` defaults to `~/.local/state`.
 
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
@@ -17,30 +17,30 @@ use std::sync::OnceLock;
 
 use cenote_cli::environment;
 
-/// The folder and the socket of one daemon.
+/// The paths and addresses of one daemon.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Place {
-    /// What it remembers.
+    /// The directory of its state.
     pub(super) state: PathBuf,
-    /// Where it listens.
+    /// The socket for commands.
     pub(super) socket: PathBuf,
-    /// `HOST:PORT` where volumes are served beside their socket.
+    /// `HOST:PORT` for NBD over TCP.
     pub(super) nbd_listen: Option<String>,
-    /// What is there is encrypted, by the certificate in that folder.
+    /// The directory of the certificate for NBD over TCP; `None` for no encryption.
     pub(super) nbd_certificates: Option<PathBuf>,
-    /// Clients must have one as well (`CENOTE_NBD_TLS_VERIFY_PEER=1`).
+    /// Whether clients need a certificate as well (`CENOTE_NBD_TLS_VERIFY_PEER=1`).
     pub(super) nbd_verifies: bool,
 }
 
-/// Paths that the daemon of this process opens: as they were given, and without links. The
-/// environment of a command is the caller's, and does not tell them.
+/// Paths that the daemon of this process opens: as configured, and with links resolved. Commands
+/// bring their callers' environment, which may differ.
 static KEPT: OnceLock<Vec<PathBuf>> = OnceLock::new();
 
 impl Place {
-    /// As the environment says; none if it says nothing and there is no home.
+    /// Returns the place that the environment determines, `None` without a home directory.
     pub(super) fn of_environment() -> Option<Self> {
         let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
-        // Absolute: the daemon leaves the working directory that they are relative to.
+        // Absolute, because the daemon changes its working directory.
         let absolute = |path: PathBuf| std::path::absolute(&path).unwrap_or(path);
         let state = absolute(environment::state_folder()?);
         let socket = variable("CENOTE_SOCKET").map(PathBuf::from).map(absolute);
@@ -53,8 +53,7 @@ impl Place {
         Some(Self { state, socket, nbd_listen, nbd_certificates, nbd_verifies })
     }
 
-    /// Has a daemon that is started by this process be at this place, whatever its own working
-    /// directory.
+    /// Passes this place to a daemon that this process starts.
     pub(super) fn give_to(&self, command: &mut Command) {
         command.env("CENOTE_STATE_DIR", &self.state).env("CENOTE_SOCKET", &self.socket);
         if let Some(folder) = &self.nbd_certificates {
@@ -62,8 +61,8 @@ impl Place {
         }
     }
 
-    /// Makes this the place of this process, which is a daemon. To be called when its folder is
-    /// there and nothing is mounted: later the paths may lead through mounts of its own.
+    /// Makes this the place of this process, which is a daemon. To be called when its directory
+    /// exists and nothing is mounted: later the paths may lead through its own mounts.
     pub(super) fn become_own(&self) {
         let folder = self.socket.parent().and_then(|folder| folder.canonicalize().ok());
         let socket = folder.zip(self.socket.file_name()).map(|(folder, name)| folder.join(name));
@@ -73,33 +72,34 @@ impl Place {
         let _ = KEPT.set(given.into_iter().chain(resolved).collect());
     }
 
-    /// Makes the folder of the state. Others may reach the socket in it, and are told apart there.
+    /// Creates the directory of the state. Other users may reach the socket in it, where they are
+    /// identified.
     pub(super) fn make(&self) -> std::io::Result<()> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(&self.state)
     }
 
-    /// The pools that were in use.
+    /// Returns the cache file of the imported pools.
     pub(super) fn pools(&self) -> PathBuf {
         environment::cache_file(&self.state)
     }
 
-    /// Which of the paths that the daemon of this process opens lies at or below a folder.
+    /// Returns a path of this process's daemon at or below a directory.
     pub(super) fn kept_within(folder: &Path) -> Option<&'static Path> {
         let kept = KEPT.get().map(Vec::as_slice).unwrap_or_default();
         kept.iter().map(PathBuf::as_path).find(|kept| kept.starts_with(folder))
     }
 
-    /// Where volumes are served.
+    /// Returns the socket for NBD.
     pub(super) fn nbd(&self) -> PathBuf {
         self.state.join("nbd.sock")
     }
 
-    /// Held by the daemon as long as it runs.
+    /// Returns the lock file, locked while the daemon runs.
     pub(super) fn lock(&self) -> PathBuf {
         self.state.join("daemon.lock")
     }
 
-    /// What it says.
+    /// Returns the log file.
     pub(super) fn log(&self) -> PathBuf {
         self.state.join("daemon.log")
     }

@@ -1,8 +1,8 @@
-//! The pools that the daemon has.
+//! The imported pools of the daemon.
 //!
-//! What it had is remembered in a cache file, OpenZFS's, in the folder of its state: written
-//! before a command that imports or creates a pool ends, so that a daemon that is killed after that
-//! finds the pool again. A pool that cannot be opened when it starts stays in the file.
+//! They are recorded in an OpenZFS cache file in the daemon's state directory, before a command
+//! that imports or creates a pool ends, so that a daemon that is killed later finds the pool again.
+//! A pool that cannot be opened at the start stays in the file.
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
@@ -29,32 +29,32 @@ use super::mounts::Mounts;
 use super::place::Place;
 use super::watch::Watch;
 
-/// Pools that left whose events are kept.
+/// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;
 
-/// The pools, and what is shown of them.
+/// The imported pools.
 pub(super) struct Pools {
     place: Place,
-    /// Their volumes, and who has them open.
+    /// Their volumes, and the clients of these.
     exports: Arc<Exports>,
-    // Held for a look, never across an await.
+    // Held for single reads and updates, never across an await.
     open: Mutex<BTreeMap<String, Held>>,
-    /// The daemon closes its pools: no further one is taken. Set and read under the lock of `open`.
+    /// The daemon is closing its pools and imports no other. Set and read under the lock of `open`.
     is_closing: AtomicBool,
-    /// What others watch it by.
+    /// Metrics, events and tunables as files and sockets.
     watch: OnceLock<Watch>,
-    /// What happened to pools that left. Held for a look.
+    /// Events of closed pools. Held for single reads and updates.
     gone: Mutex<VecDeque<Arc<EventLog>>>,
 }
 
-/// A pool.
+/// An imported pool.
 #[derive(Clone)]
 struct Held {
     engine: Arc<Engine>,
     mounts: Arc<Mounts>,
-    /// Where it is remembered.
+    /// The cache file in which it is recorded.
     remembered: Option<PathBuf>,
-    /// Its volumes are not offered to anybody any more.
+    /// Its volumes are no longer exported.
     is_leaving: Arc<AtomicBool>,
 }
 
@@ -65,7 +65,7 @@ impl std::fmt::Debug for Pools {
 }
 
 impl Pools {
-    /// Opens what was open.
+    /// Opens the recorded pools.
     pub(super) async fn open(place: &Place) -> Arc<Self> {
         let pools = Arc::new_cyclic(|pools| Self {
             place: place.clone(),
@@ -90,8 +90,8 @@ impl Pools {
         pools
     }
 
-    /// Opens the pools of a cache file. Devices may be files in what another of them mounts: what
-    /// is not found at first is looked for again as long as some are.
+    /// Opens the pools of a cache file. Devices may be files in a file system of another of these
+    /// pools: missing pools are searched again as long as that opens some.
     async fn open_known(&self, known: Cached) {
         let options = ScanOptions { paths: known.paths };
         let mut left = known.guids;
@@ -114,7 +114,7 @@ impl Pools {
         }
     }
 
-    /// Lets others watch.
+    /// Starts the files and sockets for monitoring.
     pub(super) fn show(self: &Arc<Self>) {
         self.watch.get_or_init(|| Watch::start(&self.place, self));
     }
@@ -128,8 +128,8 @@ impl Pools {
     }
 
     async fn open_again(&self, candidate: &Candidate) {
-        // A pool that was imported without its log device (`-m`) comes back without it, as long as
-        // no intent log is on that.
+        // A pool that was imported without its log device (`-m`) is opened without it again, unless
+        // the device holds an intent log.
         let options = OpenOptions {
             host: Some(import::Host::current()),
             unneeded_log_ok: true,
@@ -163,9 +163,8 @@ impl Pools {
         }
     }
 
-    /// From now on pools whose devices do not let them be left in order are closed by force, so
-    /// that what waits for them ends. To be called when the process is to end, before anything is
-    /// waited for.
+    /// Starts closing pools by force whose devices prevent a regular close, so that everything that
+    /// waits for them ends. To be called when the process is to end, before anything is waited for.
     pub(super) fn end_what_is_stuck(&self) -> Vec<PoolGuard> {
         let guard = |held: Held| {
             let is_at_work = Arc::new(AtomicBool::new(false));
@@ -181,14 +180,14 @@ impl Pools {
         self.lock().values().cloned().map(guard).collect()
     }
 
-    /// Leaves every pool as it is: they stay imported, and come back with the daemon. False if some
-    /// devices owe an answer: threads may wait for them for ever.
+    /// Closes every pool without exporting it: the next daemon opens them again. Returns false if
+    /// some devices have unanswered requests: threads may wait for them forever.
     pub(super) async fn close(&self) -> bool {
         if let Some(watch) = self.watch.get() {
             watch.stop();
         }
-        // They stay in the list: a command that exports one of them meanwhile must find it there,
-        // to have it forgotten before it reports success.
+        // They stay in the list: a concurrent export must find its pool there, to remove it from
+        // the cache file before it reports success.
         let mut open: Vec<_> = {
             let open = self.lock();
             self.is_closing.store(true, Ordering::Release);
@@ -196,7 +195,7 @@ impl Pools {
         };
         let mut is_quiet = true;
         while !open.is_empty() {
-            // One whose devices are in what another mounts goes before that.
+            // A pool with devices in a file system of another pool is closed before that.
             let is_last = |(index, (_, held)): (usize, &(String, Held))| {
                 let others = open.iter().enumerate().filter(move |(other, _)| *other != index);
                 others.map(|(_, (_, other))| other).all(|other| !other.is_within(held))
@@ -210,19 +209,19 @@ impl Pools {
                 close_by_force(&held.engine).await;
             }
             stages::reach("pool-left-at-end");
-            // Told in any case, also where requests are still in flight.
+            // Reported in any case, also if requests are still in flight.
             let is_silent = tell_of_silence(&held.engine);
             is_quiet &= !is_silent && held.engine.tree().in_flight() == 0;
         }
         is_quiet
     }
 
-    /// The volumes.
+    /// Returns the exported volumes.
     pub(super) fn exports(&self) -> &Arc<Exports> {
         &self.exports
     }
 
-    /// What there is, for people: pools, what is mounted, what is exported, and memory.
+    /// Returns a report for users: pools, mounts, exports, and memory.
     pub(super) fn report(&self) -> String {
         let (process, memory) = (std::process::id(), resident() >> 10);
         let mut text = format!("running (process {process}, {memory} MiB of memory)\n");
@@ -263,7 +262,7 @@ impl Pools {
         text
     }
 
-    /// Takes down what others have unmounted.
+    /// Removes file systems that were unmounted outside of the daemon.
     pub(super) fn notice(&self) {
         let Ok(table) = MountTable::read() else { return };
         let held: Vec<Held> = self.lock().values().cloned().collect();
@@ -272,7 +271,7 @@ impl Pools {
         }
     }
 
-    /// The pools whose volumes are offered.
+    /// Returns the pools whose volumes are exported.
     pub(super) fn offering(&self) -> Vec<Arc<Engine>> {
         let open = self.lock();
         let offering = open.values().filter(|held| !held.is_leaving.load(Ordering::Acquire));
@@ -288,7 +287,7 @@ impl Pools {
         found.ok_or_else(|| Exit::failed(format!("cannot open '{name}': no such pool")))
     }
 
-    /// The pool of a dataset.
+    /// Returns the pool of a dataset.
     fn of_dataset(&self, dataset: &str) -> Result<Held, Exit> {
         self.held(dataset.split(['/', '@']).next().unwrap_or_default())
     }
@@ -323,8 +322,8 @@ impl Pools {
             return Err(Exit::cannot("import", &name, why));
         }
         stages::reach("pool-listed");
-        // On a full disk the file keeps what it said before. A pool that it does not name would
-        // leave dead mounts behind if the daemon were killed, which no later one would know of.
+        // With a full disk the file keeps its old contents. If it does not name the pool, a killed
+        // daemon would leave dead mounts behind that no later daemon knows.
         let noted = held.note();
         stages::reach("pool-remembered");
         let is_mounted = !how.is_unmounted && (noted.is_ok() || held.is_remembered());
@@ -332,13 +331,13 @@ impl Pools {
         noted.and(mounted)
     }
 
-    /// The file in which a pool is remembered, which its properties tell.
+    /// Returns the cache file in which a pool is recorded, according to its properties.
     fn memory_of(&self, engine: &Engine, wanted: Option<PathBuf>) -> Option<PathBuf> {
         let presence = engine.presence();
         let is_elsewhere = presence.altroot().is_some();
         let is_default = wanted.as_ref().is_none_or(|file| *file == self.place.pools());
         let remembered = match wanted {
-            // As OpenZFS has it: what is there for reading, or elsewhere, is not remembered.
+            // As in OpenZFS, read-only pools and those with an altroot are not recorded.
             _ if engine.is_read_only() => None,
             Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
             None if is_elsewhere => None,
@@ -349,17 +348,17 @@ impl Pools {
         remembered
     }
 
-    /// Unmounts everything of a pool that is about to be closed, and offers nothing of it.
+    /// Unmounts all file systems of a pool that is about to be closed, and stops its exports.
     async fn withdraw(&self, name: &str, action: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
         stages::reach("pool-withdrawn");
-        // Before the look at who has volumes: nobody comes after it.
+        // Before the check for clients of volumes: no client can connect after it.
         let was_leaving = held.is_leaving.swap(true, Ordering::AcqRel);
         if was_leaving && !is_forced {
             return Err(Exit::cannot(action, name, "pool is busy"));
         }
         let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
-        // Who has a volume of a closed pool open has nothing of it any more.
+        // Clients of a volume of a closed pool cannot use it any more.
         let left = if is_used && !held.engine.tree().is_closed() {
             Err(Exit::cannot(action, name, "pool is busy"))
         } else {
@@ -371,18 +370,17 @@ impl Pools {
         left
     }
 
-    /// The pool under its name, if it is this one.
+    /// Returns the entry of the pool's name, if it is this pool.
     fn held_as(&self, engine: &Arc<Engine>) -> Option<Held> {
         let held = self.held(&engine.name()).ok()?;
         Arc::ptr_eq(&held.engine, engine).then_some(held)
     }
 
-    /// Forgets a pool that is closed. Before that it is never left out: what is still open is still
-    /// ours.
+    /// Removes a closed pool from the list; pools stay in the list until they are closed.
     async fn drop_closed(&self, engine: &Arc<Engine>) -> CommandResult {
         let Some(held) = self.held_as(engine) else { return Ok(()) };
         stages::reach("pool-closed");
-        // What a closing by force could not unmount.
+        // Mounts that remained after closing by force.
         held.mounts.leave().await;
         self.keep_events(&held.engine);
         let name = engine.name();
@@ -398,22 +396,23 @@ impl Pools {
         }
     }
 
-    /// Shows a pool again that was withdrawn and is open all the same.
+    /// Mounts and exports a pool again that was withdrawn but is still open.
     async fn show_again(&self, engine: &Arc<Engine>) -> CommandResult {
         let Some(held) = self.held_as(engine) else { return Ok(()) };
-        // Somebody else may have closed it by force meanwhile, and forgets it.
+        // Another command may have closed it by force meanwhile, which removes it.
         if engine.tree().is_closed() || !held.is_leaving.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         if engine.health().suspended().is_some() {
-            // What it mounts comes with the next command that looks, once it is cleared.
+            // The pool is suspended: its file systems are mounted by a later command, after `zpool
+            // clear`.
             return Ok(());
         }
         held.mounts.mount_all().await
     }
 }
 
-/// Waits for a pool that cannot be left in order, and closes it by force.
+/// Waits for a pool that cannot be closed regularly, and closes it by force.
 pub(super) struct PoolGuard {
     task: JoinHandle<()>,
     /// The pool is being closed by force.
@@ -421,8 +420,8 @@ pub(super) struct PoolGuard {
 }
 
 impl PoolGuard {
-    /// To be called when all pools are closed: a guard that has begun is waited for, since mounts
-    /// whose connections it has ended are detached by it alone.
+    /// To be called when all pools are closed. Waits for a guard that has started, since only it
+    /// detaches the mounts whose connections it has ended.
     pub(super) async fn end(self) {
         if self.is_at_work.load(Ordering::Acquire) {
             let _ = self.task.await;
@@ -432,7 +431,7 @@ impl PoolGuard {
     }
 }
 
-/// Closes a pool that cannot be left in order, and says what that costs.
+/// Closes a pool by force, and logs which changes are lost.
 async fn close_by_force(engine: &Engine) {
     let (name, ended) = (engine.name(), engine.close_by_force().await);
     match ended.unwritten {
@@ -450,7 +449,7 @@ async fn close_by_force(engine: &Engine) {
     }
 }
 
-/// Says which devices did not answer when a pool was closed; true if there are any.
+/// Logs the devices that did not answer when a pool was closed; returns whether there are any.
 fn tell_of_silence(engine: &Engine) -> bool {
     let mut is_silent = false;
     for notice in engine.health().take_notices() {
@@ -464,7 +463,7 @@ fn tell_of_silence(engine: &Engine) -> bool {
 }
 
 impl Held {
-    /// Whether a device of it is a file in what the other pool has mounted.
+    /// Whether one of its devices is a file in a mounted file system of the other pool.
     fn is_within(&self, other: &Self) -> bool {
         let Ok(table) = MountTable::read() else { return false };
         let places = other.mounts.list(&table);
@@ -476,14 +475,14 @@ impl Held {
         })
     }
 
-    /// Whether the file in which it is to be remembered names it, however it was then.
+    /// Whether its cache file names it.
     fn is_remembered(&self) -> bool {
         let known = self.remembered.as_deref().map(cache_file::read);
         known
             .is_some_and(|known| known.is_ok_and(|known| known.guids.contains(&self.engine.guid())))
     }
 
-    /// Has the file in which it is remembered say how it is now.
+    /// Records its current state in its cache file.
     fn note(&self) -> CommandResult {
         if let Some(file) = &self.remembered {
             let (name, list) = self.engine.admin().config_list();
@@ -543,7 +542,7 @@ impl Host for Pools {
         Box::pin(async move {
             let held = self.held(pool)?;
             if let Err(exit) = held.note() {
-                // What was done is done.
+                // The command itself has succeeded.
                 log::warn(
                     "pool not remembered as it is",
                     &[("pool", &pool), ("cause", &exit.message())],
@@ -610,7 +609,7 @@ impl Host for Pools {
     }
 
     fn resume<'a>(&'a self, pool: &'a str, suspended: Suspended) -> BoxFuture<'a, CommandResult> {
-        // Without the pool it is dropped, which has its requests go on.
+        // Without the pool `suspended` is dropped, which resumes its requests.
         Box::pin(async move { self.held(pool)?.mounts.resume(suspended).await })
     }
 
@@ -636,7 +635,7 @@ impl Host for Pools {
     }
 }
 
-/// KiB of memory that this process has.
+/// Returns the resident memory of this process in KiB.
 fn resident() -> u64 {
     let text = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:"));

@@ -1,4 +1,4 @@
-//! Rolling back what is mounted: requests wait meanwhile, and nobody loses the mount.
+//! Rollback of mounted file systems: requests are suspended meanwhile, and the mount stays.
 
 use cenote_cli::{CommandResult, Exit, Suspended};
 use cenote_engine::OpError;
@@ -9,8 +9,8 @@ use super::log;
 use super::mounts::Mounts;
 
 impl Mounts {
-    /// Holds up all requests to a file system that is about to be rolled back, if it is mounted.
-    /// One that cannot be held up is unmounted, whoever uses it.
+    /// Suspends all requests to a file system that is about to be rolled back, if it is mounted. If
+    /// that fails, the file system is unmounted by force.
     pub(super) async fn suspend(&self, dataset: &str, snapshot: &str) -> Result<Suspended, Exit> {
         let mut suspended = Suspended::default();
         let Some(fuse) = self.fuse_of(dataset) else { return Ok(suspended) };
@@ -26,13 +26,13 @@ impl Mounts {
         Ok(suspended)
     }
 
-    /// Has the requests go on.
+    /// Resumes the requests.
     pub(super) async fn resume(&self, suspended: Suspended) -> CommandResult {
         if let Some(Err(error)) = match suspended.mount.map(Suspension::resume) {
             Some(resumed) => Some(resumed.await),
             None => None,
         } {
-            // Its requests fail; it is mounted anew when the change is followed.
+            // Its requests fail; it is mounted again when the change is processed.
             log::warn("not resumed", &[("cause", &error)]);
         }
         self.mount_again(&suspended.unmounted).await

@@ -1,12 +1,12 @@
-//! The daemon's socket: one thread for each command that runs.
+//! The daemon's command socket: one thread for each running command.
 //!
 //! ```text
 //!   accept ──> share of the uid ──> request ──> accepted ──> command ──> its output ──> status
 //! ```
 //!
 //! Commands are synchronous functions over the engine's tasks, so each has a thread; the engine's
-//! own work goes on in the runtime and outlives them. What a command writes is kept until it holds
-//! nothing of a pool ([`super::streams`]).
+//! own work runs in the runtime and outlives them. The output of a command is buffered until the
+//! command uses no pool ([`super::streams`]).
 
 use std::fmt::Display;
 use std::io::{ErrorKind, Write};
@@ -28,15 +28,15 @@ use super::spool::{Budget, Spool};
 use super::streams::{Streams, receive_all};
 use super::wire::{self, BadRequest, HEADER, Kind, Request};
 
-/// Commands at a time.
+/// Maximum numbers of concurrent commands.
 const SHARES: Shares = Shares { trusted: 256, others: 128, each: 32 };
-/// How long a client may take to send its whole request.
+/// Deadline for a client's whole request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Bytes of requests that are received at a time.
+/// Bytes of a request that are received at a time.
 const REQUEST_PIECE: usize = 64 << 10;
-/// Bytes of requests that other users may be sending: each of them, and all.
+/// Bytes of requests being received from other users: of each user, and of all.
 const REQUESTS_MAX: [u64; 2] = [8 << 20, 32 << 20];
-/// Bytes of output that other users may have waiting: each of them, and all.
+/// Bytes of buffered output for other users: of each user, and of all.
 const OUTPUT_MAX: [u64; 2] = [128 << 20, 512 << 20];
 
 /// The commands of one daemon.
@@ -45,16 +45,16 @@ pub(super) struct Commands {
     listener: UnixListener,
     runtime: Runtime,
     pools: Arc<Pools>,
-    /// Where output is kept that is too large for memory.
+    /// Directory for output that does not fit into memory.
     folder: PathBuf,
     requests: Arc<Budget>,
     output: Arc<Budget>,
-    /// The daemon ends: requests are for the next one.
+    /// The daemon is stopping: requests are for the next one.
     is_ending: AtomicBool,
 }
 
 impl Commands {
-    /// Takes commands until the process ends.
+    /// Runs commands until the process ends.
     pub(super) fn serve(
         listener: UnixListener,
         runtime: Runtime,
@@ -70,7 +70,7 @@ impl Commands {
         Ok(commands)
     }
 
-    /// Has all further requests sent again by their clients, to the next daemon.
+    /// Makes clients send all further requests to the next daemon.
     pub(super) fn end(&self) {
         self.is_ending.store(true, Ordering::Release);
     }
@@ -91,7 +91,7 @@ impl Commands {
                     ErrorKind::UnexpectedEof => Ok(()),
                     _ => streams.send(Kind::Refused, error.to_string().as_bytes()),
                 };
-                // A client that is gone needs no answer.
+                // A disconnected client needs no answer.
                 drop(told);
                 Err(error)
             }
@@ -100,16 +100,16 @@ impl Commands {
         done
     }
 
-    /// Receives a request by a deadline for all of it.
+    /// Receives a request, with a deadline for all of it.
     fn receive(&self, stream: &UnixStream, uid: u32) -> std::io::Result<Request> {
         let bad = |error: BadRequest| std::io::Error::other(error);
-        let patience = REQUEST_TIMEOUT.min(Duration::from_secs(tunables::CLIENT_TIMEOUT.get()));
-        let deadline = Some(monotonic() + patience);
+        let timeout = REQUEST_TIMEOUT.min(Duration::from_secs(tunables::CLIENT_TIMEOUT.get()));
+        let deadline = Some(monotonic() + timeout);
         let mut share = (!is_trusted(uid)).then(|| self.requests.share(uid));
         let mut header = [0; HEADER];
         receive_all(stream, &mut header, deadline)?;
         let length = Request::length(header).map_err(bad)?;
-        // Memory comes with the bytes: a length alone takes none.
+        // Memory grows with the received bytes, whatever the header's length says.
         let mut body = Vec::new();
         while body.len() < length {
             let piece = REQUEST_PIECE.min(length - body.len());
@@ -123,7 +123,7 @@ impl Commands {
         Request::decode(&body).map_err(bad)
     }
 
-    /// Runs a command, and sends its output and its status.
+    /// Runs a command, and sends its output and status.
     fn run(
         &self,
         request: Request,
@@ -152,9 +152,9 @@ impl Commands {
         let fields: &[(&str, &dyn Display)] =
             &[("uid", &uid), ("line", &line), ("status", &status)];
         log::log(Level::Debug, "command", fields);
-        // Nothing of a pool is held any more: the client may take its time.
+        // No pool is used any more: a slow client does no harm.
         drop(session);
-        // A client that is gone needs no answer.
+        // A disconnected client needs no answer.
         if streams.deliver().is_ok() {
             let _ = streams.send(Kind::Status, &status.to_le_bytes());
         }
@@ -184,7 +184,7 @@ impl Commands {
     }
 }
 
-/// Said to a user who has all of its share in use.
+/// Message to a user whose whole share is in use.
 const BUSY: &str = "too many commands at a time";
 
 impl Service for Commands {
@@ -192,7 +192,7 @@ impl Service for Commands {
 
     fn accept(&self) -> std::io::Result<(UnixStream, u32)> {
         let stream = self.listener.accept()?.0;
-        // A client without credentials is one of another user.
+        // A client without credentials counts as another user.
         let uid = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
         Ok((stream, uid))
     }

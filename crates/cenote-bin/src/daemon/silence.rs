@@ -1,45 +1,46 @@
-//! A daemon that does not answer: how long others wait for it, and what they say then.
+//! Daemons that do not answer: how long clients wait, and the resulting error.
 //!
-//! A daemon that opens its pools may take long, and works meanwhile. One that is stopped (SIGSTOP),
-//! that was killed and cannot end, or that does nothing for a minute will not answer: whoever waits
-//! for it gets an error, and nothing of that daemon is touched.
+//! A daemon that opens its pools may take long but makes progress. One that is stopped (SIGSTOP),
+//! that was killed and cannot end, or that uses no processor time for a minute will not answer:
+//! clients get an error, and do nothing to that daemon.
 
 use std::io::{Error, ErrorKind, Result};
 use std::time::Duration;
 
 use cenote_rt::monotonic;
 
-/// Between two looks.
+/// Interval between two checks.
 const INTERVAL: Duration = Duration::from_secs(1);
-/// How many looks in a row find a process stopped, or a zombie, before it counts as that: tools
-/// stop one for a moment.
+/// Checks in a row that must find a process stopped, or a zombie: debugging tools stop a process
+/// for a moment.
 const HALTED_MAX: u32 = 3;
-/// Process that listens for a daemon that it starts when a client comes; it need not do anything.
+/// Process that creates the socket of a daemon and starts it for the first client; it need not make
+/// progress.
 const INIT: i32 = 1;
-/// How long a process may do nothing, by the processor's time that it used.
+/// How long a process may use no processor time.
 const IDLE_MAX: Duration = Duration::from_mins(1);
 
-/// What is known of a daemon that has not answered yet.
+/// Observations of a daemon that has not answered yet.
 #[derive(Debug)]
 pub(super) struct Silence {
     process: i32,
     last_look: Duration,
-    /// How many looks in a row found it stopped, or a zombie.
+    /// Checks in a row that found it stopped, or a zombie.
     halted_count: u32,
-    /// Ticks of processor time that it had used, and when that number was seen first.
+    /// Its processor time in ticks, and when this value was seen first.
     used: (u64, Duration),
 }
 
-/// What the kernel says of a process.
+/// State of a process, from the kernel.
 #[derive(Debug, PartialEq, Eq)]
 struct Look {
     state: char,
-    /// Ticks of processor time, of user and kernel.
+    /// Processor time in ticks, user and kernel.
     ticks: u64,
 }
 
 impl Look {
-    /// From `/proc/PID/stat`.
+    /// Parses `/proc/PID/stat`.
     fn parse(text: &str) -> Option<Self> {
         const UTIME_INDEX: usize = 11;
         let (_, fields) = text.rsplit_once(") ")?;
@@ -51,16 +52,17 @@ impl Look {
 }
 
 impl Silence {
-    /// Begins to wait for a process.
+    /// Starts waiting for a process.
     pub(super) fn of(process: i32) -> Self {
         let now = monotonic();
         Self { process, last_look: now, halted_count: 0, used: (0, now) }
     }
 
-    /// Looks at the process again, once a second at most.
+    /// Checks the process again, at most once a second.
     ///
     /// # Errors
-    /// `TimedOut` for a process that will not answer, and why. One that is gone is none.
+    /// `TimedOut` for a process that will not answer, with the reason. A process that has ended is
+    /// no error.
     pub(super) fn check(&mut self) -> Result<()> {
         let now = monotonic();
         if now.saturating_sub(self.last_look) < INTERVAL {
@@ -82,7 +84,7 @@ impl Silence {
             self.used = (look.ticks, now);
         }
         let why = match look.state {
-            // Also one that ends in order is that for a moment.
+            // A process that ends regularly is a zombie for a moment, too.
             'Z' if self.halted_count >= HALTED_MAX => format!(
                 "it was killed (process {process}), and the kernel does not let it end: it waits \
                  for its own mounts. As root, 'mount -t fusectl none /sys/fs/fuse/connections', \
@@ -109,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_are_read() {
+    fn proc_stat_is_parsed() {
         let text = "71 (a) b) S 1 71 71 0 -1 4194560 9 0 0 0 12 30 0 0 20 0 9 0 55\n";
         assert_eq!(Look::parse(text), Some(look('S', 42)));
         assert_eq!(Look::parse("71 (x"), None);
@@ -118,12 +120,12 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_works_may_take_long() {
+    fn busy_daemon_is_waited_for() {
         let mut silence = Silence::of(7);
         let at = |seconds| silence.used.1 + Duration::from_secs(seconds);
         let (start, times) = (at(0), [at(1), at(59), at(118), at(180)]);
         assert!(silence.judge(&look('S', 5), start).is_ok());
-        // A tick now and then is work.
+        // An occasional tick is progress.
         for (ticks, now) in [6, 7, 8].into_iter().zip(times) {
             assert!(silence.judge(&look('S', ticks), now).is_ok());
         }
@@ -132,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_daemon_that_is_stopped_for_long_does_not_answer() {
+    fn stopped_daemon_does_not_answer() {
         let mut silence = Silence::of(7);
         let now = silence.used.1;
         for state in ['T', 'T', 'S', 'T', 'T'] {

@@ -1,7 +1,7 @@
-//! Keeps the output of a command until it may be sent: in memory, and beyond a bound in a file.
+//! Buffers the output of a command until it may be sent: in memory up to a limit, then in a file.
 //!
-//! The file has no name, so nothing is left of it when the process dies. What other users' commands
-//! have kept is bounded, for each of them and for all (DESIGN 4b, rule 5).
+//! The file has no name, so nothing remains if the process dies. The buffered output of other
+//! users' commands is limited, for each of them and for all (DESIGN 4b, rule 5).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -12,19 +12,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::fs::{Mode, OFlags};
 
-/// Bytes that are kept in memory, for each command.
+/// Bytes buffered in memory for each command.
 const MEMORY_MAX: usize = 1 << 20;
-/// Bytes that are read back from the file at a time.
+/// Bytes that are read from the file at a time.
 const PIECE: usize = 64 << 10;
 
-/// Limits how many bytes other users may have kept.
+/// Limits the buffered bytes of other users.
 #[derive(Debug)]
 pub(super) struct Budget {
-    /// Of one user.
+    /// Limit of each user.
     each: u64,
-    /// Of all of them.
+    /// Limit of all of them together.
     all: u64,
-    /// By uid. Held for a look.
+    /// Bytes by uid. Held for single reads and updates.
     used: Mutex<BTreeMap<u32, u64>>,
 }
 
@@ -33,13 +33,13 @@ impl Budget {
         Arc::new(Self { each, all, used: Mutex::default() })
     }
 
-    /// A share of a user that is empty.
+    /// Returns an empty share of a user.
     pub(super) fn share(self: &Arc<Self>, uid: u32) -> Share {
         Share { budget: Arc::clone(self), uid, bytes: 0 }
     }
 }
 
-/// Bytes of a user's budget, until it is dropped.
+/// Bytes of a user's budget, released on drop.
 #[derive(Debug)]
 pub(super) struct Share {
     budget: Arc<Budget>,
@@ -48,7 +48,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Takes more bytes, if the budget allows that.
+    /// Adds bytes, if the budget permits.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         let mut used = self.budget.used.lock().unwrap_or_else(PoisonError::into_inner);
         let (own, all) = (used.get(&self.uid).copied().unwrap_or(0), used.values().sum::<u64>());
@@ -73,17 +73,17 @@ impl Drop for Share {
     }
 }
 
-/// Bytes that wait to be sent.
+/// Bytes to be sent.
 #[derive(Debug)]
 pub(super) struct Spool {
-    /// Where the file is.
+    /// Directory of the file.
     folder: PathBuf,
     memory: Vec<u8>,
-    /// What did not fit into memory.
+    /// The bytes that did not fit into memory.
     file: Option<File>,
-    /// Bytes in both.
+    /// Bytes in memory and in the file.
     len: u64,
-    /// None for users without a bound.
+    /// `None` for users without a limit.
     share: Option<Share>,
 }
 
@@ -92,7 +92,7 @@ impl Spool {
         Self { folder: folder.to_owned(), memory: Vec::new(), file: None, len: 0, share }
     }
 
-    /// An empty spool of the same user, which counts beside this one.
+    /// Returns an empty spool of the same user, in addition to this one.
     pub(super) fn renewed(&self) -> Self {
         let share = self.share.as_ref().map(|share| share.budget.share(share.uid));
         Self { folder: self.folder.clone(), memory: Vec::new(), file: None, len: 0, share }
@@ -105,7 +105,7 @@ impl Spool {
     /// Appends bytes.
     ///
     /// # Errors
-    /// `QuotaExceeded` if the user may keep no more, and those of the file.
+    /// `QuotaExceeded` if the user's budget is used up, and errors of the file.
     pub(super) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
         if self.share.as_mut().is_some_and(|share| !share.grow(bytes.len() as u64)) {
             return Err(std::io::ErrorKind::QuotaExceeded.into());
@@ -122,10 +122,10 @@ impl Spool {
         file.write_all(bytes)
     }
 
-    /// Hands over everything in order, in pieces, and frees it.
+    /// Passes all bytes in order, in pieces, to `send`, and frees the buffer.
     ///
     /// # Errors
-    /// Those of `send` and of the file.
+    /// Errors of `send` and of the file.
     pub(super) fn drain(
         mut self,
         mut send: impl FnMut(&[u8]) -> std::io::Result<()>,
@@ -145,14 +145,14 @@ impl Spool {
     }
 }
 
-/// Makes a file without a name.
+/// Creates a file without a name.
 fn unnamed_file(folder: &Path) -> std::io::Result<File> {
     static NEXT: AtomicU64 = AtomicU64::new(0);
     let flags = OFlags::RDWR | OFlags::CLOEXEC;
     if let Ok(file) = rustix::fs::open(folder, flags | OFlags::TMPFILE, Mode::RUSR | Mode::WUSR) {
         return Ok(file.into());
     }
-    // Not every file system can make one without a name.
+    // Not every file system supports `O_TMPFILE`.
     let number = NEXT.fetch_add(1, Ordering::Relaxed);
     let path = folder.join(format!("output.{}.{number}", std::process::id()));
     let flags = flags | OFlags::CREATE | OFlags::EXCL;
@@ -166,7 +166,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_comes_back_in_order_and_frees_the_budget() {
+    fn spool_returns_all_bytes_in_order_and_frees_the_budget() {
         let budget = Budget::new(4 << 20, 5 << 20);
         let folder = std::env::temp_dir();
         let mut spool = Spool::new(&folder, Some(budget.share(7)));
@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_user_keeps_no_more_than_its_share() {
+    fn spool_refuses_more_than_the_share_of_a_user() {
         let budget = Budget::new(100, 150);
         let mut one = budget.share(1);
         assert!(one.grow(60) && !one.grow(41) && one.grow(40));

@@ -1,5 +1,5 @@
-//! The daemon's side of a command's connection: its output is kept, and sent when nothing of a pool
-//! is held any more.
+//! The daemon's side of a command's connection: output is buffered, and sent when the command uses
+//! no pool any more.
 //!
 //! ```text
 //!   command ──write──> chunk ──> spool ──deliver──> socket ──> client ──> its standard output
@@ -8,9 +8,9 @@
 //! Invariants (DESIGN 4b, rules 1 and 5):
 //! - LOAN-1: writing never waits for the client. Only [`CallerStreams::deliver`] does, and commands
 //!   call it between steps, when they have dropped every view of a pool.
-//! - LOAN-2: another user's client must take the output within a time that is fixed when sending
-//!   begins; otherwise the connection is closed and the output dropped. A client of ours reads as
-//!   fast as output comes, and keeps itself what its standard output does not take.
+//! - LOAN-2: another user's client must read the output by a deadline that is set when sending
+//!   begins; otherwise the connection is closed and the output dropped. Cenote's own client reads
+//!   output as it arrives, and buffers it if its standard output is blocked.
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
@@ -26,13 +26,13 @@ use rustix::net::{RecvFlags, SendFlags, recv, send};
 use super::spool::Spool;
 use super::wire::{self, KeyReply, Kind};
 
-/// Bytes of one stream that are put together before they go to the spool.
+/// Bytes of one stream that are collected before they go to the spool.
 const CHUNK: usize = 32 << 10;
-/// Output that another user's client must be able to take in a second.
+/// Minimum rate at which another user's client must read output.
 const BYTES_PER_SECOND: u64 = 1 << 20;
-/// Said when a user's output is cut off.
+/// Message if a user's output is truncated.
 const TOO_MUCH: &str = "more output than this user may have waiting";
-/// How long another user may take to type a key.
+/// Deadline for another user to type a key.
 const KEY_TIMEOUT: Duration = Duration::from_mins(5);
 
 /// The streams of one command.
@@ -40,20 +40,20 @@ const KEY_TIMEOUT: Duration = Duration::from_mins(5);
 pub(super) struct Streams {
     stream: UnixStream,
     is_trusted: bool,
-    /// Held for a look.
+    /// Held for single reads and updates.
     kept: Mutex<Kept>,
 }
 
-/// What was written and not sent yet.
+/// Output that was not sent yet.
 #[derive(Debug)]
 struct Kept {
     spool: Spool,
     chunk: Vec<u8>,
     kind: Kind,
-    /// The spool took no more: standard output is cut off, and errors go here.
+    /// Errors after the spool was full and standard output was truncated.
     cut: Option<Vec<u8>>,
     has_delivered: bool,
-    /// Nothing reaches the client any more.
+    /// The client is disconnected.
     is_broken: bool,
 }
 
@@ -74,21 +74,21 @@ impl Streams {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A writer of one of the two streams. Flushing it does nothing: see LOAN-1.
+    /// Returns a writer of one of the two streams. Flushing it does nothing: see LOAN-1.
     pub(super) fn writer(self: &Arc<Self>, kind: Kind) -> Writer {
         Writer { streams: Arc::clone(self), kind }
     }
 
-    /// When the client must have taken this many bytes.
+    /// Returns the deadline for the client to read this many bytes.
     fn deadline(&self, bytes: u64) -> Option<Duration> {
         let time = Duration::from_secs(tunables::CLIENT_TIMEOUT.get() + bytes / BYTES_PER_SECOND);
         (!self.is_trusted).then(|| monotonic() + time)
     }
 
-    /// Sends an answer at once, behind what was delivered before.
+    /// Sends an answer immediately, after everything that was delivered.
     ///
     /// # Errors
-    /// `BrokenPipe` if the client is gone or does not read in time.
+    /// `BrokenPipe` if the client is disconnected or does not read in time.
     pub(super) fn send(&self, kind: Kind, payload: &[u8]) -> std::io::Result<()> {
         let answer = wire::answer(kind, payload);
         let sent = send_all(&self.stream, &answer, self.deadline(answer.len() as u64));
@@ -96,7 +96,7 @@ impl Streams {
         sent
     }
 
-    /// Ends the connection for good.
+    /// Closes the connection.
     pub(super) fn close(&self) {
         self.kept().is_broken = true;
         self.stream.shutdown(std::net::Shutdown::Both).ok();
@@ -166,8 +166,8 @@ impl CallerStreams for Streams {
 }
 
 impl Kept {
-    /// Moves the chunk to the spool, as an answer. Where the spool takes no more, the output is cut
-    /// off there.
+    /// Moves the chunk to the spool, as an answer. If the spool is full, the output is truncated
+    /// there.
     fn seal(&mut self) -> std::io::Result<()> {
         if self.chunk.is_empty() {
             return Ok(());
@@ -232,7 +232,7 @@ impl Write for Writer {
     }
 }
 
-/// Waits until something can be sent or received.
+/// Waits until the socket can send or receive.
 fn wait(stream: &UnixStream, flags: PollFlags, deadline: Option<Duration>) -> std::io::Result<()> {
     let left = match deadline {
         None => None,
@@ -250,10 +250,10 @@ fn wait(stream: &UnixStream, flags: PollFlags, deadline: Option<Duration>) -> st
     }
 }
 
-/// Sends bytes by a deadline for all of them, or without one.
+/// Sends bytes, with an optional deadline for all of them.
 ///
 /// # Errors
-/// `TimedOut`, and those of the socket.
+/// `TimedOut`, and errors of the socket.
 pub(super) fn send_all(
     stream: &UnixStream,
     mut bytes: &[u8],
@@ -270,10 +270,10 @@ pub(super) fn send_all(
     Ok(())
 }
 
-/// Receives as many bytes as there is room for, by a deadline for all of them, or without one.
+/// Fills the buffer, with an optional deadline for all bytes.
 ///
 /// # Errors
-/// `TimedOut`, `UnexpectedEof` if the connection ends before, and those of the socket.
+/// `TimedOut`, `UnexpectedEof` if the connection ends before, and errors of the socket.
 pub(super) fn receive_all(
     stream: &UnixStream,
     room: &mut [u8],
@@ -306,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_is_sent_before_it_is_delivered() {
+    fn output_is_sent_only_when_delivered() {
         let (streams, mut client) = streams(true);
         let (mut out, mut err) = (streams.writer(Kind::Output), streams.writer(Kind::Errors));
         write!(out, "dropped").unwrap();
@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn too_much_output_is_cut_off_and_that_is_told() {
+    fn too_much_output_is_truncated_with_a_message() {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let budget = super::super::spool::Budget::new(100_000, 100_000);
         let spool = Spool::new(&std::env::temp_dir(), Some(budget.share(7)));
@@ -349,12 +349,12 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_is_one_for_all_bytes() {
+    fn send_deadline_covers_all_bytes() {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let soon = monotonic() + Duration::from_millis(50);
         let sent = send_all(&ours, &vec![0; 16 << 20], Some(soon));
         assert_eq!(sent.map_err(|e| e.kind()), Err(ErrorKind::TimedOut));
-        // A byte now and then does not move it.
+        // A byte now and then does not extend it.
         let soon = monotonic() + Duration::from_millis(50);
         let drips = std::thread::spawn(move || while send_all(&theirs, &[0], None).is_ok() {});
         let received = receive_all(&ours, &mut vec![0; 1 << 30], Some(soon));

@@ -1,4 +1,4 @@
-//! How file systems are to be mounted, as their properties have it.
+//! The mounts that the properties of file systems specify.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,28 +13,28 @@ use cenote_serve::fuse::{self, FuseError, MountOptions};
 
 use super::place::Place as DaemonPlace;
 
-/// `canmount`: not mounted at all, or with all others.
+/// `canmount=off` and `canmount=on`.
 pub(super) const CANMOUNT_OFF: u64 = 0;
 pub(super) const CANMOUNT_ON: u64 = 1;
-/// How often the file systems are read when their state was given up meanwhile.
+/// Attempts to read the file systems if blocks of the state are reused meanwhile.
 const READ_TRIES: u32 = 8;
 
-/// A file system as its properties have it.
+/// The mount properties of a file system.
 #[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) object: u64,
-    /// Tells the dataset from another one that gets the same number later.
+    /// Distinguishes the dataset from a later one with the same number.
     pub(super) guid: u64,
     pub(super) dataset: String,
-    /// None for `none` and `legacy`.
+    /// `None` for `none` and `legacy`.
     pub(super) place: Option<PathBuf>,
     pub(super) mountpoint: String,
-    /// Nobody has chosen the place for it.
+    /// The place is the default one.
     pub(super) is_by_default: bool,
     pub(super) canmount: u64,
     /// Its key is not loaded.
     pub(super) is_locked: bool,
-    /// It may hide what is in its place.
+    /// It may be mounted over a directory that is not empty.
     pub(super) is_overlay: bool,
     /// `atime` and `relatime`.
     pub(super) noting: [u64; 2],
@@ -49,7 +49,7 @@ impl Wanted {
         let names =
             ["canmount", "overlay", "readonly", "setuid", "devices", "exec", "atime", "relatime"];
         for (number, name) in numbers.iter_mut().zip(names) {
-            // What is set, not what a mount option makes of it.
+            // The stored value, without the effect of mount options.
             let property = dataset_property(name);
             let value = property.map(|property| props.chain().native(property).0);
             if let Some(PropValue::Number(value)) = value {
@@ -92,10 +92,10 @@ impl Wanted {
         })
     }
 
-    /// Makes a folder to mount it at, and sees that it hides nothing that it must not.
+    /// Creates a directory to mount at, and checks that the mount hides nothing important.
     pub(super) async fn make_room(&self, place: &Path) -> CommandResult {
         let (dataset, at) = (&self.dataset, place.display());
-        // No thread of the daemon may enter a mount of its own, and what it remembers is there.
+        // No thread of the daemon may enter one of its own mounts, and its state is there.
         let check = |place: &Path| match DaemonPlace::kept_within(place) {
             Some(kept) => {
                 let why = format!("the daemon keeps its state in it, at '{}'", kept.display());
@@ -120,8 +120,8 @@ impl Wanted {
         }))
     }
 
-    /// Whether what was mounted so stays where it is. A name moves nothing that properties do not
-    /// mount.
+    /// Whether a mount with these properties stays in its place. A rename moves only mounts in
+    /// places that properties determined.
     pub(super) fn stays(&self, now: &Self) -> bool {
         let is_elsewhere = self.mountpoint != now.mountpoint
             || self.mountpoint.starts_with('/') && self.dataset != now.dataset;
@@ -129,32 +129,31 @@ impl Wanted {
     }
 }
 
-/// File systems as their properties have them, in the order in which they are mounted: each before
-/// those whose places lie in it.
+/// File systems with their mount properties, in mount order: each before those whose places are
+/// inside of it.
 #[derive(Default)]
 pub(super) struct Look {
     pub(super) wanted: Vec<Wanted>,
-    /// How many datasets were read, of whatever kind.
+    /// Number of datasets that were read, of any kind.
     pub(super) read_count: usize,
 }
 
-/// Which datasets are read.
+/// The datasets to read.
 pub(super) enum Scope<'a> {
     /// Every dataset of the pool.
     All,
-    /// The datasets that changed since the last such look, which are added to `changed`, also if
-    /// reading them fails; and the datasets in `pending`.
+    /// The datasets that changed since the last such look, which are added to `changed` even if
+    /// reading fails; and the datasets in `pending`.
     Changed { pending: &'a ChangedDatasets, changed: &'a Mutex<ChangedDatasets> },
-    /// Datasets by number, with the name of each as of the last look. Those that are gone are left
-    /// out.
+    /// Datasets by number, with their last known names. Destroyed ones are omitted.
     Numbers(&'a [(u64, Option<String>)]),
 }
 
 impl Look {
     /// Reads datasets.
     ///
-    /// A state that is given up while it is read is read again: what is mounted after an import, or
-    /// after a change, must not depend on how fast space is reused meanwhile.
+    /// If blocks of the state are reused meanwhile, it is read again: the mounts must not depend on
+    /// how fast space is reused.
     pub(super) async fn at(engine: &Engine, scope: Scope<'_>) -> Result<Self, Exit> {
         for _ in 1..READ_TRIES {
             match Self::once(engine, &scope).await {
@@ -203,7 +202,7 @@ impl Look {
         Ok(look)
     }
 
-    /// Reads a dataset and everything below it.
+    /// Reads a dataset and its descendants.
     async fn below(&mut self, engine: &Engine, dataset: Dataset) -> Result<(), Exit> {
         let mut left = vec![dataset];
         while let Some(dataset) = left.pop() {
@@ -222,7 +221,7 @@ impl Look {
     }
 }
 
-/// Returns the dataset with a number, if there is one. A lookup without its name reads the names of
+/// Returns the dataset with a number, if it exists. Without its name, the lookup reads the names of
 /// all siblings.
 async fn by_number(
     view: &Arc<Pool>,
@@ -238,7 +237,7 @@ async fn by_number(
     found(view.dataset_by_object(object).await)
 }
 
-/// Returns a dataset, or `None` if there is none of that name.
+/// Returns a dataset, or `None` if it does not exist.
 fn found(dataset: cenote_rt::Result<Dataset>) -> cenote_rt::Result<Option<Dataset>> {
     match dataset {
         Err(error) if error.kind() == Kind::NotFound => Ok(None),

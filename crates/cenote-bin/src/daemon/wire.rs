@@ -1,4 +1,4 @@
-//! Messages between a command's process, the client, and the daemon.
+//! Messages between a command's process (the client) and the daemon.
 //!
 //! ```text
 //!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words
@@ -9,14 +9,14 @@
 //!     refused  ──> it was not run, and never will be
 //! ```
 //!
-//! Words are the names and values of variables of the environment, the working directory, the tool,
-//! and its arguments. The daemon trusts nobody who can reach its socket: a request has a bounded
-//! length, and the kernel tells who sends it. The client's own process writes to its standard
-//! output, so the daemon never touches a descriptor of another user.
+//! Words are the names and values of environment variables, the working directory, the tool, and
+//! its arguments. The daemon does not trust its clients: requests have a maximum length, and the
+//! kernel identifies the sender. The client's own process writes to its standard output, so the
+//! daemon never uses a descriptor of another user.
 //!
 //! Invariant ONCE-1: the daemon sends *accepted* before it runs any part of a command. A client
-//! that has not got it when the connection ends may send the request again; one that has it never
-//! does.
+//! that has not received it when the connection ends may send the request again; one that has
+//! received it never does.
 
 use std::ffi::OsString;
 use std::io::Read;
@@ -25,27 +25,27 @@ use std::path::PathBuf;
 
 use cenote_cli::environment::Variables;
 
-/// What a request begins with: "cen3".
+/// Start of a request: "cen3".
 const MAGIC: u32 = u32::from_le_bytes(*b"cen3");
-/// Bytes before the words.
+/// Length of the header.
 pub(super) const HEADER: usize = 8;
-/// The longest request: what a command line may have, and some more.
+/// Maximum length of a request: that of a command line, and some more.
 const BYTES_MAX: u32 = 4 << 20;
 
-/// Longest payload of an answer. Larger output is sent in several answers.
+/// Maximum payload of an answer. Larger output is sent in several answers.
 pub(super) const PAYLOAD_MAX: usize = 64 << 10;
-/// Bytes before the payload of an answer.
+/// Length of an answer's header.
 pub(super) const ANSWER_HEADER: usize = 5;
 
 /// The kind of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum Kind {
-    /// The request will be run. Without payload.
+    /// The request will be run. No payload.
     Accepted = b'a',
-    /// The request was not run, and may be sent again to this daemon. The payload says why.
+    /// The request was not run, and may be sent to this daemon again. The payload says why.
     Busy = b'b',
-    /// The request was not run, and may be sent to the next daemon: this one ends.
+    /// The request was not run, and may be sent to the next daemon: this one is stopping.
     Ending = b'x',
     /// The request was not run. The payload says why.
     Refused = b'r',
@@ -53,7 +53,7 @@ pub(super) enum Kind {
     Output = b'o',
     /// Bytes for standard error.
     Errors = b'e',
-    /// A key is to be read: `u8` whether it is raw, then the prompt. See [`KeyReply`].
+    /// A key is requested: `u8` whether it is raw, then the prompt. See [`KeyReply`].
     AskKey = b'k',
     /// The command has ended with this `u32` status.
     Status = b's',
@@ -72,13 +72,13 @@ impl Kind {
     ];
 }
 
-/// The header of an answer with a payload of `length` bytes, at most [`PAYLOAD_MAX`].
+/// Returns the header of an answer with a payload of `length` bytes, at most [`PAYLOAD_MAX`].
 pub(super) fn answer_header(kind: Kind, length: usize) -> [u8; ANSWER_HEADER] {
     let [a, b, c, d] = (length as u32).to_le_bytes();
     [kind as u8, a, b, c, d]
 }
 
-/// A whole answer, of which no more than [`PAYLOAD_MAX`] bytes of payload are kept.
+/// Returns a whole answer; the payload is truncated to [`PAYLOAD_MAX`].
 pub(super) fn answer(kind: Kind, payload: &[u8]) -> Vec<u8> {
     let payload = payload.get(..PAYLOAD_MAX).unwrap_or(payload);
     [&answer_header(kind, payload.len()), payload].concat()
@@ -87,7 +87,7 @@ pub(super) fn answer(kind: Kind, payload: &[u8]) -> Vec<u8> {
 /// Reads an answer.
 ///
 /// # Errors
-/// `UnexpectedEof` if the connection ends, `InvalidData` if it is no answer.
+/// `UnexpectedEof` if the connection ends, `InvalidData` for an invalid answer.
 pub(super) fn read_answer(stream: &mut impl Read) -> std::io::Result<(Kind, Vec<u8>)> {
     let mut header = [0; ANSWER_HEADER];
     stream.read_exact(&mut header)?;
@@ -109,17 +109,17 @@ pub(super) enum KeyReply {
     Read(Vec<u8>),
     /// The key was typed at a terminal.
     Typed(Vec<u8>),
-    /// No key could be read; this says why.
+    /// No key could be read; with the reason.
     Failed(String),
 }
 
 impl KeyReply {
-    /// Bytes before the key.
+    /// Length of the header.
     pub(super) const HEADER: usize = 5;
-    /// Longest key or message.
+    /// Maximum length of a key or message.
     const MAX: usize = 8 << 10;
 
-    /// The whole reply.
+    /// Returns the whole reply.
     pub(super) fn encode(&self) -> Vec<u8> {
         let (outcome, bytes): (u8, &[u8]) = match self {
             Self::Read(key) => (0, key),
@@ -130,12 +130,12 @@ impl KeyReply {
         [&[outcome][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
     }
 
-    /// The number of bytes that follow a header, if that many are allowed.
+    /// Returns the number of bytes after a header, if it is permitted.
     pub(super) fn length([_, length @ ..]: [u8; Self::HEADER]) -> Option<usize> {
         Some(u32::from_le_bytes(length) as usize).filter(|length| *length <= Self::MAX)
     }
 
-    /// The reply of a header and the bytes that follow it.
+    /// Decodes a reply from its header and the bytes that follow.
     pub(super) fn decode([outcome, ..]: [u8; Self::HEADER], bytes: Vec<u8>) -> Self {
         match outcome {
             0 => Self::Read(bytes),
@@ -145,16 +145,16 @@ impl KeyReply {
     }
 }
 
-/// Why a request is refused.
+/// Reasons to refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(super) enum BadRequest {
-    /// Somebody else's message.
+    /// Another protocol.
     #[error("a request that begins with {0:#x}")]
     Magic(u32),
-    /// It is longer than any command line.
+    /// Longer than any command line.
     #[error("a request of {0} bytes")]
     Length(u32),
-    /// Its words end outside it, or before its end.
+    /// Its words end outside of it, or before its end.
     #[error("a request whose words do not fill it")]
     Words,
 }
@@ -162,22 +162,22 @@ pub(super) enum BadRequest {
 /// A command.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Request {
-    /// What counts of the environment in which it was given.
+    /// The relevant environment variables of the caller.
     pub(super) environment: Variables,
-    /// Where it was given.
+    /// The caller's working directory.
     pub(super) folder: PathBuf,
     /// The tool and its arguments.
     pub(super) args: Vec<OsString>,
 }
 
 impl Request {
-    /// What is asked of the daemon itself.
+    /// Returns a request to the daemon itself.
     pub(super) fn of_daemon(verb: &str) -> Self {
         let args = vec!["daemon".into(), verb.into()];
         Self { environment: Variables::new(), folder: "/".into(), args }
     }
 
-    /// The whole message.
+    /// Returns the whole message.
     pub(super) fn encode(&self) -> Vec<u8> {
         let variables = self.environment.iter().flat_map(|(name, value)| [name, value]);
         let words: Vec<&[u8]> = variables
@@ -197,7 +197,7 @@ impl Request {
         message
     }
 
-    /// How many bytes follow a header.
+    /// Returns the number of bytes after a header.
     pub(super) fn length(header: [u8; HEADER]) -> Result<usize, BadRequest> {
         let [a, b, c, d, rest @ ..] = header;
         let magic = u32::from_le_bytes([a, b, c, d]);
@@ -211,7 +211,7 @@ impl Request {
         Ok(length as usize)
     }
 
-    /// Takes the bytes behind the header apart.
+    /// Parses the bytes after the header.
     pub(super) fn decode(body: &[u8]) -> Result<Self, BadRequest> {
         let (variables, rest) = number(body)?;
         let (count, mut rest) = number(rest)?;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_arrive() {
+    fn answers_round_trip() {
         for kind in Kind::ALL {
             let sent = answer(kind, b"some text");
             let read = read_answer(&mut &sent[..]).expect("an answer");
@@ -271,7 +271,7 @@ mod tests {
             answer(Kind::Output, &vec![7; PAYLOAD_MAX + 1]).len(),
             ANSWER_HEADER + PAYLOAD_MAX
         );
-        // A length that lies asks for no memory.
+        // A false length allocates no memory.
         let lying = [answer_header(Kind::Output, usize::MAX).to_vec(), vec![0; 9]].concat();
         assert!(read_answer(&mut &lying[..]).is_err());
         assert!(read_answer(&mut &b"?\0\0\0\0"[..]).is_err());
@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sent_arrives() {
+    fn requests_round_trip() {
         let message = request().encode();
         let (header, body) = message.split_at(HEADER);
         assert_eq!(Request::length(header.try_into().expect("8 bytes")), Ok(body.len()));
@@ -293,7 +293,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_a_request() {
+    fn invalid_requests_are_refused() {
         let message = request().encode();
         let (header, body) = message.split_at(HEADER);
         let mut header: [u8; HEADER] = header.try_into().expect("8 bytes");
@@ -302,7 +302,7 @@ mod tests {
         }
         let longer = [body, &[0]].concat();
         assert_eq!(Request::decode(&longer), Err(BadRequest::Words));
-        // Counts and lengths that lie ask for no memory.
+        // False counts and lengths allocate no memory.
         for field in [0, 4] {
             let mut lying = body.to_vec();
             lying[field..field + 4].copy_from_slice(&u32::MAX.to_le_bytes());

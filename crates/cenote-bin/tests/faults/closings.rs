@@ -1,5 +1,5 @@
-//! Pools whose leaves do not answer are closed in time, each way, and opened again with everything
-//! that was promised.
+//! Pools with failing or hanging leaves are closed in time, in every way, and opened again with all
+//! promised data.
 
 use std::time::{Duration, Instant};
 
@@ -10,10 +10,10 @@ use crate::layout::{Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
 
-/// A pool that cannot be written is closed within this time, on a busy machine.
+/// Limit for closing a pool that cannot be written, on a busy machine.
 const CLOSE_MAX: Duration = Duration::from_secs(40);
 
-/// `zpool status` of a suspended pool answers within this time, on a busy machine.
+/// Limit for `zpool status` of a suspended pool, on a busy machine.
 const STATUS_MAX: Duration = Duration::from_secs(15);
 
 /// The ways to close a pool.
@@ -34,7 +34,7 @@ impl Close {
         !matches!(self, Self::Export | Self::Destroy)
     }
 
-    /// Closes the pool; the daemon has ended afterwards, or has been told to.
+    /// Closes the pool; the daemon has ended afterwards, or was told to.
     fn run(self, site: &Site) {
         let started = Instant::now();
         match self {
@@ -59,7 +59,7 @@ impl Close {
     }
 }
 
-/// All leaves of a pool under load are away, so that it is suspended, and it is closed.
+/// All leaves of a pool under load are removed, so that it is suspended, and it is closed.
 fn suspended(layout: Layout, seed: u64, close: Close) {
     let mut rng = rng::seeded("closed_while_suspended", seed);
     let Some(site) = Site::new("closed", layout) else { return };
@@ -71,7 +71,7 @@ fn suspended(layout: Layout, seed: u64, close: Close) {
         assert!(since.elapsed() < CLOSE_MAX, "it is not suspended\n{}", site.log());
         pause(100);
     }
-    // From now on devices take requests and do not answer, and little is in memory.
+    // From now on devices hang, and little is cached.
     (0..site.layer.leaf_count()).for_each(|leaf| site.layer.hang(leaf));
     site.run("tunable set zfs_arc_max=1048576");
     let since = Instant::now();
@@ -93,7 +93,7 @@ fn suspended(layout: Layout, seed: u64, close: Close) {
     reopened(&site, &written, close);
 }
 
-/// The pool is opened by a new daemon, and everything that was promised is there.
+/// A new daemon opens the pool, and all promised data is there.
 fn reopened(site: &Site, written: &crate::load::Written, close: Close) {
     site.start();
     if !close.is_remembered() {
@@ -113,9 +113,9 @@ fn a_suspended_pool_is_closed_in_time() {
     }
 }
 
-/// The leaves of a pool under load take requests and do not answer. `daemon stop` ends in time all
-/// the same. The kernel keeps the requests that it has: the process, and its locks on the devices,
-/// are gone when the leaves answer again.
+/// The leaves of a pool under load hang. `daemon stop` still ends in time. The kernel keeps
+/// requests in flight: the process and its locks on the devices are gone when the leaves answer
+/// again.
 fn hanging(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("closed_while_hanging", seed);
     let Some(site) = Site::new("hangs", layout) else { return };
@@ -132,7 +132,7 @@ fn hanging(layout: Layout, seed: u64) {
     reopened(&site, &written, Close::Stop);
 }
 
-/// Closing waits 10 seconds and more before it counts devices as hanging.
+/// Closing waits 10 seconds or more before it counts devices as hanging.
 #[test]
 fn a_daemon_with_hanging_leaves_stops_in_time() {
     let layouts = Layout::all_or(&[]);

@@ -1,4 +1,4 @@
-//! The verdict after a scenario: contents, the status of the pool, and `zdb`.
+//! Checks after a scenario: contents, the status of the pool, and `zdb`.
 
 use std::fmt::Write;
 
@@ -23,7 +23,7 @@ pub(crate) struct Status {
 }
 
 impl Site {
-    /// The status of the pool, which must come in time.
+    /// Returns the status of the pool, within a time limit.
     pub(crate) fn status(&self) -> Status {
         let text = self.run("zpool status -v -p t");
         let row = |line: &str| {
@@ -36,7 +36,7 @@ impl Site {
         Status { text, rows }
     }
 
-    /// Everything that was promised is there, and nothing else.
+    /// Checks that all promised data is there, and nothing else.
     pub(crate) fn check(&self, written: &Written, when: &str) {
         let faults = written.faults(self);
         if faults.is_empty() {
@@ -56,7 +56,7 @@ impl Site {
         panic!("{said}  {lost} of them lost or unreadable\n{status}\n{}", self.log());
     }
 
-    /// No leaf has a checksum error, except the leaves of these numbers.
+    /// Checks that no leaf has checksum errors, except these leaves.
     pub(crate) fn check_counts(&self, except: &[usize], when: &str) {
         let status = self.status();
         let excepted =
@@ -67,16 +67,16 @@ impl Site {
         }
     }
 
-    /// No file has errors, whatever state the leaves are in.
+    /// Checks that no file has errors, whatever the state of the leaves.
     pub(crate) fn check_files(&self, when: &str) {
         let text = self.status().text;
-        // Leaves that were away may lack data: that is no error of a file.
+        // Leaves that were removed may be stale, which is no error of a file.
         let is_clean = text.contains("errors: No known data errors")
             || text.contains("errors: None in data that was read");
         assert!(is_clean, "{when}:\n{text}\n{}", self.log());
     }
 
-    /// The pool is ONLINE with all of its leaves, and no file has errors.
+    /// Checks that the pool is ONLINE with all of its leaves, and no file has errors.
     pub(crate) fn check_healthy(&self, when: &str) {
         let status = self.status();
         let all_online = status.rows.iter().all(|row| matches!(&*row.state, "ONLINE" | "AVAIL"));
@@ -84,11 +84,11 @@ impl Site {
         assert!(is_healthy, "{when}:\n{}\n{}", status.text, self.log());
     }
 
-    /// Exports the pool, and asks OpenZFS's judge and `cenote verify` about the images.
+    /// Exports the pool, and checks the images with `zdb` and `cenote verify`.
     ///
-    /// Leaves that were away lack what was written meanwhile, since nothing resilvers them:
-    /// `is_whole` is false then, and `verify` may say so. With `is_whole` all that it reads is right;
-    /// leaves may still be noted as stale, because a write of the txg failed at first.
+    /// Leaves that were removed miss later writes, since nothing resilvers them: `is_whole` is
+    /// false then, and `verify` may report that. With `is_whole` everything that it reads is
+    /// correct; leaves may still be stale, because a write of the txg failed at first.
     pub(crate) fn judge(&self, is_whole: bool) {
         self.run("zpool export t");
         let images = self.layer.images();

@@ -1,4 +1,4 @@
-//! The daemon is killed under load, on devices that are well.
+//! The daemon is killed under load, on working devices.
 
 use cenote_testkit::rng;
 
@@ -27,12 +27,12 @@ fn a_killed_daemon_loses_nothing() {
     each(&layouts, 20..20 + rng::cases(1, 4), killed);
 }
 
-/// Kills the daemon while a leaf is away. The leaf is back before the next daemon starts, or only
-/// after that: either way the content is right.
+/// Kills the daemon while a leaf is removed. The leaf is back before the next daemon starts, or
+/// later: the content is correct in both cases.
 ///
-/// A leaf that is back early was away in a txg that was never committed, of which no dirty time log
-/// knows. Replaying the intent log finds the blocks that it missed by their checksums, counts them
-/// as errors of this leaf and repairs them. A leaf that comes back later is known to lack data.
+/// A leaf that is back early was removed during a txg that was never committed, which no dirty time
+/// log has. Replaying the intent log finds the blocks that it misses by their checksums, counts
+/// them as errors of this leaf and repairs them. A leaf that comes back later is known to be stale.
 fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("killed_with_a_leaf_away", seed);
     let Some(site) = Site::new("away", layout) else { return };
@@ -63,6 +63,6 @@ fn killed_with_a_leaf_away(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_daemon_killed_with_a_leaf_away_reads_nothing_stale() {
+fn a_daemon_killed_with_a_removed_leaf_reads_nothing_stale() {
     each(&Layout::redundant_or(&[]), 24..24 + rng::cases(0, 4), killed_with_a_leaf_away);
 }

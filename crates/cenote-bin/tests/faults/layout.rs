@@ -1,16 +1,16 @@
-//! The layouts of pools that the scenarios run on.
+//! The pool layouts of the scenarios.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use cenote_testkit::faultfs::FaultLayer;
 use cenote_testkit::{rng, skip};
 
-/// Bytes of a leaf that holds data.
+/// Size of a data leaf.
 pub(crate) const LEAF: u64 = 160 << 20;
-/// Bytes of a leaf of a log.
+/// Size of a log leaf.
 const LOG_LEAF: u64 = 80 << 20;
 
-/// How the leaves of a pool are arranged.
+/// Layout of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     /// One leaf, and two copies of each block.
@@ -39,22 +39,22 @@ impl Layout {
         Self::Special,
     ];
 
-    /// All layouts with `CENOTE_TEST_ALL`, else these few.
+    /// Returns all layouts with `CENOTE_TEST_ALL`, else these few.
     pub(crate) fn all_or(few: &[Self]) -> Vec<Self> {
         if rng::wants_all() { Self::ALL.to_vec() } else { few.to_vec() }
     }
 
-    /// All redundant layouts with `CENOTE_TEST_ALL`, else these few.
+    /// Returns all redundant layouts with `CENOTE_TEST_ALL`, else these few.
     pub(crate) fn redundant_or(few: &[Self]) -> Vec<Self> {
         if rng::wants_all() { Self::redundant().collect() } else { few.to_vec() }
     }
 
-    /// The layouts that survive the loss of any one leaf.
+    /// Returns the layouts that survive the loss of any leaf.
     pub(crate) fn redundant() -> impl Iterator<Item = Self> {
         Self::ALL.into_iter().filter(|layout| *layout != Self::Single)
     }
 
-    /// Blocks survive the loss of any two leaves.
+    /// Whether blocks survive the loss of any two leaves.
     pub(crate) fn is_doubly_redundant(self) -> bool {
         self == Self::Raidz2
     }
@@ -72,7 +72,7 @@ impl Layout {
         }
     }
 
-    /// The leaves that hold file data and metadata; the others are log devices.
+    /// Returns the number of leaves with file data and metadata; the others are log devices.
     pub(crate) fn data_leaves(self) -> usize {
         match self {
             Self::MirrorLog | Self::MirrorTwoLogs => 2,
@@ -80,7 +80,7 @@ impl Layout {
         }
     }
 
-    /// The words of `zpool create` after the pool's name.
+    /// Returns the arguments of `zpool create` after the pool's name.
     pub(crate) fn words(self, layer: &FaultLayer) -> String {
         let words = match self {
             Self::Single => "0",
@@ -100,7 +100,7 @@ impl Layout {
     }
 }
 
-/// Runs a scenario on each layout, and with each seed; says all that fail.
+/// Runs a scenario on each layout, and with each seed; reports all that fail.
 pub(crate) fn each(
     layouts: &[Layout],
     seeds: std::ops::Range<u64>,
@@ -111,7 +111,7 @@ pub(crate) fn each(
     }
     let runs = layouts.iter().flat_map(|layout| seeds.clone().map(|seed| (*layout, seed)));
     let fails = |(layout, seed): &(Layout, u64)| {
-        // A scenario has its own site: nothing of a failed one is used afterwards.
+        // A scenario has its own site, which is not used after a failure.
         catch_unwind(AssertUnwindSafe(|| scenario(*layout, *seed))).is_err()
     };
     let failed: Vec<_> = runs.filter(fails).collect();

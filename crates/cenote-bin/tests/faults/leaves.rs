@@ -1,4 +1,4 @@
-//! Leaves that fail within the redundancy of the layout: nobody notices but the administrator.
+//! Failing leaves within the redundancy of the layout: applications see no errors.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn recover(site: &Site) {
     }
 }
 
-/// One leaf returns errors of a kind for a while.
+/// One leaf returns errors of some kind for a while.
 fn one_leaf_fails(layout: Layout, seed: u64, faults: &[Fault]) {
     let mut rng = rng::seeded("one_leaf_fails", seed);
     let Some(site) = Site::new("eio", layout) else { return };
@@ -71,7 +71,7 @@ fn one_leaf_with_flush_errors() {
     });
 }
 
-/// A leaf goes away, and comes back with the bytes of an earlier moment.
+/// A leaf is removed, and comes back with its old contents.
 fn a_leaf_comes_back_stale(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("a_leaf_comes_back_stale", seed);
     let Some(site) = Site::new("stale", layout) else { return };
@@ -91,13 +91,13 @@ fn a_leaf_comes_back_stale(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_leaf_goes_and_comes_back_stale() {
+fn a_removed_leaf_comes_back_stale() {
     each(&Layout::redundant_or(&[Layout::Draid]), 4..4 + rng::cases(1, 2), a_leaf_comes_back_stale);
 }
 
-/// Leaves take turns at being away. Each lacks what was written meanwhile, so together with the
-/// leaf that is away there are two that lack blocks. With redundancy for one leaf some blocks cannot
-/// be read meanwhile, and the error log says so; afterwards all are there.
+/// Leaves are removed one after the other. Each is stale afterwards, so that with the next removed
+/// leaf two leaves miss blocks. With redundancy for one leaf some blocks cannot be read meanwhile,
+/// and the error log says so; afterwards all are readable.
 fn leaves_in_rotation(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("leaves_in_rotation", seed);
     let Some(site) = Site::new("rotation", layout) else { return };
@@ -125,8 +125,8 @@ fn leaves_fail_one_after_the_other() {
     each(&Layout::redundant_or(&[Layout::Raidz1]), 5..5 + rng::cases(1, 2), leaves_in_rotation);
 }
 
-/// A leaf comes back with bytes that are older than the moment at which it went, as a disk image
-/// does that was restored from a snapshot. Only that leaf may count checksum errors.
+/// A leaf comes back with contents older than its removal, like a disk image restored from a
+/// snapshot. Only that leaf may have checksum errors.
 fn a_leaf_comes_back_older(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("a_leaf_comes_back_older", seed);
     let Some(site) = Site::new("older", layout) else { return };
@@ -157,7 +157,7 @@ fn a_leaf_that_was_restored_from_a_snapshot_is_repaired() {
     each(&Layout::redundant_or(&[]), 6..6 + rng::cases(0, 2), a_leaf_comes_back_older);
 }
 
-/// A slow leaf and one that fails for moments: nobody loses anything.
+/// A slow leaf and one with short failures: nothing is lost.
 fn slow_and_flickering(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("slow_and_flickering", seed);
     let Some(site) = Site::new("slow", layout) else { return };
@@ -181,6 +181,6 @@ fn slow_and_flickering(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_slow_leaf_that_fails_for_moments_loses_nothing() {
+fn slow_leaves_and_short_failures_lose_nothing() {
     each(&Layout::redundant_or(&[]), 7..7 + rng::cases(0, 2), slow_and_flickering);
 }

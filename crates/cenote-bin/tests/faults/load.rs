@@ -1,7 +1,7 @@
-//! Writers on the mounted file systems, each in a folder of its own, and one on the volume.
+//! Writers on the mounted file systems, each in its own directory, and one on the volume.
 //!
-//! A writer goes on when a call fails: the failed change is one that may be there. It ends when it
-//! is told to, or when its folder is gone (the daemon was killed, the pool exported).
+//! A writer continues after a failed call; the failed change may be present or not. It ends when it
+//! is told to, or when its directory is gone (the daemon was killed, the pool exported).
 
 use std::fs::File;
 use std::io;
@@ -18,17 +18,17 @@ use crate::model::{Folder, Tracked, Wrong};
 use crate::site::Site;
 use crate::volume::{self, Blocks};
 
-/// Writers on file systems.
+/// Number of writers on file systems.
 const WRITERS: u64 = 3;
-/// Files that a writer changes in place.
+/// Number of files that a writer changes in place.
 const CHANGED: u64 = 6;
-/// Files that a writer replaces as a whole.
+/// Number of files that a writer replaces as a whole.
 const REPLACED: u64 = 4;
-/// Files that a writer has created and not removed.
+/// Maximum number of files that a writer has created and not removed.
 const CREATED_MAX: usize = 60;
-/// Bytes of a changed file.
+/// Maximum size of a changed file.
 const LEN_MAX: u64 = 300 << 10;
-/// Bytes of one write.
+/// Maximum size of a write.
 const WRITE_MAX: u64 = 140 << 10;
 /// Writers end within this time when they are told to, even if the pool has just been cleared.
 const END_MAX: Duration = Duration::from_mins(1);
@@ -42,7 +42,7 @@ pub(crate) struct Load {
     volume: JoinHandle<Blocks>,
 }
 
-/// What all writers have done.
+/// The changes of all writers.
 #[derive(Debug)]
 pub(crate) struct Written {
     folders: Vec<Folder>,
@@ -57,7 +57,7 @@ impl Load {
             let name = format!("{}/w{number}", if number.is_multiple_of(2) { "a" } else { "b" });
             let at = site.path("at").join(&name);
             std::fs::create_dir(&at).unwrap();
-            // The folder itself is promised.
+            // The directory itself is promised.
             File::open(&at).unwrap().sync_all().unwrap();
             let folder = Folder { name, ..Folder::default() };
             let (rng, stop) = (Rng::seeded(seed ^ number << 32), Arc::clone(&stop));
@@ -93,7 +93,7 @@ impl Load {
 }
 
 impl Written {
-    /// Everything that is not there as it was promised.
+    /// Returns everything that is not as promised.
     pub(crate) fn faults(&self, site: &Site) -> Vec<Wrong> {
         let at = site.path("at");
         let mut faults: Vec<Wrong> =
@@ -102,7 +102,7 @@ impl Written {
         faults
     }
 
-    /// The figures of the run, for a message.
+    /// Returns the figures of the run, for messages.
     pub(crate) fn told(&self) -> String {
         let synced: u64 = self.folders.iter().map(|folder| folder.synced).sum();
         let failed: u64 = self.folders.iter().map(|folder| folder.failed).sum();
@@ -110,18 +110,18 @@ impl Written {
     }
 }
 
-/// A writer and its folder.
+/// A writer and its directory.
 struct Writer {
     at: PathBuf,
     folder: Folder,
     rng: Rng,
     stop: Arc<AtomicBool>,
     created: u64,
-    /// For each of the changed files, how many were given up.
+    /// For each of the changed files, the number of abandoned ones.
     given_up: [u32; CHANGED as usize],
 }
 
-/// Whether the folder is gone for good.
+/// Whether the directory is gone for good.
 fn is_gone(error: &io::Error) -> bool {
     const NOT_CONNECTED: i32 = 107;
     const NOT_FOUND: i32 = 2;
@@ -160,7 +160,7 @@ impl Writer {
         self.at.join(name)
     }
 
-    /// The index of the file of this name, tracked from now on if it was not.
+    /// Returns the index of the file of this name, and tracks it if it was not tracked.
     fn tracked(&mut self, name: &str) -> usize {
         let known = self.folder.files.iter().position(|file| file.name() == name);
         known.unwrap_or_else(|| {
@@ -169,7 +169,7 @@ impl Writer {
         })
     }
 
-    /// Syncs an open file, and notes the promise.
+    /// Syncs an open file, and records the promise.
     fn sync(&mut self, file: &File, index: usize) -> io::Result<()> {
         file.sync_all()?;
         self.folder.files[index].promise();
@@ -177,8 +177,8 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a file in place. One whose change failed is left as it is: a later `fsync` would
-    /// promise what it has, which is not known then.
+    /// Changes a file in place. After a failed change the file is abandoned: a later `fsync` would
+    /// promise unknown contents.
     fn change(&mut self) -> io::Result<()> {
         let slot = self.rng.below(CHANGED) as usize;
         let name = format!("c{slot}.{}", self.given_up[slot]);
@@ -190,7 +190,7 @@ impl Writer {
         changed
     }
 
-    /// Overwrites, appends to, and cuts a file; and syncs it, often.
+    /// Overwrites, appends to, and truncates a file, and often syncs it.
     fn change_some(&mut self, index: usize, name: &str) -> io::Result<()> {
         let mut options = File::options();
         let file = options.create(true).write(true).truncate(false).open(self.path(name))?;
@@ -212,7 +212,7 @@ impl Writer {
             });
             file.write_all_at(&bytes, offset)?;
         }
-        // A file that is never synced would be compared with more and more contents.
+        // Limits the number of possible contents of a file that is never synced.
         if self.rng.below(4) > 0 || self.folder.files[index].contents.len() > 12 {
             self.sync(&file, index)?;
         }
@@ -258,7 +258,7 @@ impl Writer {
         self.sync(&file, index)
     }
 
-    /// An index of a created file that has been promised.
+    /// Returns the index of a created file that is promised.
     fn any_created(&mut self) -> Option<usize> {
         let files = self.folder.files.iter().enumerate();
         let created: Vec<usize> = files
@@ -269,7 +269,7 @@ impl Writer {
         created.get(chosen).copied()
     }
 
-    /// Gives a file another name, and syncs it under that name.
+    /// Renames a file, and syncs it under its new name.
     fn rename(&mut self) -> io::Result<()> {
         let Some(index) = self.any_created() else { return Ok(()) };
         let old = self.folder.files[index].name().to_owned();
@@ -283,7 +283,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Removes a file, and syncs the folder.
+    /// Removes a file, and syncs the directory.
     fn remove(&mut self) -> io::Result<()> {
         let Some(index) = self.any_created() else { return Ok(()) };
         let name = self.folder.files[index].name().to_owned();
@@ -297,7 +297,7 @@ impl Writer {
     }
 }
 
-/// Whether a file is one that writers create once and may rename and remove.
+/// Whether a file is created once, and may be renamed and removed.
 fn is_created(file: &Tracked) -> bool {
     file.name().starts_with(['n', 'm']) && !file.may_be_gone
 }

@@ -1,4 +1,4 @@
-//! Log devices that die while `fsync` depends on them.
+//! Log devices that fail while `fsync` depends on them.
 
 use cenote_testkit::rng;
 
@@ -6,7 +6,7 @@ use crate::layout::{Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
 
-/// Kills the daemon; the next one has the pool, without log devices, and all that was promised.
+/// Kills the daemon; the next one opens the pool without log devices, with all promised data.
 fn comes_back_without_its_log(site: &Site, load: Load) {
     site.kill();
     let written = load.stop(site);
@@ -21,7 +21,8 @@ fn comes_back_without_its_log(site: &Site, load: Load) {
     site.judge(false);
 }
 
-/// Every log device dies. Writers go on, and a pool that is opened without the log has everything.
+/// Every log device fails. Writers continue, and a pool that is opened without the log has
+/// everything.
 fn log_dies(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("log_dies", seed);
     let Some(site) = Site::new("log", layout) else { return };
@@ -36,13 +37,13 @@ fn log_dies(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_dead_log_device_loses_nothing() {
+fn a_failed_log_device_loses_nothing() {
     let layouts = [Layout::MirrorLog, Layout::MirrorTwoLogs];
     let count = if rng::wants_all() { 2 } else { 1 };
     each(&layouts[..count], 40..40 + rng::cases(1, 4), log_dies);
 }
 
-/// Every log device dies while a data leaf is stale: it was away, and nothing resilvers it.
+/// Every log device fails while a data leaf is stale: it was removed, and nothing resilvers it.
 fn log_dies_beside_a_stale_leaf(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("log_dies_stale", seed);
     let Some(site) = Site::new("stale-log", layout) else { return };
@@ -56,7 +57,7 @@ fn log_dies_beside_a_stale_leaf(layout: Layout, seed: u64) {
     comes_back_without_its_log(&site, load);
 }
 
-/// Takes a leaf away for a while under load, and brings it back: it lacks what was written.
+/// Removes a leaf for a while under load, so that it is stale.
 pub(crate) fn make_stale(site: &Site, leaf: usize) {
     pause(500);
     site.layer.take_away(leaf);
@@ -69,7 +70,7 @@ pub(crate) fn make_stale(site: &Site, leaf: usize) {
 }
 
 #[test]
-fn a_log_device_dies_beside_a_stale_leaf() {
+fn a_failed_log_device_and_a_stale_leaf_lose_nothing() {
     let layouts = [Layout::MirrorLog, Layout::MirrorTwoLogs];
     let count = if rng::wants_all() { 2 } else { 0 };
     each(&layouts[..count], 44..44 + rng::cases(1, 3), log_dies_beside_a_stale_leaf);

@@ -1,11 +1,11 @@
-//! What was written, what of it was promised, and whether it is there.
+//! A model of files: what was written, what was promised, and whether it is there.
 //!
-//! A file has a list of contents, each the result of one change. An `fsync` that returned 0
-//! promises the newest: the list then begins with it. After a crash each byte may come from any of
-//! the list (a change may be there in part), and the length lies between those of the list. A file
-//! that is replaced by `rename` has one of the contents as a whole.
+//! A file has a list of contents, each the result of one change. A successful `fsync` promises the
+//! newest, which then becomes the first of the list. After a crash each byte may be that of any of
+//! the list (a change may be partial), and the length is between those of the list. A file that is
+//! replaced by `rename` has one of the contents as a whole.
 //!
-//! A change that failed may be there or not, so its result is listed like one that succeeded.
+//! A failed change may be present or not, so it is listed like a successful one.
 
 use std::fmt;
 use std::path::Path;
@@ -13,20 +13,20 @@ use std::path::Path;
 /// A file, its possible names, and its possible contents.
 #[derive(Debug, Clone)]
 pub(crate) struct Tracked {
-    /// Names that it may have, the newest last.
+    /// Its possible names, the newest last.
     pub(crate) names: Vec<String>,
-    /// Contents that it may have, the newest last.
+    /// Its possible contents, the newest last.
     pub(crate) contents: Vec<Vec<u8>>,
-    /// An `fsync` has returned 0, so the first of the contents is promised.
+    /// An `fsync` succeeded, so the first of the contents is promised.
     pub(crate) is_promised: bool,
     /// It may have been removed.
     pub(crate) may_be_gone: bool,
-    /// It is replaced as a whole.
+    /// The file is replaced as a whole.
     pub(crate) is_whole: bool,
 }
 
 impl Tracked {
-    /// A file that was just created, empty.
+    /// Returns a new empty file.
     pub(crate) fn created(name: &str) -> Self {
         Self {
             names: vec![name.to_owned()],
@@ -37,31 +37,31 @@ impl Tracked {
         }
     }
 
-    /// Its newest name.
+    /// Returns its newest name.
     pub(crate) fn name(&self) -> &str {
         self.names.last().unwrap()
     }
 
-    /// Its newest contents.
+    /// Returns its newest contents.
     pub(crate) fn newest(&self) -> &[u8] {
         self.contents.last().unwrap()
     }
 
-    /// It has been changed, or may have been.
+    /// Records a change, successful or not.
     pub(crate) fn change(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         let mut next = self.newest().to_vec();
         change(&mut next);
         self.contents.push(next);
     }
 
-    /// An `fsync` has returned 0: the newest name and contents are promised.
+    /// Records a successful `fsync`: the newest name and contents are promised.
     pub(crate) fn promise(&mut self) {
         self.contents.drain(..self.contents.len() - 1);
         self.names.drain(..self.names.len() - 1);
         self.is_promised = true;
     }
 
-    /// What is wrong with the file below `folder`, if something is.
+    /// Returns how the file below `folder` differs from the model.
     fn fault(&self, folder: &Path) -> Option<Wrong> {
         let mut present = self.names.iter().rev().filter(|name| folder.join(name).exists());
         let Some(name) = present.next() else {
@@ -86,7 +86,7 @@ impl Tracked {
         (!is_right).then(|| Wrong::Bytes(format!("{name}: {}", self.told(&found))))
     }
 
-    /// Where contents differ from those that are possible, for a message.
+    /// Describes where contents differ from the possible ones.
     fn told(&self, found: &[u8]) -> String {
         let lengths: Vec<usize> = self.contents.iter().map(Vec::len).collect();
         let is_known = |at: usize| self.contents.iter().any(|known| known.get(at) == found.get(at));
@@ -101,14 +101,14 @@ impl Tracked {
     }
 }
 
-/// Something that is not as it was promised.
+/// A difference from the promised state.
 #[derive(Debug, Clone)]
 pub(crate) enum Wrong {
-    /// A promised file is not there.
+    /// A promised file does not exist.
     Lost(String),
     /// A file or block cannot be read.
     Unreadable(String),
-    /// Bytes that nobody wrote there, or not any more.
+    /// Bytes that were never written there, or are outdated.
     Bytes(String),
 }
 
@@ -122,22 +122,22 @@ impl fmt::Display for Wrong {
     }
 }
 
-/// What one writer has done in its folder.
+/// The changes of one writer in its directory.
 #[derive(Debug, Default)]
 pub(crate) struct Folder {
-    /// The folder's name below the mounted pool.
+    /// The directory's name below the mounted pool.
     pub(crate) name: String,
     pub(crate) files: Vec<Tracked>,
-    /// Names that must not be there: removed, or renamed, and the folder synced after that.
+    /// Names that must not exist: removed, or renamed, and the directory synced after that.
     pub(crate) absent: Vec<String>,
-    /// Calls of `fsync` that returned 0.
+    /// Number of successful calls of `fsync`.
     pub(crate) synced: u64,
-    /// Calls that failed.
+    /// Number of failed calls.
     pub(crate) failed: u64,
 }
 
 impl Folder {
-    /// Everything that is wrong below the mounted pool.
+    /// Returns all differences below the mounted pool.
     pub(crate) fn faults(&self, at: &Path) -> Vec<Wrong> {
         let folder = at.join(&self.name);
         let mut faults: Vec<Wrong> =

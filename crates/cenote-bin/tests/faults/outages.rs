@@ -1,4 +1,4 @@
-//! All leaves at once: the pool suspends, and goes on where it stood when they are back.
+//! All leaves fail at once: the pool is suspended, and continues when they are back.
 
 use cenote_testkit::rng;
 
@@ -11,7 +11,7 @@ fn take_all_away(site: &Site) {
     (0..site.layer.leaf_count()).for_each(|leaf| site.layer.take_away(leaf));
 }
 
-/// Every leaf is away for a while. Writers wait; nothing is lost.
+/// Every leaf is removed for a while. Writers wait; nothing is lost.
 fn outage(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("outage", seed);
     let Some(site) = Site::new("outage", layout) else { return };
@@ -37,7 +37,7 @@ fn an_outage_of_all_leaves_loses_nothing() {
     each(&layouts, 30..30 + rng::cases(1, 2), outage);
 }
 
-/// The disk of the host that holds all leaves is full for a while; everything promised is there.
+/// The disk of the host that holds all leaves is full for a while; all promised data is there.
 fn fills_up(site: &Site, load: Load) -> Written {
     (0..site.layer.leaf_count()).for_each(|leaf| site.layer.fill_host(leaf));
     pause(1500);
@@ -68,8 +68,8 @@ fn a_full_host_loses_nothing() {
     each(&layouts, 32..32 + rng::cases(1, 2), host_full);
 }
 
-/// The disk of the host is full while a leaf is stale: the pool may be suspended, and goes on with
-/// everything when there is room.
+/// The disk of the host is full while a leaf is stale: the pool may be suspended, and continues
+/// with all data when there is space.
 fn host_full_beside_a_stale_leaf(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("host_full_stale", seed);
     let Some(site) = Site::new("stale-full", layout) else { return };
@@ -84,7 +84,7 @@ fn host_full_beside_a_stale_leaf(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_full_host_beside_a_stale_leaf_loses_nothing() {
+fn a_full_host_with_a_stale_leaf_loses_nothing() {
     let layouts = Layout::redundant_or(&[]);
     each(&layouts, 34..34 + rng::cases(1, 2), host_full_beside_a_stale_leaf);
 }

@@ -1,5 +1,4 @@
-//! Power cuts: all leaves stop at one moment, and of the writes that no flush covers only a part
-//! survives.
+//! Power cuts: all leaves stop at once, and only a part of the unflushed writes survives.
 
 use cenote_testkit::faultfs::PowerCut;
 use cenote_testkit::rng;
@@ -35,12 +34,12 @@ fn power_cut(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn what_was_synced_survives_a_power_cut() {
+fn fsynced_data_survives_a_power_cut() {
     let layouts = Layout::all_or(&[Layout::Single, Layout::Raidz1, Layout::MirrorLog]);
     each(&layouts, 10..10 + rng::cases(1, 6), power_cut);
 }
 
-/// One leaf lies about its flushes, and loses everything since at the power cut: the others have it.
+/// One leaf ignores flushes, and loses all unflushed writes at the power cut: the others have them.
 fn liar(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("liar", seed);
     let Some(site) = Site::new("liar", layout) else { return };
@@ -52,14 +51,14 @@ fn liar(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_leaf_that_lies_about_flushes_costs_only_redundancy() {
+fn a_leaf_that_ignores_flushes_costs_only_redundancy() {
     let layouts = Layout::redundant_or(&[]);
     each(&layouts, 60..60 + rng::cases(1, 2), liar);
 }
 
 /// The suite finds a daemon whose `fsync` answers before the log is flushed.
 #[test]
-fn an_fsync_that_answers_before_the_flush_is_found() {
+fn seeded_bug_fsync_before_the_flush_is_found() {
     if !cfg!(debug_assertions) {
         let test = cenote_testkit::skip::current_test();
         return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");

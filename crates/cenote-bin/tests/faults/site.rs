@@ -1,8 +1,8 @@
-//! A fault layer, a pool on its leaves, and a daemon that has the pool: all of it is gone when the
-//! test ends, however it ends.
+//! A fault layer, a pool on its leaves, and a daemon with this pool: all of it is removed when the
+//! test ends, even if it fails.
 //!
-//! The daemon is a child of the test, so that a kill is seen to its end. Every command has a time
-//! limit: one that hangs fails the test by its name.
+//! The daemon is a child of the test, so that the test can wait for its end. Every command has a
+//! time limit; a hanging command fails the test.
 
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::layout::Layout;
 
-/// Bytes of the volume.
+/// Size of the volume.
 pub(crate) const VOLUME: u64 = 8 << 20;
-/// Every command ends within this time: the machine may be busy with other tests.
+/// Limit for every command: the machine may be busy with other tests.
 const COMMAND_MAX: Duration = Duration::from_secs(45);
-/// A killed daemon is gone, and a new one answers, within this time.
+/// Limit for the end of a killed daemon, and for the first answer of a new one.
 const DAEMON_MAX: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(20);
 /// Variable that puts a bug into the daemon.
 const BUG: &str = "CENOTE_SEEDED_BUG";
 
-/// A pool `t` on leaves that fail, and its daemon.
+/// A pool `t` on failing leaves, and its daemon.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) layout: Layout,
@@ -38,7 +38,7 @@ pub(crate) struct Site {
 }
 
 impl Site {
-    /// Makes the leaves and the pool. None, loudly: FUSE cannot be had.
+    /// Creates the leaves and the pool. Returns `None`, with a message, without FUSE.
     pub(crate) fn new(stem: &str, layout: Layout) -> Option<Self> {
         Self::with_bug(stem, layout, None)
     }
@@ -99,12 +99,12 @@ impl Site {
         }
     }
 
-    /// What the daemon has said since the test began.
+    /// Returns the daemon's log since the test began.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("state/daemon.log")).unwrap_or_default()
     }
 
-    /// Runs a command to its end. None: it did not end in time, and was killed.
+    /// Runs a command. Returns `None` if it did not end in time and was killed.
     pub(crate) fn attempt(&self, line: &str) -> Option<Output> {
         let words: Vec<&str> = line.split_whitespace().collect();
         let mut command = self.command(&words);
@@ -113,7 +113,7 @@ impl Site {
         let (sender, receiver) = channel();
         let waiting = std::thread::spawn(move || sender.send(child.wait_with_output()));
         let Ok(output) = receiver.recv_timeout(COMMAND_MAX) else {
-            // Not waited for: it may be stuck in the kernel.
+            // Not waited for: it may hang in the kernel.
             let _ = kill_process(pid, Signal::KILL);
             return None;
         };
@@ -121,14 +121,14 @@ impl Site {
         Some(output.unwrap())
     }
 
-    /// Runs a command that must succeed, and returns what it says.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn run(&self, line: &str) -> String {
         let (status, said) = self.ends(line);
         assert!(status.success(), "{line}: {status}\n{said}\n{}", self.log());
         said
     }
 
-    /// Runs a command that must end in time, and returns its status and what it says.
+    /// Runs a command that must end in time, and returns its status and output.
     pub(crate) fn ends(&self, line: &str) -> (ExitStatus, String) {
         let Some(Output { status, stdout, stderr }) = self.attempt(line) else {
             panic!("'{line}' did not end within {COMMAND_MAX:?}\n{}", self.log());
@@ -155,7 +155,7 @@ impl Site {
         }
     }
 
-    /// Waits until a daemon is gone that was told to end.
+    /// Waits for the end of a daemon that was told to stop.
     pub(crate) fn await_end(&self) {
         if self.daemon.lock().unwrap().is_some() {
             self.signal(Signal::CONT);
@@ -179,10 +179,10 @@ impl Site {
 
 impl Drop for Site {
     fn drop(&mut self) {
-        // Before the layer: what it has in flight then fails, and it can go.
+        // Before the layer: requests in flight then fail, and the daemon can end.
         if let Some(mut child) = self.daemon.lock().unwrap_or_else(PoisonError::into_inner).take() {
             let _ = child.kill();
-            // A daemon that is stuck in the kernel until the layer is gone must not hold the test.
+            // A daemon that hangs in the kernel until the layer is gone must not block the test.
             for _ in 0..200 {
                 if !matches!(child.try_wait(), Ok(None)) {
                     break;
@@ -205,7 +205,7 @@ impl Drop for Site {
     }
 }
 
-/// Lets load and faults work for a while.
+/// Waits while load and faults continue.
 pub(crate) fn pause(milliseconds: u64) {
     std::thread::sleep(Duration::from_millis(milliseconds));
 }

@@ -1,4 +1,4 @@
-//! Leaves that become shorter than their vdev.
+//! Leaves that become smaller than their vdev.
 
 use cenote_testkit::rng::{self, Rng};
 
@@ -6,8 +6,8 @@ use crate::layout::{LEAF, Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
 
-/// A leaf is shorter when the pool is imported. Nothing is written to it: its labels would lie over
-/// file data.
+/// A leaf is smaller when the pool is imported. Nothing is written to it: its labels would
+/// overwrite file data.
 fn shorter_at_import(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("shorter_at_import", seed);
     let Some(site) = Site::new("short", layout) else { return };
@@ -34,11 +34,11 @@ fn shorter_at_import(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_shorter_leaf_is_not_written() {
+fn a_leaf_too_small_at_import_is_not_written() {
     each(&Layout::redundant_or(&[Layout::Mirror]), 50..51, shorter_at_import);
 }
 
-/// A leaf becomes shorter while it is in use: it fails, and the others have everything.
+/// A leaf becomes smaller while it is in use: it fails, and the others have all data.
 fn shorter_in_use(layout: Layout, seed: u64) {
     let mut rng = rng::seeded("shorter_in_use", seed);
     let Some(site) = Site::new("shrinks", layout) else { return };
@@ -59,15 +59,15 @@ fn shorter_in_use(layout: Layout, seed: u64) {
 }
 
 #[test]
-fn a_leaf_that_shrinks_fails_alone() {
+fn a_leaf_that_shrinks_is_faulted_alone() {
     let layouts = Layout::redundant_or(&[]);
     each(&layouts, 51..52, shorter_in_use);
 }
 
-/// Bytes by which a leaf becomes shorter: a sector, a label, and about a metaslab.
+/// Bytes by which a leaf shrinks: a sector, a label, and about a metaslab.
 const SHRINKS: [u64; 3] = [512, 256 << 10, 16 << 20];
 
-/// A leaf is a little shorter for a while, in use or at an import. Its data comes back whole.
+/// A leaf is slightly smaller for a while, in use or at an import. Its data comes back whole.
 fn shrinks_a_little(layout: Layout, seed: u64, shrink: u64) {
     let mut rng: Rng = rng::seeded("shrinks_a_little", seed);
     let Some(site) = Site::new("little", layout) else { return };

@@ -1,8 +1,8 @@
-//! A client of a volume, and what it was promised.
+//! A client of a volume, and a model of its promised contents.
 //!
-//! Each write gives a range of 4 KiB blocks contents that are known by a number. A flush that
-//! succeeded promises the newest contents of every block; later writes may be there or not, or some
-//! of their sectors.
+//! Each write gives a range of 4 KiB blocks contents that a number determines. A successful flush
+//! promises the newest contents of every block; later writes may be present or not, or some of
+//! their sectors.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -18,22 +18,22 @@ use crate::model::Wrong;
 use crate::site::VOLUME;
 
 const BLOCK: u64 = 4096;
-/// A volume's writes are whole or not there by sectors of this size.
+/// Unit in which a volume's writes are atomic.
 const SECTOR: usize = 512;
-/// Blocks of one write.
+/// Maximum number of blocks of a write.
 const WRITE_MAX: u64 = 16;
 /// An answer may have to wait until a suspended pool is cleared.
 const ANSWER_MAX: Duration = Duration::from_mins(1);
 const SIMPLE_REPLY: [u8; 4] = 0x6744_6698_u32.to_be_bytes();
 /// The contents of a block that was never written.
 const ZEROS: Version = Version { number: 0, is_done: true };
-/// What the server answers to an option that it carries out.
+/// Positive reply to an option.
 const ACK: u32 = 1;
 
-/// Contents that a block may have.
+/// Possible contents of a block.
 #[derive(Debug, Clone, Copy)]
 struct Version {
-    /// What the contents are made from. 0: zeros.
+    /// Determines the contents; 0 means zeros.
     number: u64,
     /// The write was acknowledged.
     is_done: bool,
@@ -78,7 +78,7 @@ impl Client {
         Ok(bytes)
     }
 
-    /// Returns the server's error number; an error only if the connection has ended.
+    /// Returns the server's error number; fails only if the connection has ended.
     fn request(&mut self, command: Command, offset: u64, len: u64, data: &[u8]) -> io::Result<u32> {
         let wire = Request { command, flags: 0, cookie: 7, offset, len: len as u32 };
         self.0.write_all(&[&wire.encode()[..], data].concat())?;
@@ -95,7 +95,7 @@ impl Client {
     }
 }
 
-/// The bytes of a block with contents of this number.
+/// Returns the bytes of a block with contents of this number.
 fn contents(number: u64, block: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
     if number > 0 {
@@ -104,10 +104,10 @@ fn contents(number: u64, block: u64) -> Vec<u8> {
     bytes
 }
 
-/// Whether each sector of a block is one of its versions. A write that was not flushed may be there
-/// in part, and a log is cut between sectors.
+/// Whether each sector of a block is that of one of its versions. A write that was not flushed may
+/// be partial, and a log may end between sectors.
 fn is_made_of(known: &[Version], block: u64, found: &[u8]) -> bool {
-    // The newest is nearly always it.
+    // Usually the newest version.
     if known.last().is_some_and(|newest| contents(newest.number, block) == found) {
         return true;
     }
@@ -119,7 +119,7 @@ fn is_made_of(known: &[Version], block: u64, found: &[u8]) -> bool {
     })
 }
 
-/// For each sector of a block, the number of the write that its bytes are from, for a message.
+/// Returns the number of the write of each sector's bytes, for messages.
 fn told(history: &[u64], block: u64, found: &[u8]) -> String {
     let made: Vec<(u64, Vec<u8>)> =
         history.iter().map(|number| (*number, contents(*number, block))).collect();
@@ -132,7 +132,7 @@ fn told(history: &[u64], block: u64, found: &[u8]) -> String {
     format!("its sectors are of the writes {}", origins.join(" "))
 }
 
-/// Writes and flushes until told to stop, or until the server has gone.
+/// Writes and flushes until told to stop, or until the connection ends.
 pub(crate) fn write(socket: &Path, mut rng: Rng, stop: &AtomicBool) -> Blocks {
     let count = VOLUME / BLOCK;
     let mut blocks = Blocks {
@@ -151,7 +151,8 @@ pub(crate) fn write(socket: &Path, mut rng: Rng, stop: &AtomicBool) -> Blocks {
             let first = rng.below(count);
             let last = (first + 1 + rng.below(WRITE_MAX)).min(count);
             let data: Vec<u8> = (first..last).flat_map(|block| contents(number, block)).collect();
-            // Before the answer: a connection that ends in between has perhaps written.
+            // Recorded before the answer: if the connection ends in between, the write may have
+            // happened.
             for block in first..last {
                 blocks.versions[block as usize].push(Version { number, is_done: false });
                 blocks.history[block as usize].push(number);
@@ -179,7 +180,7 @@ impl Blocks {
         }
     }
 
-    /// A flush that succeeded promises the newest acknowledged contents of every block.
+    /// A successful flush promises the newest acknowledged contents of every block.
     fn note_flush(&mut self, error: u32) {
         if error != 0 {
             self.failed += 1;
@@ -192,7 +193,7 @@ impl Blocks {
         }
     }
 
-    /// Every block that has other contents than it may have.
+    /// Returns every block with contents that it may not have.
     pub(crate) fn faults(&self, socket: &Path) -> Vec<Wrong> {
         let mut client = match Client::connect(socket) {
             Ok(client) => client,
@@ -220,7 +221,7 @@ impl Blocks {
         faults
     }
 
-    /// The figures of the run, for a message.
+    /// Returns the figures of the run, for messages.
     pub(crate) fn told(&self) -> String {
         format!("{} flushes of the volume, {} failed requests", self.flushed, self.failed)
     }

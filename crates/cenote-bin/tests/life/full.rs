@@ -1,4 +1,4 @@
-//! The host's disk is full, below the pool's devices or below the daemon's folder of state.
+//! The host's disk is full, below the pool's devices or below the daemon's state directory.
 
 use cenote_testkit::faultfs::has_fuse;
 use rustix::process::Signal;
@@ -7,7 +7,7 @@ use crate::home::{Home, keep};
 use crate::limits::keeps;
 use crate::stages::{FILE, check_t, has};
 
-/// Fills a file system until it takes no more.
+/// Fills a file system completely.
 fn fill(home: &Home, name: &str) {
     let mut file = std::fs::File::create(home.path(name)).unwrap();
     for size in [1 << 20, 4096, 1] {
@@ -23,10 +23,10 @@ fn kill_and_revive(home: &Home) {
     home.revive(&remains);
 }
 
-/// Commands fail or succeed while nothing can be remembered, and keep their word; a daemon that is
-/// killed comes back while the disk is still full.
+/// Commands succeed or fail while nothing can be recorded, and their results are durable; a daemon
+/// that is killed comes back while the disk is still full.
 #[test]
-fn the_disk_of_the_state_is_full() {
+fn host_disk_full_below_the_daemons_state() {
     if !has_fuse() {
         return;
     }
@@ -61,10 +61,10 @@ fn the_disk_of_the_state_is_full() {
     home.judge(&["t", "u"]);
 }
 
-/// Writes end in time, with an error or not; what was acknowledged is there once there is room, in
-/// a daemon that was killed meanwhile.
+/// Writes end in time, successful or not; acknowledged data is there once there is space, even if
+/// the daemon was killed meanwhile.
 #[test]
-fn the_disk_of_the_devices_is_full() {
+fn host_disk_full_below_the_devices() {
     if !has_fuse() {
         return;
     }
@@ -81,7 +81,7 @@ fn the_disk_of_the_devices_is_full() {
     home.run("zfs set compression=off u");
     keep(&home.path("other/kept"), b"kept");
     fill(&home, "small/ballast");
-    // Once the pool is suspended writes wait, and end with the daemon.
+    // Once the pool is suspended, writes wait, and end with the daemon.
     let script = "for i in 1 2 3 4 5 6; do echo kept > $0/f$i && sync $0/f$i && touch $1/$i && \
                   dd if=/dev/urandom of=$0/big$i bs=1M count=2 status=none; done 2>/dev/null";
     std::fs::create_dir(home.path("acknowledged")).unwrap();
@@ -90,14 +90,14 @@ fn the_disk_of_the_devices_is_full() {
         .spawn()
         .unwrap();
     std::thread::sleep(std::time::Duration::from_secs(2));
-    // Not 'sync' and the like, which wait for room as they should.
+    // Not `zpool sync` and the like, which rightly wait for space.
     let (_, said) = home.ends("zpool status -v u");
     println!("{said}");
     check_t(&home);
     let remains = home.remains();
     home.signal(Signal::KILL);
     home.wait_for_end();
-    // The guard ends the connections, and so what waits for them.
+    // The guard ends the connections and so the waiting requests.
     writer.wait().unwrap();
     home.revive(&remains);
     check_t(&home);

@@ -1,4 +1,5 @@
-//! A folder with devices and a daemon that is a child of the test, so that its end is seen.
+//! A directory with devices and a daemon that is a child of the test, so that the test can wait for
+//! its end.
 
 use std::collections::BTreeSet;
 use std::io::Write;
@@ -14,37 +15,37 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::proc::{self, Connection, Process};
 
-/// Every command ends within this time. The machine may be busy with other tests.
+/// Limit for every command. The machine may be busy with other tests.
 pub(crate) const COMMAND_MAX: Duration = Duration::from_mins(1);
-/// A daemon that was killed or told to end is gone within this time.
+/// Limit for the end of a daemon that was killed or told to stop.
 const END_MAX: Duration = Duration::from_secs(30);
-/// A new daemon has the pools and their mounts within this time.
+/// Limit for a new daemon to open the pools and mount everything.
 const READY_MAX: Duration = Duration::from_secs(10);
-/// What an ended daemon leaves to the kernel and to its helpers is gone within this time.
+/// Limit for the kernel and helper processes to clean up after a daemon.
 const REMAINS_MAX: Duration = Duration::from_secs(10);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Bytes of each device.
+/// Size of each device.
 const SIZE: u64 = 96 << 20;
 
-/// A folder with devices `pool/d0` to `pool/d3`, and a daemon.
+/// A directory with devices `pool/d0` to `pool/d3`, and a daemon.
 #[derive(Debug)]
 pub(crate) struct Home {
     daemon: Mutex<Option<Child>>,
     /// Mounted file systems of the host.
     small: Mutex<Vec<PathBuf>>,
-    /// A program and its arguments that run the daemon under a limit.
+    /// A program with arguments that runs the daemon under a limit.
     pub(crate) limit: Mutex<Vec<String>>,
     folder: PrivateFolder,
 }
 
-/// What a daemon has that must be gone after its end.
+/// Resources of a daemon that must be gone after its end.
 #[derive(Debug)]
 pub(crate) struct Remains {
     helpers: Vec<Process>,
     connections: BTreeSet<Connection>,
 }
 
-/// A command that runs.
+/// A running command.
 pub(crate) struct Running {
     line: String,
     pid: Pid,
@@ -66,14 +67,14 @@ impl Home {
         home
     }
 
-    /// With a running daemon and a pool `t` that has four mounted file systems.
+    /// Creates a home with a running daemon and a pool `t` with four mounted file systems.
     pub(crate) fn with_pool(stem: &str) -> Self {
         let home = Self::new(stem);
         home.start_with_pool();
         home
     }
 
-    /// Starts the daemon, and makes the pool `t`.
+    /// Starts the daemon, and creates the pool `t`.
     pub(crate) fn start_with_pool(&self) {
         self.start();
         self.wait_until_ready();
@@ -84,7 +85,8 @@ impl Home {
         }
     }
 
-    /// Mounts a small file system of the host. False, loudly: that cannot be done.
+    /// Mounts a small file system of the host. Returns false, with a message, if that is not
+    /// possible.
     pub(crate) fn mount_small(&self, name: &str, size: u64) -> bool {
         let at = self.path(name);
         std::fs::create_dir_all(&at).unwrap();
@@ -99,7 +101,7 @@ impl Home {
         true
     }
 
-    /// Makes a device.
+    /// Creates a device.
     pub(crate) fn make_device(&self, name: &str) {
         std::fs::File::create(self.path(name)).unwrap().set_len(SIZE).unwrap();
     }
@@ -121,7 +123,7 @@ impl Home {
         command.env("CENOTE_STATE_DIR", self.path("state")).env_remove("CENOTE_SOCKET");
     }
 
-    /// Starts a daemon, and does not wait for it.
+    /// Starts a daemon without waiting for it.
     pub(crate) fn start(&self) {
         let log = std::fs::File::options().create(true).append(true).open(self.path("log"));
         let log = log.unwrap();
@@ -137,22 +139,22 @@ impl Home {
         };
         self.environment(&mut command);
         command.args(["daemon", "run"]).env("CENOTE_STAGES", self.path("stages"));
-        // Signals of a terminal are for the test.
+        // Terminal signals are for the test.
         command.process_group(0).stdout(log.try_clone().unwrap()).stderr(log);
         *self.daemon.lock().unwrap() = Some(command.spawn().unwrap());
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process number.
     pub(crate) fn pid(&self) -> u32 {
         self.daemon.lock().unwrap().as_ref().unwrap().id()
     }
 
-    /// What the daemons have said.
+    /// Returns the log of all daemons.
     pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Begins a command.
+    /// Starts a command.
     pub(crate) fn begin(&self, line: &str) -> Running {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
         self.environment(&mut command);
@@ -160,24 +162,24 @@ impl Home {
         let child = command.spawn().unwrap();
         let pid = Pid::from_child(&child);
         let (sender, ended) = channel();
-        // It ends with the command.
+        // Ends with the command.
         std::thread::spawn(move || sender.send(child.wait_with_output()));
         Running { line: line.to_owned(), pid, ended }
     }
 
-    /// Runs a command that must succeed, and returns what it says.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn run(&self, line: &str) -> String {
         let (status, said) = self.ends(line);
         assert!(status.success(), "{line}: {status}\n{said}\n{}", self.log());
         said
     }
 
-    /// Runs a command that must end in time, and returns its status and what it says.
+    /// Runs a command that must end in time, and returns its status and output.
     pub(crate) fn ends(&self, line: &str) -> (ExitStatus, String) {
         self.begin(line).end(self)
     }
 
-    /// Waits until the daemon answers. It answers once its pools are open and mounted.
+    /// Waits until the daemon answers, which it does once its pools are open and mounted.
     pub(crate) fn wait_until_ready(&self) {
         let begin = Instant::now();
         loop {
@@ -191,7 +193,7 @@ impl Home {
         assert!(begin.elapsed() < READY_MAX, "ready after {:?}\n{}", begin.elapsed(), self.log());
     }
 
-    /// Notes what the daemon has now. It may be stopped: nothing is asked of it.
+    /// Returns the current resources of the daemon without a request to it: it may be stopped.
     pub(crate) fn remains(&self) -> Remains {
         let helpers = proc::children(self.pid());
         let numbers: BTreeSet<String> =
@@ -204,7 +206,7 @@ impl Home {
     /// Sends the daemon a signal.
     pub(crate) fn signal(&self, signal: Signal) {
         let pid = Pid::from_raw(i32::try_from(self.pid()).unwrap()).unwrap();
-        // It is a child that was not waited for: the number is its own.
+        // The child was not waited for, so the process number is still its own.
         kill_process(pid, signal).unwrap();
     }
 
@@ -223,9 +225,9 @@ impl Home {
         }
     }
 
-    /// Starts a daemon after the end of another one, which had `remains`, and checks that all is
-    /// well: it is ready in time, each mount is there once and answers, and nothing is left of the
-    /// other one.
+    /// Starts a daemon after the end of another one, which had `remains`, and checks that it is
+    /// ready in time, that each mount exists once and answers, and that nothing of the other one
+    /// remains.
     pub(crate) fn revive(&self, remains: &Remains) {
         self.start();
         self.wait_until_ready();
@@ -245,9 +247,9 @@ impl Home {
         }
     }
 
-    /// Checks that each mount below the folder is there once, and that those of open pools answer.
-    /// A pool that could not be imported again leaves a mount that fails with `ENOTCONN`: that is
-    /// safer than to show programs the empty folder below it.
+    /// Checks that each mount below the directory exists once, and that those of open pools answer.
+    /// A pool that could not be imported again keeps a mount that fails with `ENOTCONN`, which is
+    /// safer than showing programs the empty directory below it.
     pub(crate) fn check_mounts(&self) {
         let mounts = proc::mounts(self.folder());
         let places: BTreeSet<&Path> = mounts.iter().map(|line| line.at.as_path()).collect();
@@ -266,7 +268,7 @@ impl Home {
         }
     }
 
-    /// The names of the file systems that are mounted, and those that are not.
+    /// Returns the names of the mounted file systems, and of the others.
     pub(crate) fn mounted(&self) -> (Vec<String>, Vec<String>) {
         let said = self.run("zfs list -H -t filesystem -o mounted,name");
         let rows = said.lines().filter_map(|line| line.split_once('\t'));
@@ -275,7 +277,7 @@ impl Home {
         (names(yes), names(no))
     }
 
-    /// Ends the daemon in order, and has the pools judged.
+    /// Stops the daemon, and checks the pools.
     pub(crate) fn judge(&self, pools: &[&str]) {
         for pool in pools {
             self.run(&format!("zpool export {pool}"));
@@ -298,14 +300,14 @@ impl Home {
 impl Running {
     /// Whether it has not ended.
     pub(crate) fn is_running(&self) -> bool {
-        // The thread that waits for it is its parent's: a command that has ended is gone.
+        // The waiting thread belongs to this process: a command that has ended is gone.
         Path::new(&format!("/proc/{}", self.pid.as_raw_nonzero())).exists()
     }
 
-    /// Waits for its end in time. Returns its status and what it said.
+    /// Waits for its end, with a time limit. Returns its status and output.
     pub(crate) fn end(self, home: &Home) -> (ExitStatus, String) {
         let Ok(output) = self.ended.recv_timeout(COMMAND_MAX) else {
-            // Not waited for: it may be stuck in the kernel.
+            // Not waited for: it may hang in the kernel.
             let _ = kill_process(self.pid, Signal::KILL);
             panic!("'{}' did not end within {COMMAND_MAX:?}\n{}", self.line, home.log());
         };
@@ -314,7 +316,7 @@ impl Running {
     }
 }
 
-/// Writes a file whose `fsync` returns.
+/// Writes a file and syncs it.
 pub(crate) fn keep(path: &Path, contents: &[u8]) {
     let mut file = std::fs::File::create(path).unwrap();
     file.write_all(contents).and_then(|()| file.sync_all()).unwrap();

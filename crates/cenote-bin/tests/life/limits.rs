@@ -1,5 +1,5 @@
-//! Daemons that may have few descriptors, tasks, or little memory: what they cannot do fails, and
-//! nothing hangs or is lost.
+//! Daemons with few descriptors, few tasks, or little memory: operations fail, and nothing hangs or
+//! is lost.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -12,10 +12,10 @@ use rustix::process::Signal;
 use crate::home::Home;
 use crate::stages::check_t;
 
-/// Commands that run at the same time.
+/// Number of concurrent commands.
 const AT_ONCE: usize = 24;
 
-/// Writes a file and has it synced, as another process with a time limit. Whether that succeeded.
+/// Writes and syncs a file, as another process with a time limit. Returns whether that succeeded.
 pub(crate) fn keeps(home: &Home, name: &str) -> bool {
     let script = "echo kept > \"$0\" && sync \"$0\"";
     let mut command = Command::new("timeout");
@@ -25,7 +25,7 @@ pub(crate) fn keeps(home: &Home, name: &str) -> bool {
     output.status.success()
 }
 
-/// Makes and mounts file systems under a limit until that fails or `count` are there, kills the
+/// Creates and mounts file systems under a limit until that fails or there are `count`, kills the
 /// daemon, and checks that one without a limit has everything that was acknowledged.
 fn work_under(home: &Home, limit: &[&str], count: usize) {
     home.signal(Signal::TERM);
@@ -83,7 +83,7 @@ fn a_daemon_with_few_descriptors_or_little_memory_loses_nothing() {
     home.judge(&["t"]);
 }
 
-/// A control group that has few tasks, until it is dropped.
+/// A control group with few tasks, removed on drop.
 struct FewTasks(PathBuf);
 
 impl FewTasks {

@@ -1,4 +1,4 @@
-//! Many mounted file systems, in a daemon that dies while it mounts or unmounts them.
+//! Many mounted file systems, in a daemon that is killed while it mounts or unmounts them.
 
 use std::time::Instant;
 

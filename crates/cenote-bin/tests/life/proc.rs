@@ -1,4 +1,4 @@
-//! What the kernel says of processes, mounts and FUSE connections.
+//! Processes, mounts and FUSE connections, as the kernel shows them.
 
 use std::collections::BTreeSet;
 use std::os::fd::{AsFd, OwnedFd};
@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use rustix::fs::{AtFlags, Dir};
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 
-/// A process, told apart from a later one with the same number.
+/// A process, distinguished from a later one with the same number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -15,20 +15,20 @@ pub(crate) struct Process {
     start_time: u64,
 }
 
-/// The fields of `/proc/PID/stat` from the state on.
+/// Returns the fields of `/proc/PID/stat` from the state on.
 fn stat(pid: u32) -> Option<Vec<String>> {
     let text = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The name before may hold anything.
+    // The name before may have any contents.
     let fields = text.rsplit(") ").next()?;
     Some(fields.split_whitespace().map(str::to_owned).collect())
 }
 
-/// The state of a process as a letter: `T` stopped, `Z` ended and not waited for.
+/// Returns the state of a process as a letter: `T` stopped, `Z` zombie.
 pub(crate) fn state(pid: u32) -> Option<char> {
     stat(pid)?.first()?.chars().next()
 }
 
-/// The processes that a process has started and not waited for.
+/// Returns the children of a process, including zombies.
 pub(crate) fn children(parent: u32) -> Vec<Process> {
     let entries = std::fs::read_dir("/proc").unwrap();
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok());
@@ -60,7 +60,7 @@ pub(crate) struct MountLine {
     pub(crate) source: String,
 }
 
-/// The mounts of ours at or below a folder, in their order.
+/// Returns cenote's mounts at or below a directory, in order.
 pub(crate) fn mounts(folder: &Path) -> Vec<MountLine> {
     let table = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     let line = |line: &str| {
@@ -73,17 +73,18 @@ pub(crate) fn mounts(folder: &Path) -> Vec<MountLine> {
     table.lines().filter_map(line).collect()
 }
 
-/// A FUSE connection: its number, and the number of its folder, which no later connection has.
+/// A FUSE connection: its number, and the inode of its control directory, which no later connection
+/// has.
 pub(crate) type Connection = (String, u64);
 
-/// The folder in which the kernel shows FUSE connections; none without root.
+/// Returns the control directory of FUSE connections, `None` without root.
 fn control() -> Option<OwnedFd> {
     let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
     fsconfig_create(&context).ok()?;
     fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
 }
 
-/// The FUSE connections that there are; none if that cannot be told.
+/// Returns the FUSE connections, `None` if they are unknown.
 pub(crate) fn connections() -> Option<BTreeSet<Connection>> {
     let control = control()?;
     let names: Vec<String> = Dir::read_from(&control)
@@ -99,7 +100,7 @@ pub(crate) fn connections() -> Option<BTreeSet<Connection>> {
     Some(names.into_iter().filter_map(with_inode).collect())
 }
 
-/// Where the threads of a process are in the kernel.
+/// Returns the kernel stacks of the threads of a process.
 pub(crate) fn stacks(pid: u32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
     let stack = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stack")).ok();

@@ -10,7 +10,7 @@ use rustix::process::Signal;
 use crate::home::{COMMAND_MAX, Home, Running, keep};
 use crate::proc;
 
-/// A stage, and for which time it is reached since the command began.
+/// A stage, and how many times it was reached since the command began.
 pub(crate) type Stop = (String, u64);
 
 /// How the daemon is ended.
@@ -22,22 +22,22 @@ enum End {
     Term,
 }
 
-/// A command, and what surrounds it.
+/// A command with its preparation and check.
 pub(crate) struct Scenario<'a> {
     pub(crate) name: &'a str,
     pub(crate) home: &'a Home,
-    /// Brings the home to where the command begins.
+    /// Prepares the home for the command.
     pub(crate) prepare: &'a dyn Fn(&Home),
-    /// The command; none for the start of the daemon itself.
+    /// The command, `None` for the start of the daemon itself.
     pub(crate) line: Option<String>,
-    /// The stages, if the command does not end by itself.
+    /// The stages, for a command that does not end by itself.
     pub(crate) stops: Option<Vec<Stop>>,
-    /// What must be true once a new daemon runs, for a command that succeeded or not.
+    /// Checks the state with a new daemon; the argument tells whether the command succeeded.
     pub(crate) check: &'a dyn Fn(&Home, bool),
 }
 
 impl Scenario<'_> {
-    /// Begins what is to be watched.
+    /// Starts the command or the daemon.
     fn begin(&self) -> Option<Running> {
         let Some(line) = &self.line else {
             self.home.start();
@@ -46,7 +46,7 @@ impl Scenario<'_> {
         Some(self.home.begin(line))
     }
 
-    /// Brings the home to its beginning. A scenario of the daemon's start begins without one.
+    /// Prepares the home. A scenario of the daemon's start begins without one.
     fn prepare(&self) {
         (self.prepare)(self.home);
         if self.line.is_none() {
@@ -55,7 +55,7 @@ impl Scenario<'_> {
         }
     }
 
-    /// Runs it once, and returns the stages that it reaches.
+    /// Runs the command once, and returns its stages.
     fn record(&self) -> Vec<Stop> {
         self.prepare();
         let reached = self.home.path("stages/reached");
@@ -85,7 +85,7 @@ impl Scenario<'_> {
         text[before..].lines().map(stop).collect()
     }
 
-    /// Ends the daemon at a stage, and sees that a new one has everything.
+    /// Ends the daemon at a stage, and checks that a new one has everything.
     fn run(&self, stop: &Stop, end: End) -> bool {
         self.prepare();
         let (home, order) = (self.home, self.home.path("stages/stop"));
@@ -102,12 +102,12 @@ impl Scenario<'_> {
             let is_over = if let Some(running) = &running {
                 !running.is_running()
             } else {
-                // A little later, for what goes on beside the commands.
+                // A little later, for work in the background.
                 std::thread::sleep(Duration::from_millis(100));
                 let is_serving = reached()[before..].contains("daemon-serving");
                 is_serving && proc::state(home.pid()) != Some('T')
             };
-            // Some stages belong to work beside the command, which comes at its own time.
+            // Some stages belong to background work, which has its own timing.
             if is_over {
                 break false;
             }
@@ -115,7 +115,7 @@ impl Scenario<'_> {
             std::thread::sleep(Duration::from_millis(1));
         };
         if !is_reached {
-            // It must not stop there later, when nobody looks.
+            // It must not stop there later, when the test does not wait for it.
             std::fs::remove_file(&order).unwrap();
         }
         let remains = home.remains();
@@ -134,7 +134,7 @@ impl Scenario<'_> {
         is_reached
     }
 
-    /// Ends the daemon at the stages: all of them, or every `step`th one.
+    /// Ends the daemon at all stages, or at every `step`th one.
     pub(crate) fn sweep(&self, step: usize) {
         let stops = self.stops.clone().unwrap_or_else(|| self.record());
         let mut rng = rng::seeded(self.name, 7);
@@ -151,14 +151,14 @@ impl Scenario<'_> {
             }
         }
         println!("{}: {} stages, {reached} of {runs} runs reached theirs", self.name, stops.len());
-        // Some recorded stages belong to syncs beside the command, which come at their own time.
+        // Some recorded stages belong to background syncs, which have their own timing.
         assert!(reached * 3 > runs, "{}: {reached} of {runs}", self.name);
     }
 }
 
 pub(crate) const FILE: &str = "at/a/b/kept";
 
-/// A file in the pool `t` is there if its `fsync` returned, and all of `t` is mounted.
+/// A file in the pool `t` exists if it was synced, and all of `t` is mounted.
 pub(crate) fn check_t(home: &Home) {
     let (mounted, not) = home.mounted();
     let of_t = |names: &[String]| names.iter().filter(|name| is_of(name, "t")).count();
@@ -180,7 +180,7 @@ fn create_u(home: &Home) -> String {
     format!("zpool create -f -m {at} u {d2}")
 }
 
-/// Makes the pool `u` with a file system and a file whose `fsync` returned.
+/// Creates the pool `u` with a file system and a synced file.
 fn make_u(home: &Home) {
     if !has(home, "u") {
         let folder = home.text("pool");
@@ -196,7 +196,7 @@ fn check_u(home: &Home) {
     assert_eq!(std::fs::read(home.path("other/x/kept")).unwrap(), b"kept", "{}", home.log());
 }
 
-/// After a command that may have ended in the middle, the pool `u` is there or can be imported.
+/// After a command that may have been interrupted, the pool `u` is open or can be imported.
 fn check_u_is_somewhere(home: &Home) {
     if !has(home, "u") {
         let folder = home.text("pool");
@@ -222,7 +222,7 @@ fn the_daemon_ends_while_it_starts_and_mounts() {
 }
 
 #[test]
-fn the_daemon_ends_while_it_ends() {
+fn the_daemon_is_killed_while_it_stops() {
     if !has_fuse() {
         return;
     }
@@ -287,7 +287,7 @@ fn the_daemon_ends_while_a_pool_is_created() {
             assert!(not.is_empty(), "{not:?}");
             return;
         }
-        // Whatever was made of it can be imported, or made over.
+        // Whatever exists of it can be imported or overwritten.
         let folder = home.text("pool");
         if !home.ends(&format!("zpool import -f -d {folder} u")).0.success() {
             home.run(&create_u(home));
@@ -328,7 +328,7 @@ fn the_daemon_ends_while_a_pool_is_exported_and_imported() {
         check_u_is_somewhere(home);
     };
     let folder = home.text("pool");
-    // After a death in the middle of an import it is in use by this host, which has to be forced.
+    // After an interrupted import the pool is in use by this host, and must be forced.
     let line = Some(format!("zpool import -f -d {folder} u"));
     Scenario { name: "import", home: &home, prepare: &prepare, line, stops: None, check: &check }
         .sweep(8);

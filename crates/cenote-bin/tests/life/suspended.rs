@@ -1,4 +1,4 @@
-//! The daemon ends while a pool loses its devices, waits for them, is cleared or closed by force.
+//! The daemon ends while a pool loses its devices, is suspended, cleared or closed by force.
 
 use std::time::{Duration, Instant};
 
@@ -7,14 +7,14 @@ use cenote_testkit::faultfs::FaultLayer;
 use crate::home::{Home, keep};
 use crate::stages::{FILE, Scenario, Stop, check_t, has};
 
-/// Bytes of each device of the pool `s`.
+/// Size of each device of the pool `s`.
 const SIZE: u64 = 96 << 20;
-/// Time for a pool without devices to notice that.
+/// Limit for a pool without devices to be suspended.
 const SUSPEND_MAX: Duration = Duration::from_secs(30);
 
-/// Beside the pool `t`, a pool `s` on devices that can be taken away.
+/// In addition to the pool `t`, a pool `s` on devices that can be removed.
 struct Failing {
-    /// Dropped before the folder that it is in.
+    /// Dropped before its directory.
     layer: FaultLayer,
     home: Home,
 }
@@ -29,7 +29,7 @@ impl Failing {
         Some(Self { layer, home })
     }
 
-    /// Gives the devices back; the pool `s` is open then, with a file whose `fsync` returned.
+    /// Restores the devices; the pool `s` is then open, with a synced file.
     fn heal(&self, home: &Home) {
         self.layer.heal_all();
         if has(home, "s") {
@@ -45,17 +45,17 @@ impl Failing {
         keep(&home.path("failing/kept"), b"kept");
     }
 
-    /// Takes the devices away, with changes that are to be written.
+    /// Removes the devices while changes are to be written.
     fn take_away(&self, home: &Home) {
         std::fs::write(home.path("failing/unsynced"), vec![7; 300_000]).unwrap();
         (0..2).for_each(|leaf| self.layer.take_away(leaf));
     }
 
-    /// Does so, and waits until the pool is suspended.
+    /// Removes the devices, and waits until the pool is suspended.
     fn suspend(&self, home: &Home) {
         self.prepare(home);
         self.take_away(home);
-        // It ends when the pool is cleared or closed.
+        // This command ends when the pool is cleared or closed.
         drop(home.begin("zpool sync s"));
         let begin = Instant::now();
         while home.run("zpool list -H -o health s") != "SUSPENDED\n" {
@@ -95,7 +95,7 @@ fn the_daemon_ends_while_a_pool_is_suspended() {
 
     let prepare = |home: &Home| failing.suspend(home);
     scenario("export by force", &prepare, "zpool export -f s", None).sweep(4);
-    // Told to stop while the pool is suspended, and stopped on the way.
+    // Told to stop while the pool is suspended, and killed on the way.
     let stops = ["daemon-ending", "suspend-abandoned", "pool-left-at-end"].map(stop).to_vec();
     scenario("stop", &prepare, "daemon stop", Some(stops)).sweep(2);
 

@@ -1,4 +1,4 @@
-//! What others may do who were granted it.
+//! Delegated permissions, used by another user.
 
 use std::os::unix::process::CommandExt;
 
@@ -7,10 +7,10 @@ use cenote_testkit::skip;
 use crate::daemon::House;
 use crate::succeeds;
 
-/// Somebody without a name.
+/// Uid of a user without a name.
 const STRANGER: u32 = 54_321;
 
-/// What a command of the stranger says, and its status.
+/// Returns the status and output of a command of the stranger.
 fn stranger(house: &House, line: &str) -> (i32, String) {
     let words: Vec<&str> = line.split_whitespace().collect();
     let mut command = house.command(&words);
@@ -20,7 +20,7 @@ fn stranger(house: &House, line: &str) -> (i32, String) {
 }
 
 #[test]
-fn who_was_granted_it_may() {
+fn allow_lets_other_users_run_granted_commands() {
     if !rustix::process::geteuid().is_root() {
         return skip::skip(&skip::current_test(), "not root");
     }
@@ -38,7 +38,7 @@ fn who_was_granted_it_may() {
     house.run("zfs snapshot t/a@zero");
     refused("zfs diff t/a@zero", "cannot diff 't/a@zero'");
     refused("zfs destroy t/b", "cannot destroy 't/b'");
-    // What is at a path that he might not see is not told.
+    // Existence of paths that the stranger cannot see is not revealed.
     for path in ["/", "/proc/self/exe", "/no/such/file"] {
         let said = format!("cannot open '{path}': not a ZFS filesystem\n");
         assert_eq!(stranger(&house, &format!("zfs list {path}")), (1, said));
@@ -74,14 +74,14 @@ fn who_was_granted_it_may() {
     refused("zfs set atime=off t/a", "cannot set property for 't/a'");
     refused("zfs snapshot t/b@one", "cannot create snapshot 't/b@one'");
     refused("zfs create t/c", "cannot create 't/c'");
-    // What he creates has what its creator gets.
+    // The creator of a dataset gets the permissions granted for creation.
     let (status, said) = stranger(&house, "zfs create -o quota=10M t/a/mine");
     let only_root = "filesystem successfully created, but it may only be mounted by root\n";
     assert_eq!((status, said.as_str()), (1, only_root));
     done("zfs set my:own=yes t/a/mine");
     done("zfs destroy t/a/mine");
     refused("zfs set my:own=yes t/a", "cannot set property for 't/a'");
-    // He gives nothing that he has not, and may not give what he has.
+    // A user can delegate only permissions that the user has and may delegate.
     let (status, said) = stranger(&house, "zfs allow -e snapshot t/a");
     assert_eq!(
         (status, said.as_str()),
@@ -109,7 +109,7 @@ fn who_was_granted_it_may() {
     judge(&house);
 }
 
-/// OpenZFS's checker finds what is granted, and no leak.
+/// `zdb` finds the grants, and no leak.
 fn judge(house: &House) {
     let folder = house.text("pool");
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
@@ -117,7 +117,7 @@ fn judge(house: &House) {
     let folder = std::path::Path::new(&folder);
     let said = zdb.pool("t", folder, &["-bcc"]);
     assert!(said.is_clean(), "{said}");
-    // Its search for lost objects does not know lists of permissions (spec 04 §24).
+    // Its search for leaked objects does not handle permission ZAPs (spec 04 §24).
     let said = zdb.pool("t", folder, &["-L", "-dddd"]).stdout;
     for wanted in ["ed$ = ", "El$ = ", "s-$@x = ", "snapshot = 0", "@x = 0", "hold = 0"] {
         assert!(said.contains(wanted), "{wanted}");

@@ -1,4 +1,4 @@
-//! Closed means closed, through the daemon: whoever reads slowly, and whatever devices do.
+//! Closing pools through the daemon, with slow readers and failing devices.
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
@@ -12,7 +12,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::daemon::{House, has_fuse};
 use crate::{SIZE, succeeds};
 
-/// Bounds that are far beyond what is needed, on any machine.
+/// A generous limit.
 const SOON: Duration = Duration::from_secs(90);
 /// The test function that is the layer's process.
 const LAYER: &str = "fault_layer";
@@ -26,7 +26,7 @@ fn passed(since: Duration) -> Duration {
     cenote_rt::monotonic().saturating_sub(since)
 }
 
-/// A pipe that takes no more.
+/// Returns a pipe that is full.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();
@@ -36,9 +36,9 @@ fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     (reader, writer)
 }
 
-/// A listing that nobody reads keeps neither the devices nor the right to write them.
+/// A listing with a blocked output does not keep devices open or locked.
 #[test]
-fn an_export_does_not_wait_for_readers() {
+fn export_does_not_wait_for_readers_of_output() {
     let house = House::new("closing-readers");
     house.create("none");
     house.run("zfs create -o mountpoint=none t/a");
@@ -51,14 +51,14 @@ fn an_export_does_not_wait_for_readers() {
         let writer = OwnedFd::from(writer);
         let listing = listing.stdout(writer.try_clone().unwrap()).stderr(Stdio::from(writer));
         let mut listing = listing.spawn().unwrap();
-        // It has asked, and waits for its reader.
+        // The command was sent, and waits for its reader.
         wait(Duration::from_millis(300));
         house.run("zpool export t");
-        // Another program has it at once, and then we again.
+        // Another program can use the pool immediately, and then the daemon again.
         succeeds(&mut house.command(&["zfs", "--embedded", "-d", &folder, "set", "a:b=c", "t"]));
         house.run(&format!("zpool import -d {folder} t"));
         let mut said = Vec::new();
-        // The command has the only other end of the pipe, once it is dropped here.
+        // The command holds the only other end of the pipe, once it is dropped here.
         let drain = std::thread::spawn(move || reader.read_to_end(&mut said).map(drop));
         listing.wait().unwrap();
         drop(drain);
@@ -70,9 +70,9 @@ fn an_export_does_not_wait_for_readers() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
 }
 
-/// A pool on devices that fail on command, mounted, with something that was synced.
+/// A mounted pool with a synced file, on devices that fail on command.
 struct Failing {
-    /// Dropped before the folder that it is in.
+    /// Dropped before its directory.
     layer: FaultLayer,
     house: House,
 }
@@ -93,8 +93,8 @@ impl Failing {
         Some(Self { layer, house })
     }
 
-    /// Takes the devices away under a write, and waits until the pool is suspended. Returns who
-    /// waits for an fsync.
+    /// Removes the devices during a write, and waits until the pool is suspended. Returns the
+    /// thread that waits for an fsync.
     fn suspend(&self, name: &str) -> std::thread::JoinHandle<std::io::Result<()>> {
         let path = self.house.path(&format!("at/{name}"));
         let mut file = std::fs::File::create(path).unwrap();
@@ -125,7 +125,7 @@ impl Failing {
 }
 
 #[test]
-fn a_suspended_pool_is_shown_and_can_be_closed() {
+fn suspended_pool_is_shown_and_can_be_closed() {
     let Some(failing) = Failing::new("closing-suspended") else { return };
     let house = &failing.house;
     let waiter = failing.suspend("lost");
@@ -161,7 +161,7 @@ fn a_suspended_pool_is_shown_and_can_be_closed() {
     assert!(numbers.contains(&error.raw_os_error().unwrap()), "{error}");
     failing.import();
 
-    // Destroyed by force it is closed, and says that it was not destroyed.
+    // Destroying it by force closes it, and reports that it was not destroyed.
     drop(failing.suspend("lost too"));
     let (_, said) = house.fails("zpool destroy -f t");
     assert!(said.contains("it was closed, and is not destroyed"), "{said}");
@@ -173,9 +173,9 @@ fn a_suspended_pool_is_shown_and_can_be_closed() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", images, "t"]));
 }
 
-/// Metadata that is not in memory may not come for hours: the pool is shown all the same.
+/// Metadata that is not cached cannot be read: the pool is still shown.
 #[test]
-fn a_suspended_pool_is_shown_from_memory_where_its_metadata_cannot_be_read() {
+fn suspended_pool_with_unreadable_metadata_is_shown() {
     let Some(failing) = Failing::new("closing-memory") else { return };
     let house = &failing.house;
     house.run("zpool set cachefile=none t");
@@ -218,7 +218,7 @@ fn a_suspended_pool_is_shown_from_memory_where_its_metadata_cannot_be_read() {
 }
 
 #[test]
-fn a_daemon_with_a_suspended_pool_ends() {
+fn daemon_with_a_suspended_pool_stops() {
     let Some(failing) = Failing::new("closing-stop") else { return };
     let house = &failing.house;
     for by_signal in [false, true] {
@@ -235,7 +235,7 @@ fn a_daemon_with_a_suspended_pool_ends() {
         waiter.join().unwrap().expect_err("the pool was closed under it");
         let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap_or_default();
         assert!(log.contains("closed by force"), "{log}");
-        // It is remembered.
+        // The pool is still recorded.
         failing.layer.heal_all();
         assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
         failing.check();
@@ -243,9 +243,9 @@ fn a_daemon_with_a_suspended_pool_ends() {
     house.run("zpool export t");
 }
 
-/// A pool that came without its log device comes back without it.
+/// A pool imported without its log device is opened without it again.
 #[test]
-fn a_pool_without_its_log_device_comes_back() {
+fn pool_imported_without_its_log_device_is_reopened() {
     let house = House::new("closing-log");
     let (d0, d1, folder) = (house.text("pool/d0"), house.text("pool/d1"), house.text("pool"));
     house.run(&format!("zpool create -m none t {d0} log {d1}"));

@@ -1,11 +1,11 @@
-//! Pools that the daemon makes: where they mount, what they go by, where they are remembered.
+//! Pools created by the daemon: mount points, names, cache files.
 
 use std::fs;
 
 use crate::daemon::{House, has_fuse};
 
 #[test]
-fn a_pool_mounts_on_nothing_that_is_there() {
+fn create_refuses_nonempty_mount_points() {
     if !has_fuse() {
         return;
     }
@@ -20,7 +20,8 @@ fn a_pool_mounts_on_nothing_that_is_there() {
         assert_eq!(house.fails(&line), (1, taken.clone()), "{line}");
     }
     assert_eq!(house.run("zpool list"), "no pools available\n");
-    // Below another root the folder is another one; one that nobody has chosen goes with the pool.
+    // With another altroot the directory is another one; a default mount point is removed with the
+    // pool.
     let root = house.text("root");
     house.run(&format!("zpool create -R {root} t {device}"));
     assert_eq!(house.run("zfs get -H -o value mountpoint,mounted t"), format!("{root}/t\nyes\n"));
@@ -35,7 +36,7 @@ fn a_pool_mounts_on_nothing_that_is_there() {
     assert_eq!(said, format!("cannot set property for 't': {why}\n"));
     house.run("zpool export t");
     assert!(fs::exists(format!("{root}{at}")).unwrap());
-    // It is absolute wherever it is named.
+    // A relative path becomes absolute.
     let folder = house.text("pool");
     for how in ["-R root", "-o altroot=root"] {
         let want = "invalid alternate root 'root': must be an absolute path\n".to_owned();
@@ -46,9 +47,9 @@ fn a_pool_mounts_on_nothing_that_is_there() {
     assert_eq!(house.run("zpool list"), "no pools available\n");
 }
 
-/// The devices of one pool are files in another: that one comes first and goes last.
+/// The devices of one pool are files in another one, which is opened first and closed last.
 #[test]
-fn pools_in_pools_come_and_go() {
+fn pools_on_files_of_other_pools_are_opened_and_closed_in_order() {
     if !has_fuse() {
         return;
     }
@@ -70,7 +71,7 @@ fn pools_in_pools_come_and_go() {
 }
 
 #[test]
-fn a_pool_goes_by_another_name_until_it_is_exported() {
+fn import_t_gives_a_temporary_name() {
     let house = House::new("created-name");
     let (pool, device) = (house.text("pool"), house.text("pool/d0"));
     house.run(&format!("zpool create -t u -m none -O quota=99M -o comment=hi t {device}"));
@@ -84,13 +85,13 @@ fn a_pool_goes_by_another_name_until_it_is_exported() {
 }
 
 #[test]
-fn a_pool_is_remembered_where_it_is_to_be() {
+fn cachefile_records_the_pool() {
     let house = House::new("created-memory");
     let (pool, file) = (house.text("pool"), house.text("cache"));
     let (d0, d1) = (house.text("pool/d0"), house.text("pool/d1"));
     house.run(&format!("zpool create -m none -o cachefile={file} t {d0}"));
     assert_eq!(house.run("zpool get -H -o value cachefile t"), format!("{file}\n"));
-    // What becomes of the pool stands there at once.
+    // The state of the pool is recorded immediately.
     let knows = |what: &str| {
         let said = house.run(&format!("zdb -C -U {file}"));
         said.contains(what)
@@ -112,7 +113,7 @@ fn a_pool_is_remembered_where_it_is_to_be() {
     assert_eq!(house.run("zpool list"), "no pools available\n");
     house.run(&format!("zpool import -d {pool} -o cachefile={file} t"));
     assert!(knows("mine"));
-    // Devices that have other names by now are found in the same folder.
+    // Renamed devices are found in their directory.
     fs::copy(&file, &other).unwrap();
     house.run("zpool export t");
     assert!(!knows("mine"));
@@ -122,9 +123,9 @@ fn a_pool_is_remembered_where_it_is_to_be() {
     house.run("zpool destroy t");
 }
 
-/// `zdb` without `-e` looks into the cache file of the daemon, as OpenZFS's does into a kernel's.
+/// `zdb` without `-e` reads the cache file of the daemon, as OpenZFS's reads that of the kernel.
 #[test]
-fn zdb_knows_the_pools_that_the_daemon_has() {
+fn zdb_reads_the_cache_file_of_the_daemon() {
     let house = House::new("created-zdb");
     house.create("none");
     house.run("zfs create -o mountpoint=none t/a");
@@ -142,7 +143,7 @@ fn zdb_knows_the_pools_that_the_daemon_has() {
             assert_eq!(ours, said.stdout, "{said}");
         }
     }
-    // It needs nobody who has the pool, and reads what another file says, if it is to.
+    // It needs no daemon, and reads another cache file if told to.
     let guid = house.run("zpool get -H -o value guid t");
     house.run("daemon stop");
     let config = house.run("zdb -C t");
@@ -155,16 +156,16 @@ fn zdb_knows_the_pools_that_the_daemon_has() {
     let absent = (1, "zdb: can't open 't': No such file or directory\n".to_owned());
     assert_eq!(house.fails("zdb -C t"), absent);
     assert!(house.run(&format!("zdb -U {other} -C t")).contains(&guid));
-    // What lies there by now is another pool.
+    // There is another pool on the devices now.
     house.run(&format!("zpool create -f -m none t {}", house.text("pool/d0")));
     fs::remove_file(house.path("pool/d1")).unwrap();
     assert_eq!(house.fails(&format!("zdb -U {other} -C t")), absent);
     house.run("zpool destroy t");
 }
 
-/// What was a spare, or a cache device, of a pool that is gone is nobody's.
+/// Spares and cache devices of a destroyed pool are free.
 #[test]
-fn spares_and_cache_devices_are_their_pools_alone() {
+fn spares_and_cache_devices_of_other_pools_are_refused() {
     let house = House::new("created-aux");
     let device = |name: &str| house.text(&format!("pool/{name}"));
     for name in ["d1", "d2", "d3"] {

@@ -1,4 +1,4 @@
-//! The daemon: commands find it, start it, and lose nothing with it.
+//! The daemon: commands find it, start it, and lose nothing when it ends.
 
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::{SIZE, has, succeeds};
 
-/// A folder with devices, a daemon of its own, and a place to mount at.
+/// A directory with devices, a daemon, and a mount point.
 pub(crate) struct House {
     folder: PrivateFolder,
 }
@@ -44,13 +44,13 @@ impl House {
         command
     }
 
-    /// A command that must succeed, and what it says.
+    /// Runs a command that must succeed, and returns its output.
     pub(crate) fn run(&self, line: &str) -> String {
         let words: Vec<&str> = line.split_whitespace().collect();
         succeeds(&mut self.command(&words))
     }
 
-    /// A command that must fail: its status and what it says.
+    /// Runs a command that must fail, and returns its status and output.
     pub(crate) fn fails(&self, line: &str) -> (i32, String) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let output = self.command(&words).output().unwrap();
@@ -59,13 +59,13 @@ impl House {
         (output.status.code().unwrap(), said)
     }
 
-    /// Makes the pool `t`, with or without what is mounted.
+    /// Creates the pool `t`.
     pub(crate) fn create(&self, place: &str) {
         let (d0, d1) = (self.text("pool/d0"), self.text("pool/d1"));
         self.run(&format!("zpool create -m {place} -O compression=lz4 t mirror {d0} {d1}"));
     }
 
-    /// The daemon's process.
+    /// Returns the daemon's process number.
     pub(crate) fn pid(&self) -> i32 {
         let lock = std::fs::read_to_string(self.path("state/daemon.lock")).unwrap();
         lock.trim().parse().unwrap()
@@ -74,7 +74,7 @@ impl House {
     /// Kills the daemon, as a crash does.
     pub(crate) fn kill(&self) {
         kill_process(Pid::from_raw(self.pid()).unwrap(), Signal::KILL).unwrap();
-        // The kernel lets go of the lock when it is gone.
+        // The kernel releases the lock when the process is gone.
         let lock = std::fs::File::open(self.path("state/daemon.lock")).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
     }
@@ -82,7 +82,7 @@ impl House {
 
 impl Drop for House {
     fn drop(&mut self) {
-        // A test that failed leaves nobody behind.
+        // After a failed test no process remains.
         let _ = self.command(&["daemon", "stop"]).output();
     }
 }
@@ -113,14 +113,14 @@ fn commands_share_the_pools_of_the_daemon() {
     assert_eq!(house.fails("zfs frobnicate").0, 2);
     let (_, said) = house.fails("zpool create t pool/d0");
     assert!(said.contains("cannot"), "{said}");
-    // The daemon has it: nobody else opens it for writing.
+    // The daemon has the pool: no other process can open it for writing.
     let folder = house.text("pool");
     let (_, said) = house.fails(&format!("zfs --embedded -d {folder} create t/c"));
     assert!(said.contains("in use by another program"), "{said}");
     let history = house.run("zpool history t");
     assert!(history.contains("zfs snapshot -r t@one"), "{history}");
 
-    // Killed, it comes back with the next command, and so does the pool.
+    // After a kill, the next command starts the daemon and opens the pool.
     house.kill();
     assert_eq!(house.run("zfs get -H -o value quota t/a"), "10M\n");
     assert_eq!(house.run("zfs list -H -t snapshot -o name"), "t@one\nt/a@one\n");
@@ -139,10 +139,10 @@ fn commands_share_the_pools_of_the_daemon() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
 }
 
-/// The environment of who gives a command counts, and nothing that he has open stays open in the
-/// daemon that he starts.
+/// The environment of the caller applies to the command, but open descriptors of the caller do not
+/// stay open in the daemon that it starts.
 #[test]
-fn a_command_brings_its_environment_and_nothing_else() {
+fn commands_run_in_the_callers_environment() {
     let house = House::new("daemon-environment");
     let marker = house.path("marker");
     let mut shell = Command::new("sh");
@@ -176,7 +176,7 @@ fn a_command_brings_its_environment_and_nothing_else() {
 }
 
 #[test]
-fn file_systems_are_where_their_properties_say() {
+fn mountpoint_and_canmount_determine_mounts() {
     if !has_fuse() {
         return;
     }
@@ -190,7 +190,7 @@ fn file_systems_are_where_their_properties_say() {
     house.run("zfs snapshot t/a@one");
     std::fs::write(house.path("at/a/file"), "changed").unwrap();
 
-    // It moves with its name and its property, and comes back with a rollback.
+    // The mount point changes with the name and the property, and with a rollback.
     house.run("zfs rename t/a t/b");
     assert_eq!(std::fs::read(house.path("at/b/file")).unwrap(), b"changed");
     let other = house.text("other");
@@ -206,7 +206,7 @@ fn file_systems_are_where_their_properties_say() {
     house.run("zfs mount t/b");
     assert!(house.path("other/file").exists());
 
-    // What was synced survives a kill; the dead mounts are replaced.
+    // Synced data survives a kill; the dead mounts are replaced.
     let file = std::fs::File::create(house.path("at/kept")).unwrap();
     std::io::Write::write_all(&mut &file, b"kept").unwrap();
     file.sync_all().unwrap();
@@ -218,7 +218,7 @@ fn file_systems_are_where_their_properties_say() {
 
     house.run("zfs destroy -r t/b");
     assert!(!house.path("other/file").exists());
-    // Somebody who looks into it keeps a pool from leaving.
+    // A user of the file system prevents an export.
     let open = std::fs::File::open(house.path("at/hello")).unwrap();
     let (_, said) = house.fails("zpool export t");
     assert!(said.contains("pool or dataset is busy"), "{said}");
@@ -230,7 +230,7 @@ fn file_systems_are_where_their_properties_say() {
 }
 
 #[test]
-fn a_socket_that_somebody_listens_on_is_taken_over() {
+fn socket_activation_takes_over_the_listening_socket() {
     if !has("systemd-socket-activate") {
         return;
     }
@@ -241,7 +241,7 @@ fn a_socket_that_somebody_listens_on_is_taken_over() {
     let mut command = Command::new("systemd-socket-activate");
     command.arg("-l").arg(&socket).args(["-E", &state, env!("CARGO_BIN_EXE_cenote")]);
     let mut activated = command.args(["daemon", "run"]).stderr(Stdio::null()).spawn().unwrap();
-    // Its name is there before anybody listens; the flag says that somebody does.
+    // The path exists before a process listens; the flag shows that one does.
     let listens = || {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
         let mut lines = sockets.lines().filter(|line| line.ends_with(socket.to_str().unwrap()));
@@ -258,12 +258,12 @@ fn a_socket_that_somebody_listens_on_is_taken_over() {
     assert!(socket.exists(), "it is not ours");
 }
 
-/// What a burst of small writes took goes back to the system when it is over. The buffers of a
-/// record are 128 KiB each; an allocator that puts many of them side by side keeps most of them for
-/// the few that the cache holds.
+/// Memory used by a burst of small writes is returned to the system afterwards. The buffers of a
+/// record are 128 KiB each; an allocator that places many of them side by side keeps most of them
+/// for the few that the cache holds.
 #[test]
-fn memory_that_a_burst_took_goes_back() {
-    /// KiB that stay: the cache of blocks, 64 MiB, and everything else.
+fn memory_of_a_burst_of_writes_is_returned() {
+    /// KiB that remain: the block cache, 64 MiB, and everything else.
     const STAYS: usize = 130 << 10;
     const FILE: u64 = 96 << 20;
     const WRITES: u64 = 4000;
@@ -271,7 +271,7 @@ fn memory_that_a_burst_took_goes_back() {
         return;
     }
     let house = House::new("burst");
-    // Ten seconds by default.
+    // The default is ten seconds.
     let soon = ("_RJEM_MALLOC_CONF", "dirty_decay_ms:1000");
     succeeds(house.command(&["daemon", "start"]).env(soon.0, soon.1));
     house.create(&house.text("mnt"));

@@ -1,5 +1,5 @@
-//! Daemons that are killed or that lack threads and memory: the process is gone within seconds, and
-//! the next one mounts everything.
+//! Daemons that are killed or lack threads and memory: the process is gone within seconds, and the
+//! next one mounts everything.
 
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
@@ -13,24 +13,24 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::daemon::{House, has_fuse};
 use crate::has;
 
-/// File systems that are mounted when a daemon is killed.
+/// Number of mounted file systems when a daemon is killed.
 const FILESYSTEMS: usize = 24;
-/// How long a process that was killed may take to end.
+/// Limit for the end of a killed process.
 const SOON: Duration = Duration::from_secs(10);
 
-/// Daemons that are killed while they mount: 6, or 60 with `CENOTE_TEST_ALL`.
+/// Number of daemons that are killed while they mount: 6, or 60 with `CENOTE_TEST_ALL`.
 fn kills() -> u64 {
     if std::env::var_os("CENOTE_TEST_ALL").is_some() { 60 } else { 6 }
 }
 
-/// The daemon that holds the lock of the folder of state now; none if it has not got so far.
+/// Returns the process that holds the lock of the state directory, if any.
 fn pid(house: &House) -> Option<i32> {
     let text = std::fs::read_to_string(house.path("state/daemon.lock")).ok()?;
     let pid = text.trim().parse().ok()?;
     Path::new(&format!("/proc/{pid}")).exists().then_some(pid)
 }
 
-/// Kills a daemon that may be anywhere, and waits until all of it is gone.
+/// Kills a daemon at any stage, and waits until all of it is gone.
 fn kill(house: &House) {
     let Some(pid) = pid(house) else { return };
     let _ = kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL);
@@ -41,14 +41,14 @@ fn kill(house: &House) {
     }
 }
 
-/// Where the threads of a process are in the kernel.
+/// Returns the kernel stacks of the threads of a process.
 fn stacks(pid: i32) -> String {
     let Ok(tasks) = std::fs::read_dir(format!("/proc/{pid}/task")) else { return String::new() };
     let stack = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stack")).ok();
     tasks.filter_map(|task| stack(task.ok()?)).collect::<Vec<_>>().join("\n")
 }
 
-/// A number below `end` from a seed, spread evenly enough.
+/// Returns a number below `end` from a seed, spread evenly enough.
 fn spread(seed: u64, end: u64) -> u64 {
     (seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 33) % end
 }
@@ -87,7 +87,7 @@ fn a_daemon_killed_while_it_mounts_is_gone_and_the_next_mounts_everything() {
 }
 
 /// A pool on a file in another pool's mount makes the daemon its own client: its threads wait for
-/// its own mount whenever they read or write that device.
+/// its own mount whenever they access that device.
 #[test]
 fn a_daemon_that_waits_for_its_own_mount_ends_when_it_is_killed() {
     if !has_fuse() {
@@ -116,12 +116,12 @@ fn a_daemon_that_waits_for_its_own_mount_ends_when_it_is_killed() {
     house.run("zpool export t");
 }
 
-/// File systems that are mounted at once: 60, or 2 000 with `CENOTE_TEST_ALL`.
+/// Number of concurrently mounted file systems: 60, or 2 000 with `CENOTE_TEST_ALL`.
 fn many() -> usize {
     if std::env::var_os("CENOTE_TEST_ALL").is_some() { 2000 } else { 60 }
 }
 
-/// A number of `/proc/PID/status`.
+/// Returns a number from `/proc/PID/status`.
 fn status(pid: i32, name: &str) -> usize {
     let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
     let line = text.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -140,7 +140,7 @@ fn a_mount_costs_a_descriptor_and_little_memory_and_no_thread() {
     for number in 0..many() {
         house.run(&format!("zfs create -o canmount=noauto t/f{number}"));
     }
-    // What creation left in memory is not what mounts cost.
+    // Memory used by creation does not count for mounts.
     house.run("daemon stop");
     house.run("zfs list -H -o name t");
     let pid = pid(&house).unwrap();
@@ -163,10 +163,10 @@ fn a_mount_costs_a_descriptor_and_little_memory_and_no_thread() {
     house.run("zpool export t");
 }
 
-/// A daemon that may not have enough threads, or not enough memory, says so or ends; its mounts and
-/// whoever uses them do not hang.
+/// A daemon without enough threads or memory reports that or ends; its mounts and their users do
+/// not hang.
 #[test]
-fn a_daemon_that_lacks_threads_or_memory_hangs_nobody() {
+fn daemon_without_threads_or_memory_blocks_no_user() {
     if !has_fuse() || !has("prlimit") {
         return;
     }
@@ -187,7 +187,7 @@ fn a_daemon_that_lacks_threads_or_memory_hangs_nobody() {
             std::thread::sleep(Duration::from_millis(50));
         }
         std::thread::sleep(Duration::from_millis(500));
-        // Whatever is mounted answers, or says that its server is gone.
+        // Every mount answers, or reports that its server is gone.
         let mut look = Command::new("timeout");
         look.args(["20", "ls", "-R"]).arg(house.path("mnt"));
         let looked = look.output().unwrap();
@@ -200,7 +200,7 @@ fn a_daemon_that_lacks_threads_or_memory_hangs_nobody() {
 }
 
 #[test]
-fn the_folder_of_the_daemons_state_is_not_hidden_by_its_own_mounts() {
+fn state_directory_is_not_hidden_by_mounts() {
     if !has_fuse() {
         return;
     }

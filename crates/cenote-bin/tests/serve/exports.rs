@@ -1,4 +1,4 @@
-//! Volumes that the daemon exports: which, how, to whom, and for how long.
+//! Volumes exported by the daemon: which, how, to which clients, and for how long.
 
 #![expect(clippy::disallowed_methods, reason = "clients are watched in real time")]
 
@@ -16,7 +16,7 @@ use crate::{has, succeeds};
 
 const VOLUME: u64 = 16 << 20;
 
-/// The client's own choice of flags: fixed newstyle, no zeros.
+/// Client flags: fixed newstyle, no zeros.
 const FLAGS: u32 = 3;
 const PERMISSION: u32 = 1;
 
@@ -35,7 +35,7 @@ fn connect(house: &House) -> Raw {
     Raw::connect(&house.path("state/nbd.sock"), FLAGS)
 }
 
-/// How many exports there are.
+/// Returns the number of exports.
 fn count(house: &House) -> usize {
     let listed = connect(house).option(OptionKind::List, b"");
     assert_eq!(listed.last(), Some(&OK));
@@ -43,7 +43,7 @@ fn count(house: &House) -> usize {
 }
 
 #[test]
-fn properties_decide_what_is_exported() {
+fn nbd_property_snapdev_and_volmode_determine_exports() {
     let house = house("exports-which");
     let socket = house.path("state/nbd.sock");
     assert_eq!(socket.metadata().unwrap().permissions().mode() & 0o777, 0o600);
@@ -61,7 +61,7 @@ fn properties_decide_what_is_exported() {
     let (_, said) = house.fails("zfs destroy t/images/a@one");
     assert_eq!(said, "cannot destroy 't/images/a@one': dataset is busy\n");
     drop(snapshot);
-    // One volume is left, and needs no name.
+    // A single volume needs no name.
     assert_eq!(connect(&house).go(""), OK);
     house.run("zfs set readonly=on t/images/a");
     let mut fixed = connect(&house);
@@ -76,7 +76,7 @@ fn properties_decide_what_is_exported() {
 }
 
 #[test]
-fn a_volume_in_use_stays() {
+fn nbd_volume_in_use_cannot_be_destroyed() {
     let house = house("exports-use");
     let mut client = connect(&house);
     assert_eq!(client.go("t/images/a"), OK);
@@ -94,13 +94,13 @@ fn a_volume_in_use_stays() {
         said.contains("export  t/images/a  1 in use\nexport  t/images/b  0 in use\n"),
         "{said}"
     );
-    // It has its size for who comes; who is there has the old one.
+    // A new client sees the new size; a connected one the old size.
     house.run(&format!("zfs set volsize={} t/images/a", 2 * VOLUME));
     assert_ne!(client.request(Request::Read, 0, VOLUME, 512), 0);
     let mut second = connect(&house);
     assert_eq!(second.go("t/images/a"), OK);
     assert_eq!(second.request(Request::Read, 0, VOLUME, 512), 0);
-    // What is turned off is for nobody who comes now.
+    // A disabled export accepts no new clients.
     house.run("zfs set cenote:nbd=off t/images");
     assert_eq!(connect(&house).go("t/images/a"), UNKNOWN);
     assert_eq!(client.request(Request::Flush, 0, 0, 0), 0);
@@ -108,7 +108,7 @@ fn a_volume_in_use_stays() {
     house.run("zfs inherit cenote:nbd t/images");
     house.run("zfs set cenote:nbd=on t");
 
-    // Killed, it comes back with what was flushed, exported.
+    // After a kill, the flushed data is there and exported.
     house.kill();
     house.run("zpool list");
     assert_eq!(count(&house), 3);
@@ -131,7 +131,7 @@ fn a_volume_in_use_stays() {
 }
 
 #[test]
-fn exports_have_a_port_where_one_is_asked_for() {
+fn nbd_listen_serves_a_tcp_port() {
     if !has("nbdinfo") {
         return;
     }
@@ -147,10 +147,11 @@ fn exports_have_a_port_where_one_is_asked_for() {
     assert_eq!(said.trim(), VOLUME.to_string());
 }
 
-/// All clients share the memory for requests under way. One that asks for much and takes no answers
-/// keeps others from nothing for long: short requests go on at once, and for a long one it is left.
+/// All clients share the memory for requests. A client that requests much and reads no answers
+/// delays others only briefly: short requests continue immediately, and for a long one the client
+/// is disconnected.
 #[test]
-fn a_client_that_takes_no_answers_is_left_when_others_need_the_memory() {
+fn nbd_client_that_reads_no_answers_is_disconnected() {
     const LONG: u32 = 32 << 20;
     let house = house("exports-memory");
     house.run("zfs create -s -V 64M t/images/long");
@@ -160,9 +161,9 @@ fn a_client_that_takes_no_answers_is_left_when_others_need_the_memory() {
     assert_eq!(stalled.go("t/images/long"), OK);
     let mut stalled = stalled.into_stream();
     let read = Wire { command: Request::Read, flags: 0, cookie: 7, offset: 0, len: LONG };
-    // Two have all of the memory.
+    // Two requests use all of the memory.
     stalled.write_all(&[read.encode(), read.encode()].concat()).unwrap();
-    // The first answer has begun, so that both are under way.
+    // The first answer has begun, so both requests are in progress.
     stalled.read_exact(&mut [0; 16]).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     let mut other = connect(&house);
@@ -174,11 +175,11 @@ fn a_client_that_takes_no_answers_is_left_when_others_need_the_memory() {
     }
     assert!(begin.elapsed() < Duration::from_millis(900), "short requests wait");
     assert_eq!(other.request(Request::Read, request_flag::DF, 0, LONG), 0);
-    // It was left in the middle of an answer.
+    // It was disconnected in the middle of an answer.
     let mut rest = Vec::new();
     let _ = stalled.read_to_end(&mut rest);
     assert!(rest.len() < LONG as usize, "{} bytes", rest.len());
-    // A client that nobody waits for may take its time.
+    // While no other client waits, a slow client is not disconnected.
     assert_eq!(other.request(Request::Write, 0, 0, LONG), 0);
     assert_eq!(other.request(Request::Flush, 0, 0, 0), 0);
     drop(other);

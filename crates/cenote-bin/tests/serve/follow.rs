@@ -1,4 +1,4 @@
-//! Mounts after a command: the daemon reads the datasets that the command changed, and no others.
+//! Mounts after a command: the daemon reads only the datasets that the command changed.
 
 use std::io::Read;
 use std::process::{Child, Command, Stdio};
@@ -11,10 +11,10 @@ use cenote_testkit::skip;
 use crate::daemon::{House, has_fuse};
 use crate::has;
 
-/// File systems beside those that change.
+/// Number of file systems that do not change.
 const OTHERS: usize = 30;
 
-/// A daemon that says what it reads, with a pool `t`.
+/// A daemon that logs the number of datasets it reads, with a pool `t`.
 fn house(stem: &str) -> House {
     let house = House::new(stem);
     let started = house.command(&["daemon", "start"]).env("CENOTE_LOG", "debug").status();
@@ -70,7 +70,7 @@ fn commands_read_only_the_datasets_that_they_change() {
         ("zfs allow -e mount t/a".to_owned(), 0),
         ("zpool set comment=here t".to_owned(), 0),
         ("zpool sync t".to_owned(), 0),
-        // These change what all below inherit: `t/a` and what is left below it.
+        // These change inherited properties: `t/a` and its remaining descendants are read.
         ("zfs set devices=off t/a".to_owned(), OTHERS - 1),
         ("zfs rename t/a t/c".to_owned(), OTHERS - 1),
     ] {
@@ -94,7 +94,7 @@ fn commands_read_only_the_datasets_that_they_change() {
     house.run("zpool export t");
 }
 
-/// Many clients change datasets at once: a look of one command takes the changes of others with it.
+/// Many clients change datasets concurrently: one command may process the changes of others.
 #[test]
 fn changes_of_commands_at_the_same_time_are_all_followed() {
     const CLIENTS: usize = 6;
@@ -141,7 +141,7 @@ fn changes_of_commands_at_the_same_time_are_all_followed() {
     assert!(!left.contains(&house.text("mnt")), "{left}");
 }
 
-/// An operation that the daemon does not hear of leaves a file system unmounted.
+/// If the daemon is not told of an operation, a file system stays unmounted.
 #[test]
 fn seeded_bugs_of_changes_are_found() {
     if !has_fuse() {
@@ -163,12 +163,12 @@ fn seeded_bugs_of_changes_are_found() {
     }
 }
 
-/// A process that has copies of all mounts, as a container has them: unmounting does not end the
-/// connections. Waiting for each of them would take seconds each.
+/// A process with copies of all mounts, like a container: unmounting does not end the connections.
+/// Waiting for each of them would take seconds each.
 #[test]
-fn copies_of_mounts_in_another_namespace_hold_up_nobody_for_long() {
+fn unmount_with_copies_in_another_namespace_is_fast() {
     const MOUNTS: usize = 8;
-    /// As long as half of the mounts would take one after the other.
+    /// Half of the time that the mounts would take one after the other.
     const LONG: Duration = Duration::from_secs(20);
     if !has_fuse() || !rustix::process::geteuid().is_root() || !has("unshare") {
         return;
@@ -181,7 +181,7 @@ fn copies_of_mounts_in_another_namespace_hold_up_nobody_for_long() {
         let mut keeper = Command::new("unshare");
         keeper.args(["-m", "--propagation", "private", "sh", "-c", "echo; exec sleep 600"]);
         let mut keeper = keeper.stdout(Stdio::piped()).spawn().unwrap();
-        // It has said something: the copies are there.
+        // It has printed something: the copies exist.
         keeper.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
         Keeper(keeper)
     };
@@ -200,7 +200,7 @@ fn copies_of_mounts_in_another_namespace_hold_up_nobody_for_long() {
     }
 }
 
-/// A process that is killed in the end.
+/// A process that is killed at the end.
 struct Keeper(Child);
 
 impl Drop for Keeper {

@@ -1,5 +1,5 @@
-//! A file system, mounted: what programs do with files, and what becomes of it when the process
-//! that serves it is killed.
+//! A mounted file system: operations of programs on files, and the state after its server is
+//! killed.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
@@ -17,7 +17,7 @@ use rustix::io::Errno;
 
 use super::{Shed, has, succeeds};
 
-/// Whether file systems can be mounted here; else says that the test is skipped.
+/// Whether file systems can be mounted here; else reports that the test is skipped.
 pub(crate) fn can_mount() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     let can = Path::new("/dev/fuse").exists() && is_root;
@@ -27,7 +27,7 @@ pub(crate) fn can_mount() -> bool {
     can
 }
 
-/// What is compared of a tree: what `cp -a` keeps.
+/// The attributes of a tree that `cp -a` keeps.
 fn facts(root: &Path) -> BTreeMap<PathBuf, String> {
     let mut facts = BTreeMap::new();
     let mut pending = vec![root.to_path_buf()];
@@ -64,7 +64,8 @@ fn assert_same(ours: &Path, wanted: &Path) {
     );
 }
 
-/// Beside plain files: links of both kinds, a hole, a fifo, odd modes, owners and times.
+/// Files other than plain ones: links of both kinds, a hole, a fifo, unusual modes, owners and
+/// times.
 fn oddities(at: &Path) {
     fs::create_dir(at).unwrap();
     fs::write(at.join("one"), b"one").unwrap();
@@ -85,7 +86,7 @@ fn oddities(at: &Path) {
 }
 
 #[test]
-fn a_tree_comes_in_and_stays() {
+fn copied_tree_is_durable() {
     if !can_mount() {
         return;
     }
@@ -102,14 +103,14 @@ fn a_tree_comes_in_and_stays() {
     assert!(space.f_blocks > space.f_bfree && space.f_bfree > 0);
     mounted.stop();
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0, "unmounted");
-    // It was there in the kernel's cache; now it is on disk.
+    // The data was in the kernel's cache; now it is on disk.
     let mounted = shed.mount("t", &["-o", "ro"]);
     for from in [&crates, &odd] {
         assert_same(&at.join(from.file_name().unwrap()), from);
     }
     let refused = fs::write(at.join("new"), b"").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
-    // Unmounted by somebody else, the process ends.
+    // Unmounted by another program, the process ends.
     succeeds(Command::new("umount").arg(&at));
     mounted.wait();
     shed.judge();
@@ -144,7 +145,7 @@ fn names_links_and_attributes() {
     fs::rename(at.join("d/e"), at.join("e")).unwrap();
     fs::remove_dir(at.join("d")).unwrap();
 
-    // A file without a name lives as long as somebody has it open.
+    // An unlinked file exists while it is open.
     let mut open = OpenOptions::new().read(true).write(true).open(&b).unwrap();
     fs::remove_file(&b).unwrap();
     assert_eq!(open.metadata().unwrap().nlink(), 0);
@@ -173,7 +174,7 @@ fn names_links_and_attributes() {
     shed.judge();
 }
 
-/// Flags and projects, by the calls and programs that set them.
+/// Flags and projects, by the system calls and programs that set them.
 fn flags(at: &Path) {
     let path = at.join("flagged");
     fs::write(&path, b"x").unwrap();
@@ -227,7 +228,7 @@ fn xattrs(at: &Path) {
     assert_eq!(names, [&b"user.large\0"[..], b"user.small\0"]);
     rustix::fs::removexattr(&path, "user.small").unwrap();
     assert_eq!(get("user.small"), Err(Errno::NODATA));
-    // A program loses its capabilities when somebody writes to it.
+    // A program loses its capabilities when it is written to.
     let capability = [1, 0, 0, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     set("security.capability", &capability, XattrFlags::empty()).unwrap();
     assert_eq!(get("security.capability").unwrap(), capability);
@@ -235,12 +236,12 @@ fn xattrs(at: &Path) {
     assert_eq!(get("security.capability"), Err(Errno::NODATA));
 }
 
-/// What a user may do, and what happens to set-id bits.
+/// Permissions of a user, and set-id bits.
 fn rights(at: &Path) {
     let run = |uid: u32, script: &str| {
         use std::os::unix::process::CommandExt;
         let mut command = Command::new("sh");
-        // One group beside the first, which the kernel knows and requests do not tell.
+        // A supplementary group, which the kernel knows but requests do not contain.
         command.arg("-c").arg(script).current_dir("/").uid(uid).gid(uid);
         command.env("AT", at).output().unwrap()
     };
@@ -286,7 +287,7 @@ fn data_of_every_kind() {
     let path = at.join("data");
     let open = || OpenOptions::new().read(true).write(true).create(true).clone();
     let file = open().open(&path).unwrap();
-    // In pieces of all sizes, against memory.
+    // In pieces of all sizes, compared with memory.
     let mut model = vec![0u8; 4 << 20];
     for (number, len) in [1, 511, 4096, 70_000, 128 << 10, 300_001, 1 << 20].iter().enumerate() {
         let start = number * 391_111;
@@ -305,7 +306,7 @@ fn data_of_every_kind() {
     .unwrap();
     model[1 << 20..(1 << 20) + 600_000].fill(0);
     assert!(fs::read(&path).unwrap() == model);
-    // Who has it open for reading and writing may have mapped it, and a hole of it may be dirty.
+    // A file open for reading and writing may be mapped, and a hole may be dirty.
     let hole = rustix::fs::seek(&file, rustix::fs::SeekFrom::Hole(1 << 20)).unwrap();
     assert_eq!(hole, 4 << 20);
     let copy = open().open(at.join("copy")).unwrap();
@@ -380,7 +381,7 @@ fn mapped(path: &Path, model: &mut [u8]) {
 }
 
 #[test]
-fn what_was_fsynced_survives_a_kill() {
+fn fsynced_data_survives_a_kill() {
     if !can_mount() {
         return;
     }
@@ -403,7 +404,7 @@ fn what_was_fsynced_survives_a_kill() {
         fs::write(at.join(format!("maybe-{round}")), b"not asked for").unwrap();
         drop(file);
         mounted.kill();
-        // What is left is dead, until the next mount detaches it.
+        // The mount is dead until the next mount detaches it.
         assert_eq!(rustix::fs::statvfs(&at).err(), Some(Errno::NOTCONN));
     }
     shed.mount("t", &[]).stop();
@@ -412,12 +413,12 @@ fn what_was_fsynced_survives_a_kill() {
 }
 
 #[test]
-fn somebody_without_privileges_mounts_too() {
+fn users_without_privileges_can_mount() {
     const NOBODY: u32 = 65_534;
     if !can_mount() || !has("fusermount3") {
         return;
     }
-    // Where nobody may walk.
+    // A directory that only its owner may search.
     let folder = cenote_testkit::golden::PrivateFolder::create("fuse-nobody");
     let shed = Shed { folder, uid: Some(NOBODY) };
     let walk = |path: &Path| fs::metadata(path).unwrap().mode() & 0o001 != 0;
@@ -432,7 +433,7 @@ fn somebody_without_privileges_mounts_too() {
     let mut command = Command::new("sh");
     std::os::unix::process::CommandExt::uid(&mut command, NOBODY);
     let script = "echo mine > \"$AT/file\" && cat \"$AT/file\" && sync \"$AT/file\"";
-    // The root of a new file system is root's: whoever made it.
+    // The root of a new file system belongs to root, whoever created it.
     let made = command.args(["-c", script]).env("AT", &at).output().unwrap();
     let owner = String::from_utf8_lossy(&made.stderr);
     assert!(made.status.success() || owner.contains("ermission denied"), "{owner}");
@@ -445,7 +446,7 @@ fn somebody_without_privileges_mounts_too() {
 }
 
 #[test]
-fn wrong_uses_are_told() {
+fn mount_refuses_invalid_uses() {
     let shed = Shed::new("fuse-wrong");
     let folder = shed.pool();
     for (words, status, wanted) in [

@@ -1,5 +1,6 @@
-//! What a pool holds, shown to the kernel and to real clients: `cenote mount` and `cenote nbd` as
-//! processes of their own, ended in order, by others, and by SIGKILL; the pools judged afterwards.
+//! File systems and volumes of a pool, served to the kernel and to real clients: `cenote mount` and
+//! `cenote nbd` as separate processes, ended regularly, by others, and by SIGKILL; the pools are
+//! checked afterwards.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -32,24 +33,24 @@ use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
 use rustix::process::{Pid, Signal, kill_process};
 
-/// The process of devices that fail on command; as a test it does nothing.
+/// The process of devices that fail on command; tests nothing itself.
 #[test]
 fn fault_layer() {
     cenote_testkit::faultfs::serve_if_started();
 }
 
-/// Bytes of the pool's device.
+/// Size of the pool's device.
 const SIZE: u64 = 512 << 20;
 
-/// A folder with one device, and the commands on it.
+/// A directory with one device, and commands on it.
 struct Shed {
     folder: PrivateFolder,
-    /// The user whose commands they are.
+    /// The user who runs the commands.
     uid: Option<u32>,
 }
 
 impl Shed {
-    /// With a pool `t` on it.
+    /// Creates a shed with a pool `t`.
     fn new(stem: &str) -> Self {
         let shed = Self { folder: PrivateFolder::create(stem), uid: None };
         shed.fill();
@@ -57,7 +58,7 @@ impl Shed {
     }
 
     fn fill(&self) {
-        // By itself: nothing else is looked at when the pool is looked for.
+        // In its own directory: the search for the pool finds nothing else.
         std::fs::create_dir(self.path("pool")).unwrap();
         let device = std::fs::File::create(self.path("pool/d0")).unwrap();
         device.set_len(SIZE).unwrap();
@@ -80,12 +81,12 @@ impl Shed {
         self.path(name).to_str().unwrap().to_owned()
     }
 
-    /// Where the pool is.
+    /// Returns the directory of the pool's device.
     fn pool(&self) -> String {
         self.text("pool")
     }
 
-    /// `cenote`, as the user.
+    /// Returns a `cenote` command of the user.
     fn cenote(&self, words: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_cenote"));
         command.args(words);
@@ -107,7 +108,7 @@ impl Shed {
         succeeds(&mut self.cenote(&[&head, words].concat()))
     }
 
-    /// Starts a verb that stays, and waits until it says that it is ready.
+    /// Starts a server, and waits until it reports that it is ready.
     fn serve(&self, words: &[&str]) -> Serving {
         let mut command = self.cenote(words);
         let child = command.stdout(Stdio::piped()).spawn().unwrap();
@@ -133,7 +134,7 @@ impl Shed {
         self.serve(&[&["mount", "-d", &folder], options, &[dataset, &at]].concat())
     }
 
-    /// Nothing is wrong with the pool, and nothing leaks.
+    /// Checks that the pool has no errors and no leaks.
     fn judge(&self) {
         let folder = self.pool();
         succeeds(&mut self.cenote(&["verify", "--leaks", "-d", &folder, "t"]));
@@ -144,7 +145,7 @@ impl Shed {
     }
 }
 
-/// Runs a command that must succeed, and gives what it says.
+/// Runs a command that must succeed, and returns its output.
 fn succeeds(command: &mut Command) -> String {
     let Output { status, stdout, stderr } =
         command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -154,7 +155,7 @@ fn succeeds(command: &mut Command) -> String {
     out
 }
 
-/// Whether a program is installed; else says that a part of the test is skipped.
+/// Whether a program is installed; else reports that a part of the test is skipped.
 fn has(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let is_there = std::env::split_paths(&path).any(|folder| folder.join(program).is_file());
@@ -164,10 +165,10 @@ fn has(program: &str) -> bool {
     is_there
 }
 
-/// A verb that stays.
+/// A running server.
 struct Serving {
     child: Child,
-    /// What it said before it was ready.
+    /// Its output before it was ready.
     text: String,
     said: Option<BufReader<ChildStdout>>,
     at: PathBuf,
@@ -180,14 +181,14 @@ impl Serving {
         let _ = kill_process(pid, signal);
     }
 
-    /// Ends it in order.
+    /// Stops it regularly.
     fn stop(mut self) {
         self.signal(Signal::TERM);
         let status = self.child.wait().unwrap();
         assert!(status.success(), "{status}, after {}", self.rest());
     }
 
-    /// What else it said.
+    /// Returns its other output.
     fn rest(&mut self) -> String {
         let mut rest = String::new();
         if let Some(said) = &mut self.said {
@@ -202,7 +203,7 @@ impl Serving {
         assert!(status.success(), "{status}");
     }
 
-    /// Ends it at once.
+    /// Kills it.
     fn kill(mut self) {
         self.signal(Signal::KILL);
         self.child.wait().unwrap();
@@ -214,7 +215,7 @@ impl Drop for Serving {
         if matches!(self.child.try_wait(), Ok(Some(_))) {
             return;
         }
-        // A test has failed: nothing is left behind.
+        // After a failed test no process remains.
         self.signal(Signal::KILL);
         let _ = self.child.wait();
         let _ = rustix::mount::unmount(&self.at, rustix::mount::UnmountFlags::DETACH);

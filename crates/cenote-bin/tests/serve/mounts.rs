@@ -1,4 +1,4 @@
-//! What the daemon mounts, and how: options, properties, what is told of it.
+//! Mounts of the daemon: options, properties, messages.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -10,7 +10,7 @@ use crate::daemon::{House, has_fuse};
 use crate::nbd::{OK, Raw};
 use crate::succeeds;
 
-/// Options with which something is mounted, as the kernel has them.
+/// Returns the mount options that the kernel shows.
 pub(crate) fn kernel_options(at: &str) -> String {
     let table = fs::read_to_string("/proc/self/mounts").unwrap();
     let mut lines = table.lines().rev().map(|line| line.split(' ').collect::<Vec<_>>());
@@ -22,7 +22,7 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
-/// More looks at what goes on than it takes to its end.
+/// Limit for polling.
 const LOOKS_MAX: u32 = 10_000;
 
 /// `mount -t zfs`.
@@ -37,7 +37,7 @@ pub(crate) fn mount_helper(house: &House, words: &[&str]) -> std::process::Outpu
 }
 
 #[test]
-fn options_of_mounts_go_before_properties() {
+fn mount_options_override_properties() {
     if !has_fuse() {
         return;
     }
@@ -81,7 +81,7 @@ fn options_of_mounts_go_before_properties() {
     let wanted = "cannot mount 't/b': legacy mountpoint\nuse mount(8) to mount this filesystem\n";
     assert_eq!(said, wanted);
 
-    // Whoever mounts by himself says where.
+    // A user who mounts explicitly chooses the place.
     let helper = |words: &[&str]| mount_helper(&house, words);
     fs::create_dir(house.path("legacy")).unwrap();
     let legacy = house.text("legacy");
@@ -93,7 +93,7 @@ fn options_of_mounts_go_before_properties() {
     );
     house.run(&format!("zfs unmount {legacy}"));
 
-    // A folder that is not empty.
+    // A directory that is not empty.
     fs::create_dir_all(house.path("full/inside")).unwrap();
     let full = house.text("full");
     let (_, said) = house.fails(&format!("zfs set -u overlay=off mountpoint={full} t/none"));
@@ -109,7 +109,7 @@ fn options_of_mounts_go_before_properties() {
 }
 
 #[test]
-fn what_is_mounted_takes_other_options() {
+fn remount_changes_options() {
     if !has_fuse() {
         return;
     }
@@ -130,12 +130,12 @@ fn what_is_mounted_takes_other_options() {
     house.run("zfs unmount t");
     house.run("zfs mount -o noatime t");
     assert_eq!(read(), first, "nothing is noted");
-    // What is set to another value counts again.
+    // Setting a property to another value overrides the mount option.
     house.run("zfs set atime=off t");
     assert_eq!(told("atime"), "off\tlocal\n");
     house.run("zfs set atime=on relatime=off t");
     assert_eq!(told("atime"), "on\tlocal\n");
-    // Also if it is the value that it has, and below; what is set there itself stays.
+    // Also if the value does not change, and for descendants, except those with a local value.
     house.run("zfs create t/a");
     house.run("zfs create -o atime=on t/b");
     for name in ["t", "t/a", "t/b"] {
@@ -156,7 +156,7 @@ fn what_is_mounted_takes_other_options() {
     assert!(fs::write(&file, "lost").is_err());
     house.run("zfs mount -o remount,rw t");
     fs::write(&file, "kept").unwrap();
-    // Mounted for reading, it is opened anew for writing.
+    // Mounted read-only, it is opened again for writing.
     house.run("zfs unmount t");
     house.run("zfs mount -o ro t");
     assert!(fs::write(&file, "lost").is_err());
@@ -167,9 +167,9 @@ fn what_is_mounted_takes_other_options() {
     assert_eq!(said, "cannot mount 't': filesystem is not mounted\n");
 }
 
-/// `umount` tells nobody, and yet it is known.
+/// `umount` does not tell the daemon, which notices it anyway.
 #[test]
-fn what_others_unmount_is_not_mounted() {
+fn umount_by_others_is_noticed() {
     if !has_fuse() {
         return;
     }
@@ -201,14 +201,14 @@ fn what_others_unmount_is_not_mounted() {
             .is_err()
         );
     }
-    // Out of sight, but somebody has a file open.
+    // Detached, but a file is open.
     let open = fs::File::open(house.path("at/file")).unwrap();
     unmount(&[if is_root() { "-l" } else { "-z" }]);
     house.run("zfs mount t");
     assert_eq!(fs::read_to_string(house.path("at/file")).unwrap(), "kept");
     assert_eq!(std::io::read_to_string(&open).unwrap(), "kept");
     if is_root() {
-        // It ends when he closes it, and takes nothing with it that is there by then.
+        // The mount ends when the file is closed, and does not affect a later mount at the place.
         let connections = || {
             let fds = fs::read_dir(format!("/proc/{}/fd", house.pid())).unwrap();
             let links = fds.filter_map(|fd| fs::read_link(fd.unwrap().path()).ok());
@@ -227,9 +227,9 @@ fn what_others_unmount_is_not_mounted() {
     }
 }
 
-/// A child may have its place above its parent's.
+/// A child's mount point may be above its parent's.
 #[test]
-fn each_is_mounted_before_what_has_its_place_in_it() {
+fn mount_order_follows_mount_points() {
     if !has_fuse() {
         return;
     }
@@ -255,7 +255,7 @@ fn each_is_mounted_before_what_has_its_place_in_it() {
 }
 
 #[test]
-fn mount_finds_what_it_is_to_mount() {
+fn mount_by_name_and_mount_all() {
     if !has_fuse() || !is_root() {
         return;
     }
@@ -281,7 +281,7 @@ fn mount_finds_what_it_is_to_mount() {
 }
 
 #[test]
-fn properties_reach_what_is_mounted() {
+fn set_changes_mounted_file_systems() {
     if !has_fuse() {
         return;
     }
@@ -291,7 +291,7 @@ fn properties_reach_what_is_mounted() {
     let file = house.path("at/file");
     fs::write(&file, "one").unwrap();
     let open = fs::File::open(&file).unwrap();
-    // Somebody has it open: as root it is not mounted again for that.
+    // A file is open: as root the file system is not mounted again.
     house.run("zfs set readonly=on t");
     assert!(fs::write(&file, "two").is_err());
     house.run("zfs set readonly=off t");
@@ -307,7 +307,7 @@ fn properties_reach_what_is_mounted() {
     }
     drop(open);
 
-    // What is read is noted, or not, from now on.
+    // From now on atime is updated, or not.
     let read_at = || {
         fs::read(&file).unwrap();
         // The kernel asks again after a second.
@@ -323,7 +323,7 @@ fn properties_reach_what_is_mounted() {
     fs::write(&file, "four").unwrap();
     assert_ne!(read_at(), before);
 
-    // A mount point that is set mounts what is not mounted; -u leaves all as it is.
+    // Setting a mount point mounts an unmounted file system; with -u nothing changes.
     house.run("zfs create -o mountpoint=none t/a");
     let other = house.text("other");
     house.run(&format!("zfs set mountpoint={other} t/a"));
@@ -340,7 +340,7 @@ fn properties_reach_what_is_mounted() {
 }
 
 #[test]
-fn what_is_in_use_is_neither_moved_nor_destroyed() {
+fn rename_and_destroy_refuse_file_systems_in_use() {
     if !has_fuse() {
         return;
     }
@@ -355,7 +355,7 @@ fn what_is_in_use_is_neither_moved_nor_destroyed() {
     fs::write(house.path("at/a/file"), "kept").unwrap();
     let mounts = house.run("zfs mount");
     let mut open = fs::File::open(house.path("at/a/file")).unwrap();
-    // What lies below it is unmounted first, and comes back.
+    // Descendants are unmounted first, and mounted again.
     let busy = format!("cannot unmount '{at}/a': pool or dataset is busy\n");
     for line in [
         "zfs rename t/a t/b",
@@ -368,13 +368,13 @@ fn what_is_in_use_is_neither_moved_nor_destroyed() {
         assert_eq!(house.run("zfs list -H -o name,canmount -r t/a"), "t/a\ton\nt/a/below\ton\n");
         assert_eq!(house.run("zfs mount"), mounts, "{line}");
     }
-    // What was mounted by somebody else than properties stays, whatever its name is.
+    // A mount that properties did not determine stays, even after a rename.
     house.run("zfs rename t/l t/m");
     assert!(house.run("zfs mount").contains(&format!("{:<30}  {legacy}\n", "t/m")));
     if !is_root() {
         return;
     }
-    // -f cuts off whoever is there.
+    // -f ends the connections of its users.
     house.run("zfs rename -f t/a t/b");
     let mut text = String::new();
     assert!(std::io::Read::read_to_string(&mut open, &mut text).is_err());
@@ -387,7 +387,7 @@ fn what_is_in_use_is_neither_moved_nor_destroyed() {
 }
 
 #[test]
-fn pools_are_there_for_reading() {
+fn import_readonly_serves_pools() {
     if !has_fuse() {
         return;
     }
@@ -420,7 +420,7 @@ fn pools_are_there_for_reading() {
     house.run("zpool export u");
     assert_eq!(sums(), before, "nothing was written");
 
-    // Another name, for this time only; nothing is mounted.
+    // A temporary name; nothing is mounted.
     house.run(&format!("zpool import -d {pool} -N -t t u"));
     assert_eq!(house.run("zfs get -H -o value mounted u"), "no\n");
     house.run("zfs create -u u/x");
@@ -432,7 +432,7 @@ fn pools_are_there_for_reading() {
 }
 
 #[test]
-fn keys_open_what_is_there_for_reading() {
+fn load_key_mounts_encrypted_file_systems_read_only() {
     let Some(golden) = golden("g-crypt").filter(|_| has_fuse()) else { return };
     let house = House::new("mounts-keys");
     let (images, root) = (golden.images(), house.text("root"));
@@ -471,7 +471,7 @@ fn keys_open_what_is_there_for_reading() {
 }
 
 #[test]
-fn damaged_files_are_named_where_they_are_mounted() {
+fn status_names_damaged_files_by_mounted_path() {
     if !has_fuse() {
         return;
     }
@@ -501,7 +501,7 @@ fn damaged_files_are_named_where_they_are_mounted() {
 }
 
 #[test]
-fn what_the_kernel_believes_is_so() {
+fn kernel_caches_are_consistent() {
     if !has_fuse() {
         return;
     }
@@ -510,7 +510,7 @@ fn what_the_kernel_believes_is_so() {
     house.create(&at);
     house.run("zfs create -o casesensitivity=insensitive t/i");
     let path = |name: &str| house.path("at").join(name);
-    // Names that there are not, and then are, and are not again.
+    // Names that do not exist, then exist, and then do not.
     for name in ["one", "two", "three", "i/One"] {
         assert!(!path(name).exists() && !path(name).exists(), "{name}");
     }
@@ -522,7 +522,7 @@ fn what_the_kernel_believes_is_so() {
     assert!(path("one").exists() && path("two").exists() && path("i/One").exists());
     fs::rename(path("one"), path("three")).unwrap();
     assert!(!path("one").exists() && path("three").exists());
-    // What it takes is known when it is on disk, and is asked for then.
+    // The allocated size is known after the sync, and requested then.
     house.run("zpool sync t");
     let taken = || fs::metadata(path("three")).unwrap().blocks() * 512;
     let is_told = (0..LOOKS_MAX).any(|_| {
@@ -530,7 +530,7 @@ fn what_the_kernel_believes_is_so() {
         taken() >= bytes.len() as u64
     });
     assert!(is_told, "{} bytes taken", taken());
-    // The kernel hands this through, and does not look at what it does.
+    // The kernel passes this through without interpreting it.
     let file = fs::File::open(path("three")).unwrap();
     let before = fs::metadata(path("three")).unwrap();
     rustix::fs::ioctl_setflags(&file, rustix::fs::IFlags::NODUMP).unwrap();
@@ -538,7 +538,7 @@ fn what_the_kernel_believes_is_so() {
     let ctime = |meta: &fs::Metadata| (meta.ctime(), meta.ctime_nsec());
     assert!(ctime(&after) > ctime(&before));
     drop(file);
-    // What a rollback changes.
+    // A rollback changes these.
     house.run("zfs snapshot t@a");
     fs::rename(path("three"), path("one")).unwrap();
     fs::write(path("two"), b"changed").unwrap();

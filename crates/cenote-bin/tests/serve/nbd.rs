@@ -1,4 +1,4 @@
-//! Volumes over NBD, as real clients see them; and clients that break the rules.
+//! Volumes over NBD, with real clients; and clients that violate the protocol.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -33,7 +33,7 @@ fn locator(shed: &Shed, name: &str) -> String {
     format!("nbd+unix:///{name}?socket={}", shed.text("s"))
 }
 
-/// Bytes with holes, and with what does not compress.
+/// Returns bytes with holes and incompressible data.
 fn image(len: usize) -> Vec<u8> {
     let mut state = 1u64;
     let mut bytes = vec![0; len];
@@ -49,7 +49,7 @@ fn image(len: usize) -> Vec<u8> {
 }
 
 #[test]
-fn clients_of_libnbd() {
+fn nbd_serves_libnbd() {
     if !has("nbdinfo") || !has("nbdcopy") {
         return;
     }
@@ -97,7 +97,7 @@ fn clients_of_libnbd() {
     assert!(empty.contains("hole") && !empty.contains("data"), "{empty}");
     serving.stop();
     assert!(!shed.path("s").exists());
-    // Bytes are the same, whoever reads them.
+    // All clients read the same bytes.
     let folder = shed.pool();
     let output = shed.cenote(&["cat", "-d", &folder, "t/v"]).output().unwrap();
     assert!(output.stdout == bytes, "by cat");
@@ -105,7 +105,7 @@ fn clients_of_libnbd() {
 }
 
 #[test]
-fn clients_of_qemu() {
+fn nbd_serves_qemu() {
     if !has("qemu-img") || !has("qemu-io") {
         return;
     }
@@ -117,7 +117,7 @@ fn clients_of_qemu() {
     let img = |words: &[&str]| succeeds(Command::new("qemu-img").args(words));
     img(&["convert", "-f", "raw", "-O", "qcow2", raw, &qcow]);
     img(&["convert", "-n", "-f", "qcow2", "-O", "raw", &qcow, &at]);
-    // Longer than the image: zeros behind it.
+    // Longer than the image: zeros after it.
     img(&["compare", "-f", "qcow2", "-F", "raw", &qcow, &at]);
     let io = |locator: &str, commands: &[&str]| {
         let commands = commands.iter().flat_map(|command| ["-c", command]);
@@ -157,7 +157,7 @@ fn clients_of_qemu() {
 }
 
 #[test]
-fn what_was_flushed_survives_a_kill() {
+fn nbd_flushed_data_survives_a_kill() {
     if !has("qemu-io") {
         return;
     }
@@ -182,7 +182,7 @@ fn what_was_flushed_survives_a_kill() {
             &format!("write -P {round} {round}M 700000"),
             &format!("discard {}M 65536", round + 40),
             "flush",
-            // Durable by itself.
+            // Durable by itself (FUA).
             &format!("write -f -P {} {}M 4096", round + 16, round + 20),
         ]);
         serving.kill();
@@ -194,17 +194,17 @@ fn what_was_flushed_survives_a_kill() {
 }
 
 #[test]
-fn fio_verifies_what_it_wrote() {
+fn nbd_fio_verifies_its_writes() {
     if !has("fio") {
         return;
     }
     let engines = Command::new("fio").arg("--enghelp").output().unwrap();
     if !String::from_utf8_lossy(&engines.stdout).contains("nbd") {
-        return cenote_testkit::skip::skip("fio_verifies_what_it_wrote", "fio without nbd");
+        return cenote_testkit::skip::skip("nbd_fio_verifies_its_writes", "fio without nbd");
     }
     let shed = shed("nbd-fio");
     let folder = shed.pool();
-    // By TCP, and several connections to one volume.
+    // By TCP, with several connections to one volume.
     let serving = shed.serve(&["nbd", "-d", &folder, "--listen", "127.0.0.1:0", "t"]);
     let address = serving.text.lines().last().unwrap().trim_start_matches("listening at ");
     let locator = format!("--uri=nbd://{address}/t/w");
@@ -227,7 +227,7 @@ fn fio_verifies_what_it_wrote() {
     shed.judge();
 }
 
-/// A client that speaks for itself.
+/// A client that sends raw messages.
 pub(crate) struct Raw(UnixStream);
 
 impl Raw {
@@ -249,7 +249,7 @@ impl Raw {
         bytes
     }
 
-    /// Sends an option, and gives the types of all replies.
+    /// Sends an option, and returns the types of all replies.
     pub(crate) fn option(&mut self, kind: OptionKind, data: &[u8]) -> Vec<u32> {
         self.0.write_all(&encode_option(kind, data)).unwrap();
         let mut types = Vec::new();
@@ -270,7 +270,7 @@ impl Raw {
         *self.option(OptionKind::Go, &info.encode()).last().unwrap()
     }
 
-    /// Sends a request, and gives the error of the answer: a simple one, or a single chunk.
+    /// Sends a request, and returns the error of the answer: a simple one, or a single chunk.
     pub(crate) fn request(&mut self, command: Request, flags: u16, offset: u64, len: u32) -> u32 {
         let wire = Wire { command, flags, cookie: 77, offset, len };
         self.0.write_all(&wire.encode()).unwrap();
@@ -305,7 +305,7 @@ pub(crate) const UNKNOWN: u32 = 1 << 31 | 6;
 const TOO_BIG: u32 = 1 << 31 | 9;
 
 #[test]
-fn clients_that_break_the_rules() {
+fn nbd_clients_that_violate_the_protocol() {
     let shed = shed("nbd-rules");
     let serving = serve(&shed);
     let meta = |name: &str, query: &str| {
@@ -351,7 +351,7 @@ fn clients_that_break_the_rules() {
     raw.0.write_all(&[0x55; 28]).unwrap();
     assert!(raw.is_left(), "no request");
 
-    // The old way, without chunks; and flags that nobody knows.
+    // The old way, without chunks; and unknown flags.
     let mut raw = Raw::connect(&shed.path("s"), 1);
     raw.0.write_all(&encode_option(OptionKind::ExportName, b"t/v@empty")).unwrap();
     let said = raw.take(8 + 2 + 124);
@@ -365,14 +365,14 @@ fn clients_that_break_the_rules() {
     let mut raw = Raw::connect(&shed.path("s"), 3);
     raw.0.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
     assert!(raw.is_left(), "somebody else");
-    // A client that says nothing does not hold the end up.
+    // A silent client does not delay the end.
     let _silent = Raw::connect(&shed.path("s"), 3);
     serving.stop();
     shed.judge();
 }
 
 #[test]
-fn a_new_size_is_there_for_new_clients() {
+fn nbd_volsize_change_is_visible_to_new_clients() {
     if !has("nbdinfo") {
         return;
     }

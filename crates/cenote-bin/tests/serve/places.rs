@@ -1,4 +1,4 @@
-//! Where the daemon mounts file systems: at several places, over one another, and again.
+//! Places at which the daemon mounts file systems: at several places, over one another, and again.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use crate::daemon::{House, has_fuse};
 use crate::mounts::{is_root, kernel_options, mount_helper};
 
-/// Runs a command that must succeed, and gives what it says on standard error.
+/// Runs a command that must succeed, and returns its standard error.
 fn complains(house: &House, line: &str) -> String {
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = house.command(&words).output().unwrap();
@@ -18,9 +18,9 @@ fn mounted(house: &House, names: &str) -> String {
     house.run(&format!("zfs get -H -o value mounted {names}"))
 }
 
-/// What another user controls does not lead the daemon elsewhere.
+/// Symbolic links of another user do not redirect mounts.
 #[test]
-fn links_of_other_users_are_not_followed() {
+fn mount_follows_no_links_of_other_users() {
     const OTHER: u32 = 54_321;
     if !has_fuse() || !is_root() {
         return;
@@ -47,14 +47,14 @@ fn links_of_other_users_are_not_followed() {
         house.run("zfs destroy t/x");
         assert_eq!(fs::read_dir(house.path("victim")).unwrap().count(), 0, "nothing is made");
     };
-    // The user's own link in the user's own folder, and root's in a folder of the user's.
+    // The user's own link in the user's own directory, and root's in a directory of the user's.
     own("home");
     link("victim", "home/tank");
     refused("home/tank/x");
     own("home/tank");
     refused("home/tank");
     refused("home/tank/x/y");
-    // A folder that everybody may write, and one that is sticky.
+    // A directory writable by everyone, and one that is sticky.
     link("victim", "shared/tank");
     let mode = |mode| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
@@ -67,7 +67,7 @@ fn links_of_other_users_are_not_followed() {
     assert_eq!(mounted(&house, "t/y"), "yes\n");
     let places = house.run("zfs mount");
     assert!(places.contains(&house.text("victim/y")), "{places}");
-    // A folder of the user's without links is as good as any.
+    // A directory of the user's without links is permitted.
     house.run(&format!("zfs create -o mountpoint={} t/z", house.text("home/z/z")));
     assert_eq!(mounted(&house, "t/z"), "yes\n");
     // The daemon's state is not hidden through a link either.
@@ -78,10 +78,10 @@ fn links_of_other_users_are_not_followed() {
     house.run("zpool export t");
 }
 
-/// One file system in the kernel, too: what is written at one place is there at the other, whatever
-/// pages the kernel has kept.
+/// One file system in the kernel, too: data written at one place is visible at the other, whatever
+/// pages the kernel has cached.
 #[test]
-fn a_file_system_is_at_several_places() {
+fn mount_at_several_places() {
     if !has_fuse() || !is_root() {
         return;
     }
@@ -127,7 +127,7 @@ fn a_file_system_is_at_several_places() {
     };
     assert_eq!(house.run("zfs mount"), all("t/a", [&own, &second, &third]));
 
-    // It moves with its name, and stays where others have put it.
+    // Its own place changes with its name; places of explicit mounts stay.
     house.run("zfs rename t/a t/b");
     assert_eq!(house.run("zfs mount"), all("t/b", [&house.text("at/b"), &second, &third]));
     fs::write(house.path("at/b/file"), "four").unwrap();
@@ -136,7 +136,7 @@ fn a_file_system_is_at_several_places() {
     assert_eq!(said, "cannot destroy 't/b': dataset is busy\n");
     assert_eq!(mounted(&house, "t/b"), "yes\n");
 
-    // Each place by itself; the last one ends it.
+    // Each place is unmounted by itself; the last one ends the mount.
     house.run("zfs unmount t/b");
     assert!(!house.path("at/b/file").exists());
     assert_eq!(
@@ -165,7 +165,7 @@ fn a_file_system_is_at_several_places() {
 }
 
 #[test]
-fn file_systems_hide_one_another() {
+fn overlay_mounts_hide_one_another() {
     if !has_fuse() {
         return;
     }
@@ -174,7 +174,7 @@ fn file_systems_hide_one_another() {
     let at = house.text("at");
     house.run(&format!("zfs create -o mountpoint={at} t/a"));
     fs::write(house.path("at/a"), "a").unwrap();
-    // The one in which a place is, mounted over it.
+    // Mounted over the file system that contains the place.
     house.run(&format!("zfs create -o mountpoint={at}/in t/b"));
     fs::write(house.path("at/in/b"), "b").unwrap();
     house.run(&format!("zfs create -o mountpoint={at} t/c"));
@@ -190,7 +190,7 @@ fn file_systems_hide_one_another() {
     house.run(&format!("zfs unmount {at}"));
     assert_eq!(mounted(&house, "t/a t/c"), "yes\nno\n");
 
-    // What may not hide anything does not; that it is to be there is set all the same.
+    // With overlay=off it is not mounted over a nonempty directory; the property is set anyway.
     house.run("zfs create -u -o overlay=off t/d");
     let not_there = format!("cannot mount '{at}': directory is not empty\n");
     assert_eq!(complains(&house, &format!("zfs set mountpoint={at} t/d")), not_there);
@@ -203,7 +203,7 @@ fn file_systems_hide_one_another() {
 }
 
 #[test]
-fn a_mount_point_that_is_set_again_mounts() {
+fn mountpoint_set_again_mounts() {
     if !has_fuse() {
         return;
     }
@@ -218,12 +218,12 @@ fn a_mount_point_that_is_set_again_mounts() {
     assert_eq!(mounted(&house, all), "no\nno\nno\nno\n");
     house.run(&format!("zfs set mountpoint={at} t"));
     assert_eq!(mounted(&house, all), "yes\nyes\nyes\nno\n");
-    // What is mounted stays, whoever uses it.
+    // A mounted file system stays, even if it is in use.
     let open = fs::File::create(house.path("at/a/file")).unwrap();
     house.run(&format!("zfs set mountpoint={at} t"));
     drop(open);
 
-    // A file is no place to mount at: it is set, and told.
+    // A file cannot be mounted at: the property is set, and the failure reported.
     let file = house.text("file");
     fs::write(&file, "kept").unwrap();
     let said = complains(&house, &format!("zfs set mountpoint={file} t/a/b"));
@@ -232,15 +232,15 @@ fn a_mount_point_that_is_set_again_mounts() {
     assert_eq!(complains(&house, "zfs inherit mountpoint t/a/b"), "");
     assert_eq!(mounted(&house, all), "yes\nyes\nyes\nno\n");
 
-    // What is below one that is not mounted any more stays.
+    // Children of a file system that is not mounted any more stay.
     house.run("zfs set canmount=off t/a");
     assert_eq!(mounted(&house, all), "yes\nno\nyes\nno\n");
     house.run("zpool export t");
 }
 
-/// A mount point that nobody has set moves as one that is inherited does.
+/// A default mount point moves like an inherited one.
 #[test]
-fn what_is_below_a_default_mount_point_moves_with_it() {
+fn mountpoint_of_descendants_follows_a_default_one() {
     if !has_fuse() {
         return;
     }
@@ -256,9 +256,9 @@ fn what_is_below_a_default_mount_point_moves_with_it() {
     house.run("zpool export t");
 }
 
-/// Wherever it is; all of it, or nothing.
+/// At any place; all of them, or none.
 #[test]
-fn what_is_below_is_unmounted_with_it() {
+fn unmount_includes_descendants() {
     if !has_fuse() {
         return;
     }
@@ -274,7 +274,7 @@ fn what_is_below_is_unmounted_with_it() {
     drop(busy);
     house.run("zfs unmount t/a");
     assert_eq!(mounted(&house, all), "yes\nno\nno\nyes\n");
-    // A parent that is not mounted is no way to its children.
+    // Through an unmounted parent its children cannot be reached.
     house.run("zfs mount t/a/b");
     let said = house.fails("zfs unmount t/a").1;
     assert_eq!(said, "cannot unmount 't/a': not currently mounted\n");

@@ -1,8 +1,8 @@
-//! What programs see of a mounted file system, beside ext4: the checks of `posix.py` run on both,
-//! and the answers are the same, but for a list of differences with their reasons.
+//! POSIX behaviour of a mounted file system, compared with ext4: the checks of `posix.py` run on
+//! both, and the results are equal except for a list of differences with reasons.
 //!
-//! The other file system is ext4 in a file behind a loop device. Where that is not possible it is
-//! the one that temporary files are on.
+//! The other file system is ext4 in a file on a loop device, or if that is not possible, the one of
+//! temporary files.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -16,37 +16,37 @@ use crate::daemon::House;
 use crate::fuse::can_mount;
 use crate::{Shed, has, succeeds};
 
-/// Bytes of the ext4 file system.
+/// Size of the ext4 file system.
 const EXT4_SIZE: u64 = 256 << 20;
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/serve/posix.py");
 
-/// What is answered otherwise than by ext4, and why: the beginning of the check, our answer.
+/// Differences from ext4, with reasons: the beginning of the check, cenote's result.
 const DIFFERENCES: [(&str, &str); 10] = [
-    // The package for FUSE does not know the request; nothing is made.
+    // The FUSE library does not know the request; nothing is created.
     ("unnamed_files: O_TMPFILE", "['ENOTSUP']"),
     ("unnamed_files: links", ""),
     ("unnamed_files: link", ""),
     ("unnamed_files: content", ""),
-    // As OpenZFS does: a write takes set-id bits off a program, the set-group-id bit too if the
-    // group may not execute it, and off nothing that nobody can execute.
+    // As in OpenZFS: a write removes set-id bits of a program, including the set-group-id bit if
+    // the group may not execute it, and none of a file that no user can execute.
     ("privileges_of_files: owner writes 2767", "['0o767']"),
     ("privileges_of_files: owner truncates 2767", "['0o767']"),
     ("privileges_of_files: owner writes 6666", "['0o6666']"),
     ("privileges_of_files: other writes 6666", "['0o6666']"),
     ("privileges_of_files: owner truncates 6666", "['0o6666']"),
-    // Refused all the same.
+    // Refused as well.
     ("append_only_files: append and map", "['ENODEV', b'content']"),
 ];
-/// A `chown` that names neither owner nor group: the kernel does not say that it was one.
+/// A `chown` with neither owner nor group: the kernel does not pass it on as one.
 const EMPTY_CHOWN: &str = "privileges_of_files: owner changes nothing";
 
-/// An ext4 file system behind a loop device.
+/// An ext4 file system on a loop device.
 struct Ext4 {
     at: PathBuf,
 }
 
 impl Ext4 {
-    /// Makes and mounts one; none where that is not possible.
+    /// Creates and mounts one, `None` if that is not possible.
     fn mount(shed: &Shed) -> Option<Self> {
         if !has("mkfs.ext4") {
             return None;
@@ -73,7 +73,7 @@ impl Drop for Ext4 {
     }
 }
 
-/// Runs the checks in a new folder there.
+/// Runs the checks in a new directory there.
 fn answers(at: &Path, checks: &[&str]) -> BTreeMap<String, String> {
     let folder = at.join("posix");
     std::fs::create_dir(&folder).unwrap();
@@ -83,7 +83,7 @@ fn answers(at: &Path, checks: &[&str]) -> BTreeMap<String, String> {
         let mut part = || parts.next().unwrap_or_default().to_owned();
         (format!("{}: {}", part(), part()), part())
     });
-    // An answer may be a question that has colons in it: the rest of the line is the answer.
+    // A result may contain colons: it is the rest of the line.
     parts.collect()
 }
 
@@ -102,7 +102,7 @@ fn compare(ours: &BTreeMap<String, String>, wanted: &BTreeMap<String, String>) {
 }
 
 #[test]
-fn answers_are_those_of_ext4() {
+fn posix_results_equal_ext4() {
     if !can_mount() || !has("python3") {
         return;
     }
@@ -122,9 +122,9 @@ fn answers_are_those_of_ext4() {
     shed.judge();
 }
 
-/// What a process has in a mapping is copied, also where the kernel keeps written pages back.
+/// Mapped data is copied, even if the kernel delays writing the pages back.
 #[test]
-fn mapped_pages_are_copied_with_writeback() {
+fn copy_file_range_includes_mapped_pages() {
     const CHECKS: [&str; 3] =
         ["mapped_pages_are_copied", "mapped_bytes_are_those_of_read_and_write", "flags_while_open"];
     if !can_mount() || !has("python3") {
@@ -143,8 +143,8 @@ fn mapped_pages_are_copied_with_writeback() {
     shed.judge();
 }
 
-/// An ACL is set only where the kernel has agreed to check it, whatever the property became since
-/// the file system was mounted.
+/// An ACL is set only if the kernel has agreed to check ACLs at mount, whatever the property is
+/// now.
 #[test]
 fn acls_need_a_kernel_that_checks_them() {
     if !can_mount() {
@@ -155,7 +155,7 @@ fn acls_need_a_kernel_that_checks_them() {
     house.create(at.to_str().unwrap());
     let file = at.join("file");
     std::fs::write(&file, b"x").unwrap();
-    // Owner, a named user, group, mask, others: tag, rights, user.
+    // Owner, a named user, group, mask, others: tag, permissions, user.
     let entries = [(1, 6, u32::MAX), (2, 7, 1001), (4, 4, u32::MAX), (16, 7, u32::MAX), (32, 4, 0)];
     let mut acl = 2_u32.to_le_bytes().to_vec();
     for (tag, rights, user) in entries {

@@ -1,5 +1,5 @@
-//! File systems that are rolled back under their users: the mount stays, and what is open goes on
-//! with the content of the snapshot.
+//! Rollback of file systems in use: the mount stays, and open files have the content of the
+//! snapshot.
 
 #![expect(clippy::disallowed_methods, reason = "users of a mount are watched in real time")]
 
@@ -21,22 +21,22 @@ use crate::daemon::{House, has_fuse};
 use crate::mounts::is_root;
 use crate::{SIZE, has, succeeds};
 
-/// Bytes of a page.
+/// Size of a page.
 const PAGE: usize = 4096;
-/// Rollbacks under load.
+/// Number of rollbacks under load.
 const ROUNDS: usize = 20;
 
 fn everything() -> bool {
     std::env::var_os("CENOTE_TEST_ALL").is_some()
 }
 
-/// A pool `t` whose file system `t/a` is mounted.
+/// Creates a pool `t` whose file system `t/a` is mounted.
 fn mounted(stem: &str) -> Option<House> {
     if !has_fuse() {
         return None;
     }
     let house = House::new(stem);
-    // Not within another mount of ours, where only root may mount.
+    // Not inside of another mount of cenote's, where only root may mount.
     house.create("none");
     house.run(&format!("zfs create -o mountpoint={} t/a", house.text("at/a")));
     Some(house)
@@ -63,13 +63,13 @@ fn number<T>(result: std::io::Result<T>) -> i32 {
     result.err().and_then(|error| error.raw_os_error()).expect("an error of the system")
 }
 
-/// A file that a rollback has taken away; once its number is another file's, the kernel says so.
+/// Checks a file that a rollback has removed; once its number is reused, the kernel reports that.
 fn assert_lost<T>(result: std::io::Result<T>) {
     let number = number(result);
     assert!([Errno::STALE, Errno::IO].map(Errno::raw_os_error).contains(&number), "{number}");
 }
 
-/// A program that is asked by lines, and answers by lines.
+/// A program with a request on each line of input, and an answer on each line of output.
 struct Asked {
     child: Child,
     questions: ChildStdin,
@@ -104,7 +104,7 @@ impl Drop for Asked {
 }
 
 #[test]
-fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
+fn rollback_keeps_open_files_and_working_directories() {
     let Some(house) = mounted("rollback-open") else { return };
     let at = |name: &str| house.path("at/a").join(name);
     fs::write(at("kept"), b"before").unwrap();
@@ -113,7 +113,7 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
     fs::create_dir_all(at("dir/sub")).unwrap();
     fs::write(at("dir/inner"), b"inner").unwrap();
     fs::write(at("moved"), b"moved").unwrap();
-    // It had no name when the snapshot was taken, and is open all the time.
+    // It had no name when the snapshot was taken, and stays open.
     let unnamed = OpenOptions::new().read(true).write(true).create_new(true).open(at("un"));
     let unnamed = unnamed.unwrap();
     unnamed.write_all_at(b"unnamed", 0).unwrap();
@@ -166,7 +166,7 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
     };
     assert!(matches!(listed, Some(Errno::STALE | Errno::NOENT)), "{listed:?}");
 
-    // They write on, and that is durable: a crash replays it, and nothing from before the rollback.
+    // Programs write again, durably: a crash replays that, and nothing from before the rollback.
     kept.write_all_at(b"AFTER", 1).unwrap();
     kept.sync_all().unwrap();
     assert_eq!(inside.ask("echo fresh > made; cat made"), "fresh");
@@ -180,7 +180,7 @@ fn open_files_and_working_directories_go_on_with_the_content_of_the_snapshot() {
 }
 
 #[test]
-fn programs_that_append_do_so_behind_the_end_of_what_is_there() {
+fn rollback_resets_the_end_for_appends() {
     let Some(house) = mounted("rollback-append") else { return };
     let path = house.path("at/a/log");
     fs::write(&path, [b'a'; 100]).unwrap();
@@ -203,9 +203,9 @@ fn programs_that_append_do_so_behind_the_end_of_what_is_there() {
     leave(&house);
 }
 
-/// What a program stored and the kernel has not written back is gone; later stores count.
+/// Stores that the kernel has not written back are discarded; later stores count.
 #[test]
-fn mappings_show_the_content_of_the_snapshot() {
+fn rollback_resets_mapped_pages() {
     let script = "import mmap, sys\n\
         f = open(sys.argv[1], 'r+b')\n\
         m = mmap.mmap(f.fileno(), 0)\n\
@@ -238,8 +238,8 @@ fn mappings_show_the_content_of_the_snapshot() {
     leave(&house);
 }
 
-/// Writes pages of `B` and `C` through a handle and makes and removes files by name, until it is
-/// told to stop. Returns how often it wrote.
+/// Writes pages of `B` and `C` through a handle, and creates and removes files by name, until it is
+/// told to stop. Returns the number of writes.
 fn write_on(folder: &Path, is_over: &AtomicBool) -> usize {
     let page = OpenOptions::new().write(true).open(folder.join("page")).unwrap();
     let mut count = 0;
@@ -251,7 +251,7 @@ fn write_on(folder: &Path, is_over: &AtomicBool) -> usize {
         }
         let other = folder.join(format!("dir/f{}", count % 16));
         let made = fs::write(&other, [byte; 100]).and_then(|()| fs::remove_file(&other));
-        // It may be gone before it is written or removed.
+        // The file may be gone before it is written or removed.
         let numbers = [Errno::STALE, Errno::NOENT].map(Errno::raw_os_error);
         assert!(made.is_ok() || numbers.contains(&number(made)), "{}", other.display());
         count += 1;
@@ -277,7 +277,7 @@ fn read_on(folder: &Path, is_over: &AtomicBool) -> usize {
 }
 
 #[test]
-fn nobody_loses_the_mount_through_many_rollbacks() {
+fn rollbacks_under_load_keep_the_mount() {
     let Some(house) = mounted("rollback-load") else { return };
     let folder = house.path("at/a");
     fs::write(folder.join("page"), [b'A'; PAGE]).unwrap();
@@ -315,10 +315,10 @@ fn nobody_loses_the_mount_through_many_rollbacks() {
     leave(&house);
 }
 
-/// A crash leaves what was there before a rollback or what is there after it, and the intent log of
-/// before is never replayed after it.
+/// A crash leaves the state before or after the rollback, and the old intent log is never replayed
+/// after it.
 #[test]
-fn a_kill_at_any_time_leaves_the_state_before_or_after() {
+fn rollback_is_atomic_when_the_daemon_is_killed() {
     let Some(house) = mounted("rollback-killed") else { return };
     let path = house.path("at/a/file");
     fs::write(&path, b"old").unwrap();
@@ -330,7 +330,7 @@ fn a_kill_at_any_time_leaves_the_state_before_or_after() {
             let mut file = File::create(path).unwrap();
             file.write_all(bytes).and_then(|()| file.sync_all()).unwrap();
         }
-        // Every other time the rollback has ended.
+        // Every other time the rollback has finished.
         let mut rolling = house.command(&["zfs", "rollback", "t/a@one"]).spawn().unwrap();
         let is_ended = seed % 2 == 0;
         if is_ended {
@@ -350,7 +350,7 @@ fn a_kill_at_any_time_leaves_the_state_before_or_after() {
 }
 
 #[test]
-fn many_nodes_that_the_kernel_knows_are_told_in_bounded_time() {
+fn rollback_invalidates_many_cached_nodes_in_bounded_time() {
     let Some(house) = mounted("rollback-many") else { return };
     let folder = house.path("at/a");
     let count = if everything() { 10_000 } else { 1_000 };
@@ -378,9 +378,9 @@ fn many_nodes_that_the_kernel_knows_are_told_in_bounded_time() {
     leave(&house);
 }
 
-/// Clones that go with the rollback are unmounted first, in use only with `-f`.
+/// Clones destroyed by the rollback are unmounted first, and with `-f` even if they are in use.
 #[test]
-fn clones_in_use_keep_a_rollback_from_destroying_them() {
+fn rollback_refuses_to_destroy_clones_in_use() {
     let Some(house) = mounted("rollback-clones") else { return };
     let path = |name: &str| -> PathBuf { house.path("at").join(name) };
     fs::write(path("a/file"), b"one").unwrap();
@@ -396,10 +396,10 @@ fn clones_in_use_keep_a_rollback_from_destroying_them() {
     assert!(said.contains("pool or dataset is busy"), "{said}");
     assert_eq!(read_all(&held).unwrap(), b"three");
     assert_eq!(read_all(&open).unwrap(), b"two");
-    // Somebody looks into a snapshot that goes with it.
+    // A snapshot in use is destroyed by the rollback.
     assert_eq!(fs::read(path("a/.zfs/snapshot/two/file")).unwrap(), b"two");
     let looked = File::open(path("a/.zfs/snapshot/two")).unwrap();
-    // Without root a mount in use may only be taken out of sight, and keeps its dataset.
+    // Without root a mount in use can only be detached, and keeps its dataset.
     let open = is_root().then_some(open);
     house.run("zfs rollback -Rf t/a@one");
     assert_eq!(read_all(&held).unwrap(), b"one");
@@ -409,9 +409,9 @@ fn clones_in_use_keep_a_rollback_from_destroying_them() {
     leave(&house);
 }
 
-/// The folder that a file system is mounted on goes with the rollback of the one above it.
+/// The mount point of a file system is removed by the rollback of its parent.
 #[test]
-fn a_file_system_on_a_folder_that_goes_is_detached_and_can_be_mounted_again() {
+fn rollback_detaches_mounts_on_removed_directories() {
     if !is_root() {
         let test = skip::current_test();
         return skip::skip(&test, "only root mounts within a mount of its own");
@@ -433,7 +433,7 @@ fn a_file_system_on_a_folder_that_goes_is_detached_and_can_be_mounted_again() {
     house.run("zfs mount t/a/since");
     assert_eq!(fs::read(path("since/own")).unwrap(), b"own");
     drop(open);
-    // Of several at a time each is done or refused.
+    // Of several concurrent rollbacks each succeeds or is refused.
     let rolling: Vec<Child> = (0..4)
         .map(|_| {
             let mut command = house.command(&["zfs", "rollback", "t/a@one"]);
@@ -451,13 +451,13 @@ fn a_file_system_on_a_folder_that_goes_is_detached_and_can_be_mounted_again() {
     leave(&house);
 }
 
-/// A number that stands for another node in the snapshot than for who has it open.
+/// An inode number that belongs to another node in the snapshot than in an open file.
 #[test]
-fn a_number_that_is_used_again_is_not_the_same_file() {
+fn rollback_distinguishes_reused_inode_numbers() {
     let Some(house) = mounted("rollback-numbers") else { return };
     let at = |name: &str| house.path("at/a").join(name);
     house.run("zfs snapshot t/a@one");
-    // A head that was just opened gives the lowest free number.
+    // A newly opened file system uses the lowest free number.
     house.run("zfs rollback t/a@one");
     let make = |name: &str, text: &str| {
         let file = OpenOptions::new().read(true).write(true).create_new(true).open(at(name));
@@ -489,7 +489,7 @@ fn a_number_that_is_used_again_is_not_the_same_file() {
     assert_eq!(fs::read(at("x")).unwrap(), b"second");
     drop(third);
 
-    // A mount whose lengths and times are the kernel's is made anew. Only root has one.
+    // A mount with write-back caching is replaced. Only root has one.
     if is_root() {
         house.run("zfs unmount t/a");
         house.run("zfs mount -o writeback t/a");
@@ -503,7 +503,7 @@ fn a_number_that_is_used_again_is_not_the_same_file() {
 /// A pool on devices that fail on command, with a file system that has a snapshot `t@one`.
 struct Failing {
     file: File,
-    /// Dropped before the folder that it is in.
+    /// Dropped before its directory.
     layer: FaultLayer,
     house: House,
 }
@@ -534,7 +534,7 @@ impl Failing {
     }
 }
 
-/// Somebody who makes a file durable, as often as that.
+/// Starts a thread that syncs a file `count` times.
 fn make_durable(file: &File, count: usize) -> std::thread::JoinHandle<std::io::Result<()>> {
     let file = file.try_clone().unwrap();
     std::thread::spawn(move || {
@@ -543,7 +543,7 @@ fn make_durable(file: &File, count: usize) -> std::thread::JoinHandle<std::io::R
 }
 
 #[test]
-fn slow_devices_make_a_rollback_slow_or_refused() {
+fn rollback_on_slow_devices_is_slow_or_refused() {
     let Some(failing) = Failing::new("rollback-slow") else { return };
     let Failing { house, layer, file } = &failing;
     (0..2).for_each(|leaf| layer.slow_down(leaf, Duration::from_millis(20)));
@@ -551,7 +551,7 @@ fn slow_devices_make_a_rollback_slow_or_refused() {
     house.run("zfs rollback t@one");
     syncing.join().unwrap().unwrap();
 
-    // A request that does not end keeps nobody waiting for long.
+    // A request that does not end does not block others for long.
     (0..2).for_each(|leaf| layer.slow_down(leaf, Duration::from_secs(3)));
     house.run("tunable set cenote_rollback_timeout_ms=200");
     let syncing = make_durable(file, 1);
@@ -567,9 +567,9 @@ fn slow_devices_make_a_rollback_slow_or_refused() {
     house.run("zpool export -f t");
 }
 
-/// The pool is suspended before the rollback, or by it.
+/// The pool is suspended before or during the rollback.
 #[test]
-fn a_suspended_pool_refuses_a_rollback_and_one_that_is_caught_by_it_ends() {
+fn rollback_ends_on_a_suspended_pool() {
     let Some(failing) = Failing::new("rollback-suspended") else { return };
     let Failing { house, layer, file } = &failing;
     (0..2).for_each(|leaf| layer.take_away(leaf));
@@ -612,9 +612,9 @@ fn a_suspended_pool_refuses_a_rollback_and_one_that_is_caught_by_it_ends() {
     house.run("zpool export t");
 }
 
-/// Each mistake is found by a test above.
+/// Each seeded bug is found by a test above.
 #[test]
-fn mistakes_of_rollbacks_are_found() {
+fn seeded_bugs_of_rollbacks_are_found() {
     if !has_fuse() || !has("python3") {
         return;
     }
@@ -624,16 +624,14 @@ fn mistakes_of_rollbacks_are_found() {
     }
     for bug in Bug::OF_ROLLBACKS {
         let test = match bug {
-            Bug::OpenGate => "nobody_loses_the_mount_through_many_rollbacks",
-            Bug::KernelNotTold => {
-                "open_files_and_working_directories_go_on_with_the_content_of_the_snapshot"
-            }
-            Bug::OldPagesWritten => "mappings_show_the_content_of_the_snapshot",
-            _ => "a_number_that_is_used_again_is_not_the_same_file",
+            Bug::OpenGate => "rollbacks_under_load_keep_the_mount",
+            Bug::KernelNotTold => "rollback_keeps_open_files_and_working_directories",
+            Bug::OldPagesWritten => "rollback_resets_mapped_pages",
+            _ => "rollback_distinguishes_reused_inode_numbers",
         };
         let said = Command::new(std::env::current_exe().unwrap())
             .args(["--exact", &format!("rollback::{test}"), "--nocapture"])
-            // The daemon has it from its first command.
+            // The daemon has the bug from its first command.
             .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
             .output()
             .unwrap();

@@ -1,4 +1,4 @@
-//! A second daemon beside one that does not answer: it refuses, says why, and touches nothing.
+//! A second daemon while the first does not answer: it refuses, says why, and changes nothing.
 
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
@@ -11,10 +11,10 @@ use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::{House, has_fuse};
 
-/// A refusal takes no longer than this, on a busy machine.
+/// Limit for a refusal, on a busy machine.
 const SOON: Duration = Duration::from_mins(1);
 
-/// A daemon that is stopped. It goes on when this is dropped.
+/// A stopped daemon, continued on drop.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -31,7 +31,7 @@ impl Drop for Stopped {
     }
 }
 
-/// Every file in the folder of state but the log, with its number, size, and time of change.
+/// Every file in the state directory except the log, with its inode, size, and time of change.
 fn state(house: &House) -> BTreeMap<String, (u64, u64, i64, i64)> {
     let entries = std::fs::read_dir(house.path("state")).unwrap().map(Result::unwrap);
     let files = entries.map(|entry| {
@@ -42,7 +42,7 @@ fn state(house: &House) -> BTreeMap<String, (u64, u64, i64, i64)> {
     files.filter(|(name, _)| name != "daemon.log").collect()
 }
 
-/// A command that must fail soon: what it says.
+/// Runs a command that must fail soon, and returns its message.
 fn refused(mut command: Command) -> String {
     let begin = Instant::now();
     let output = command.output().unwrap();
@@ -52,7 +52,7 @@ fn refused(mut command: Command) -> String {
 }
 
 #[test]
-fn a_daemon_beside_a_stopped_one_refuses_and_touches_nothing() {
+fn second_daemon_refuses_while_the_first_is_stopped() {
     if !has_fuse() {
         return;
     }
@@ -76,14 +76,14 @@ fn a_daemon_beside_a_stopped_one_refuses_and_touches_nothing() {
     assert_eq!(said, format!("cannot reach the cenote daemon: {why}\n"));
     assert_eq!(state(&house), before);
 
-    // One that would listen elsewhere is not told by the socket.
+    // A daemon that would listen elsewhere cannot find the first one by its socket.
     let mut elsewhere = house.command(&["daemon", "start"]);
     elsewhere.env("CENOTE_SOCKET", house.path("other.sock"));
     assert_eq!(refused(elsewhere), format!("cenote daemon: {why}\n"));
     assert!(!house.path("other.sock").exists());
     assert_eq!(state(&house), before);
 
-    // One with a state of its own does not get the devices.
+    // A daemon with its own state cannot lock the devices.
     let folder = house.text("pool");
     let mut other = house.command(&["zpool", "import", "-f", "-d", &folder, "t"]);
     other.env("CENOTE_STATE_DIR", house.path("other"));
@@ -93,7 +93,7 @@ fn a_daemon_beside_a_stopped_one_refuses_and_touches_nothing() {
     assert!(end.env("CENOTE_STATE_DIR", house.path("other")).status().unwrap().success());
     assert_eq!(state(&house), before);
 
-    // The first daemon goes on as if nothing had been.
+    // The first daemon continues unaffected.
     drop(stopped);
     assert_eq!(house.pid(), process);
     assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n");
@@ -102,9 +102,9 @@ fn a_daemon_beside_a_stopped_one_refuses_and_touches_nothing() {
     house.run("daemon stop");
 }
 
-/// More clients than a socket lets wait: each is told, and none blocks.
+/// More clients than the socket's backlog: each gets an error, and none blocks.
 #[test]
-fn many_clients_of_a_stopped_daemon_are_told() {
+fn many_clients_of_a_stopped_daemon_get_an_error() {
     const CLIENTS: usize = 24;
     let house = House::new("second-many");
     assert_eq!(house.run("zpool list"), "no pools available\n");

@@ -1,5 +1,5 @@
-//! `.zfs` of a mounted file system: snapshots are read there as they were, and made, renamed and
-//! destroyed as directories.
+//! `.zfs` of a mounted file system: snapshots can be read there, and created, renamed and destroyed
+//! as directories.
 
 use std::fs;
 use std::io::ErrorKind;
@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use crate::daemon::{House, has_fuse};
 use crate::succeeds;
 
-/// Names in a directory, in order.
+/// Returns the names in a directory, in order.
 fn names(at: &Path) -> Vec<String> {
     let entries = fs::read_dir(at).unwrap();
     let mut names: Vec<_> =
@@ -23,7 +23,7 @@ fn names(at: &Path) -> Vec<String> {
 }
 
 #[test]
-fn snapshots_are_directories_of_what_is_mounted() {
+fn snapdir_shows_snapshots_as_directories() {
     if !has_fuse() {
         return;
     }
@@ -38,12 +38,12 @@ fn snapshots_are_directories_of_what_is_mounted() {
     fs::write(at.join("hole"), b"x").unwrap();
     let hole = fs::OpenOptions::new().write(true).open(at.join("hole")).unwrap();
     hole.write_all_at(b"end", 2 << 20).unwrap();
-    // What is open keeps the file system mounted.
+    // An open file keeps the file system mounted.
     drop(hole);
     rustix::fs::setxattr(at.join("d/file"), "user.a", b"one", XattrFlags::empty()).unwrap();
     house.run("zfs snapshot t@one");
 
-    // Another file system now, and another one there.
+    // The file system has changed, the snapshot has not.
     fs::write(at.join("d/file"), b"changed").unwrap();
     fs::remove_file(at.join("d/link")).unwrap();
     let zfs = at.join(".zfs");
@@ -64,7 +64,7 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert!(data > 1 << 20, "{data}");
     drop(hole);
 
-    // Who copies both makes no links between them, but keeps those within.
+    // A copy of both has no links between them, but keeps those inside of each.
     let number = |path: &Path| fs::symlink_metadata(path).unwrap().ino();
     assert_eq!(number(&one.join("d/file")), number(&one.join("d/other")));
     for name in ["d", "d/file", "hole"] {
@@ -80,7 +80,7 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert!(fs::read(copy.join(".zfs/snapshot/one/d/file")).unwrap() == bytes);
     assert_eq!(fs::read(copy.join("d/file")).unwrap(), b"changed");
 
-    // Nothing of it can be changed.
+    // Nothing in a snapshot can be changed.
     let refused = fs::write(one.join("d/file"), b"").unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
     for refused in [
@@ -100,7 +100,7 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert!(fs::read(at.join("restored")).unwrap() == bytes);
     drop((from, into));
 
-    // Commands that only look close nothing: what was read is read on.
+    // Commands that only read close no snapshot in use.
     let held = fs::File::open(one.join("d/file")).unwrap();
     let mut first = [0; 10];
     held.read_exact_at(&mut first, 0).unwrap();
@@ -115,7 +115,7 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert!([&first[..], &rest].concat() == bytes);
     drop(held);
 
-    // What commands do is seen, and what was only looked at is no obstacle to them.
+    // Changes by commands are visible, and unused open snapshots do not block commands.
     house.run("zfs snapshot t@two");
     assert_eq!(names(&zfs.join("snapshot")), ["one", "two"]);
     assert_eq!(fs::read(zfs.join("snapshot/two/d/file")).unwrap(), b"changed");
@@ -124,7 +124,7 @@ fn snapshots_are_directories_of_what_is_mounted() {
     assert_eq!(names(&zfs.join("snapshot")), ["two"]);
     assert!(!one.join("d").exists());
 
-    // Directories that come and go are snapshots that do.
+    // Creating and removing directories creates and destroys snapshots.
     let refused = fs::create_dir(zfs.join("snapshot/three")).unwrap_err();
     assert_eq!(refused.kind(), ErrorKind::PermissionDenied, "by default");
     house.run("tunable set zfs_admin_snapshot=1");
@@ -147,10 +147,10 @@ fn snapshots_are_directories_of_what_is_mounted() {
     house.run("zpool destroy t");
 }
 
-/// A snapshot that gets the number of one that was destroyed shows its own names and contents at
-/// once, whatever the kernel knew of the other.
+/// A snapshot with the number of a destroyed one shows its own names and contents immediately,
+/// whatever the kernel has cached of the other.
 #[test]
-fn numbers_of_snapshots_come_back() {
+fn snapdir_handles_reused_snapshot_numbers() {
     if !has_fuse() {
         return;
     }

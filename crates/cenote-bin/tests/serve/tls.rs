@@ -1,5 +1,4 @@
-//! Volumes over NBD, encrypted: clients with and without the right certificates, and what is said
-//! in the clear.
+//! NBD over TLS: clients with and without the right certificates, and messages in the clear.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -13,7 +12,7 @@ use crate::daemon::House;
 use crate::nbd::{Raw, shed};
 use crate::{Serving, Shed, has, succeeds};
 
-/// Somebody who signs certificates, with the name of the file that theirs is in.
+/// A certificate authority, with the name of its certificate's file.
 struct Authority {
     pem: String,
     issuer: Issuer<'static, KeyPair>,
@@ -29,7 +28,8 @@ impl Authority {
         Self { pem, issuer: Issuer::new(params, key) }
     }
 
-    /// A folder with this authority and certificates of it, as servers and clients of NBD have it.
+    /// Creates a directory with this authority and its certificates, as servers and clients of NBD
+    /// expect it.
     fn folder(&self, at: &Path, names: &[&str]) -> String {
         fs::create_dir_all(at).unwrap();
         fs::write(at.join("ca-cert.pem"), &self.pem).unwrap();
@@ -49,13 +49,13 @@ fn serve(shed: &Shed, address: &[&str], words: &[&str]) -> Serving {
     shed.serve(&[&["nbd", "-d", &folder], address, words, &["t"]].concat())
 }
 
-/// Where a server on a TCP port can be reached. (On sockets in the file system clients of libnbd do
-/// not look at who the server is.)
+/// Returns the address of a server on a TCP port. (On Unix sockets libnbd does not verify the
+/// server's name.)
 fn port(serving: &Serving) -> String {
     serving.text.trim_end().rsplit(':').next().unwrap().to_owned()
 }
 
-/// The volume, as a client with the certificates of a folder finds it.
+/// Returns the URI of the volume for a client with the certificates of a directory.
 fn encrypted(port: &str, certificates: &str) -> String {
     format!("nbds://localhost:{port}/t/v?tls-certificates={certificates}")
 }
@@ -69,7 +69,7 @@ fn can_connect(locator: &str) -> bool {
 }
 
 #[test]
-fn clients_encrypt_or_are_turned_away() {
+fn nbd_tls_is_required_of_clients() {
     if !has("nbdinfo") || !has("nbdcopy") {
         return;
     }
@@ -108,7 +108,7 @@ fn clients_encrypt_or_are_turned_away() {
     let to = port(&serving);
     assert!(can_connect(&encrypted(&to, &with)));
     assert!(!can_connect(&encrypted(&to, &ours)), "without a certificate");
-    // Who trusts this server, with a certificate of somebody else.
+    // A client that trusts this server, with a certificate of another authority.
     for name in ["client-cert.pem", "client-key.pem"] {
         fs::copy(shed.path("theirs").join(name), shed.path("ours").join(name)).unwrap();
     }
@@ -118,7 +118,7 @@ fn clients_encrypt_or_are_turned_away() {
 }
 
 #[test]
-fn qemu_encrypts_by_tcp() {
+fn nbd_tls_serves_qemu() {
     if !has("qemu-img") {
         return;
     }
@@ -137,9 +137,9 @@ fn qemu_encrypts_by_tcp() {
     serving.stop();
 }
 
-/// Whatever was said before keys are agreed on may be somebody else's.
+/// Messages before the TLS handshake may be forged.
 #[test]
-fn what_is_said_in_the_clear_counts_for_nothing() {
+fn nbd_tls_ignores_options_sent_in_the_clear() {
     let shed = shed("tls-clear");
     let folder = Authority::new("ours").folder(&shed.path("ours"), &["server"]);
     let (socket, path) = (shed.text("s"), shed.path("s"));
@@ -156,18 +156,18 @@ fn what_is_said_in_the_clear_counts_for_nothing() {
         assert_eq!(raw.option(kind, data), [reply::TLS_REQUIRED], "{kind:?}");
     }
     assert_eq!(raw.option(OptionKind::StartTls, b"x"), [reply::INVALID]);
-    // The old way has no answer that says no.
+    // The old negotiation has no negative reply.
     let mut stream = raw.into_stream();
     stream.write_all(&encode_option(OptionKind::ExportName, b"t/v")).unwrap();
     assert_eq!(stream.read(&mut [0; 8]).unwrap(), 0);
 
-    // An option that came with the wish is not taken for one of the encrypted connection.
+    // An option sent with the TLS request is not treated as encrypted.
     let mut stream = Raw::connect(&path, 3).into_stream();
     let both =
         [encode_option(OptionKind::StartTls, &[]), encode_option(OptionKind::StructuredReply, &[])];
     stream.write_all(&both.concat()).unwrap();
     let mut said = Vec::new();
-    // The end may come as a reset, since not all was read.
+    // The connection may be reset, since not everything was read.
     let _ = stream.read_to_end(&mut said);
     assert_eq!(said.len(), 20, "the answer to the first");
     serving.stop();
@@ -180,7 +180,7 @@ fn what_is_said_in_the_clear_counts_for_nothing() {
 }
 
 #[test]
-fn certificates_that_are_none_are_told() {
+fn nbd_tls_reports_invalid_certificates() {
     let shed = shed("tls-none");
     let folder = Authority::new("ours").folder(&shed.path("ours"), &["server"]);
     let (pool, empty, socket) = (shed.pool(), shed.text("empty"), shed.text("s"));
@@ -203,9 +203,9 @@ fn certificates_that_are_none_are_told() {
     assert!(said.contains("server-cert.pem: no certificate"), "{said}");
 }
 
-/// The daemon's port is encrypted or it is not there; its socket is as it was.
+/// The daemon's port is encrypted or not served; its Unix socket does not change.
 #[test]
-fn the_port_of_the_daemon_is_encrypted() {
+fn nbd_tls_on_the_daemons_port() {
     if !has("nbdinfo") {
         return;
     }

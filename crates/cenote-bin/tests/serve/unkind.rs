@@ -1,7 +1,7 @@
-//! Clients that are slow, blocked, half open, endless or huge, while others work.
+//! Clients that are slow, blocked, half open, endless or huge, concurrently with others.
 //!
-//! As root the unkind clients are other users, by the uid with which their threads connect; else
-//! they are the daemon's own user, and only what does not depend on shares is looked at.
+//! As root the unkind clients are other users, by the uid with which their threads connect;
+//! otherwise they are the daemon's own user, and shares are not tested.
 
 use std::io::{IoSlice, Read, Write};
 use std::mem::MaybeUninit;
@@ -23,12 +23,12 @@ use rustix::thread::set_thread_res_uid;
 use crate::daemon::House;
 use crate::succeeds;
 
-/// Users without a name.
+/// Uids of users without names.
 const UNKIND: u32 = 54_322;
 const OTHER: u32 = 54_323;
 /// Commands of one other user that the daemon runs at a time.
 const EACH: usize = 32;
-/// These, with properties of 8,000 bytes each that they inherit, are more than a socket keeps.
+/// These, with inherited properties of 8,000 bytes each, are more than a socket buffers.
 const DATASETS: usize = 5;
 const PROPERTIES: usize = 10;
 
@@ -59,7 +59,7 @@ fn try_connect(socket: &Path, uid: u32) -> std::io::Result<UnixStream> {
     connected.join().unwrap()
 }
 
-/// The message that asks for a command.
+/// Returns the request of a command.
 fn request(line: &str) -> Vec<u8> {
     let words: Vec<&str> = std::iter::once("/").chain(line.split(' ')).collect();
     let mut body = [0_u32.to_le_bytes(), (words.len() as u32).to_le_bytes()].concat();
@@ -70,7 +70,7 @@ fn request(line: &str) -> Vec<u8> {
     [b"cen3", &(body.len() as u32).to_le_bytes()[..], &body].concat()
 }
 
-/// The shortest of three runs of a command that must succeed.
+/// Returns the shortest time of three runs of a command that must succeed.
 fn time_of(house: &House, line: &str) -> Duration {
     let time = || {
         let begun = now();
@@ -85,7 +85,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 #[expect(clippy::disallowed_methods, reason = "what another process does is waited for")]
 fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
     let end = now() + Duration::from_mins(1);
@@ -99,12 +99,12 @@ fn entries(folder: &str) -> usize {
     std::fs::read_dir(folder).map_or(0, Iterator::count)
 }
 
-/// Threads and descriptors of the daemon.
+/// Returns the numbers of threads and descriptors of the daemon.
 fn use_of(house: &House) -> (usize, usize) {
     let pid = house.pid();
     let names = |path: PathBuf| std::fs::read_to_string(path.join("comm")).unwrap_or_default();
     let threads = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap();
-    // Those of the runtime come and go as it sees fit.
+    // The number of runtime threads varies.
     let threads = threads.filter(|entry| {
         let name = names(entry.as_ref().unwrap().path());
         ["command", "metrics", "caller"].contains(&name.trim())
@@ -112,7 +112,7 @@ fn use_of(house: &House) -> (usize, usize) {
     (threads.count(), entries(&format!("/proc/{pid}/fd")))
 }
 
-/// A pool with more to tell than a socket keeps.
+/// A pool with more properties than a socket buffers.
 fn talkative(stem: &str) -> House {
     let house = House::new(stem);
     house.create("none");
@@ -128,7 +128,7 @@ fn talkative(stem: &str) -> House {
 const LONG: &str = "zfs get -Hp all";
 
 #[test]
-fn root_works_while_others_do_their_worst() {
+fn misbehaving_clients_do_not_affect_root() {
     if !is_root() {
         return skip::skip(&skip::current_test(), "not root");
     }
@@ -139,7 +139,7 @@ fn root_works_while_others_do_their_worst() {
     let before = use_of(&house);
 
     let unkind = Unkind::start(&socket);
-    // All of the share is in use: another client is told to wait.
+    // The share is used up: another client is told to wait.
     wait_until("a share that is used up", || {
         let mut answer = [0];
         let mut stream = connect(&socket, UNKIND);
@@ -152,7 +152,7 @@ fn root_works_while_others_do_their_worst() {
         let time = time_of(&house, line);
         assert!(time < bound, "{line}: {time:?} instead of {unloaded:?}");
     }
-    // Nor do they keep another user out.
+    // Another user is not affected.
     let mut stream = connect(&socket, OTHER);
     stream.write_all(&request("zpool list")).unwrap();
     let mut answers = Vec::new();
@@ -163,7 +163,7 @@ fn root_works_while_others_do_their_worst() {
     house.run("zpool export t");
     house.run(&format!("zpool import -d {folder} t"));
 
-    // Their time comes to an end, and nothing is left.
+    // They run into their deadline, and nothing remains.
     house.run("tunable set cenote_client_timeout=1");
     unkind.stop();
     wait_until("the daemon's threads and descriptors", || {
@@ -176,7 +176,7 @@ fn root_works_while_others_do_their_worst() {
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
 }
 
-/// Clients that do all that they should not, as one user.
+/// Misbehaving clients of one user.
 struct Unkind {
     streams: Vec<UnixStream>,
     is_over: Arc<AtomicBool>,
@@ -187,13 +187,13 @@ impl Unkind {
     fn start(socket: &Path) -> Self {
         let is_over = Arc::new(AtomicBool::new(false));
         let mut unkind = Self { streams: Vec::new(), is_over, threads: Vec::new() };
-        // Commands whose output nobody reads.
+        // Commands whose output is not read.
         for _ in 0..EACH / 2 {
             let mut stream = connect(socket, UNKIND);
             stream.write_all(&request(LONG)).unwrap();
             unkind.streams.push(stream);
         }
-        // Nothing is sent at all, or half of a header.
+        // No request, or half of a header.
         for sent in [&b""[..], b"cen", b"cen3"] {
             for _ in 0..EACH / 8 {
                 let mut stream = connect(socket, UNKIND);
@@ -209,7 +209,7 @@ impl Unkind {
         unkind
     }
 
-    /// Sends these bytes again and again, slowly, over ever new connections.
+    /// Sends these bytes again and again, slowly, over new connections.
     #[expect(clippy::disallowed_methods, reason = "a client that is slow")]
     fn keep_sending(&mut self, socket: &Path, bytes: &[u8]) {
         let (socket, bytes, is_over) =
@@ -249,7 +249,7 @@ fn with_descriptors(socket: &Path) -> UnixStream {
 }
 
 #[test]
-fn a_reader_that_stops_holds_nothing() {
+fn blocked_reader_of_output_holds_no_pool() {
     let house = talkative("unkind-reader");
     let wanted = house.run(LONG);
     assert!(wanted.len() > DATASETS * PROPERTIES * 8000, "{}", wanted.len());
@@ -261,7 +261,7 @@ fn a_reader_that_stops_holds_nothing() {
     let mut watching = watching.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut first = [0];
     watching.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
-    // Their commands are over, though nobody reads.
+    // Their commands have ended, although the output is not read.
     wait_until("commands that end", || use_of(&house).0 <= before + 1);
     house.run("zfs destroy t/0");
     let folder = house.text("pool");
@@ -280,7 +280,7 @@ fn a_reader_that_stops_holds_nothing() {
 }
 
 #[test]
-fn outputs_that_fail_are_told_by_the_status() {
+fn failed_output_sets_the_exit_status() {
     let house = talkative("unkind-outputs");
     let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
     let output = house.command(&["zpool", "list"]).stdout(full).output().unwrap();
@@ -294,7 +294,7 @@ fn outputs_that_fail_are_told_by_the_status() {
         let output = house.command(&words).stdout(writer).output().unwrap();
         assert_eq!((output.status.code(), output.stderr), (Some(141), Vec::new()), "{line}");
     }
-    // What comes to both streams comes in the order in which it was written.
+    // Output of both streams arrives in the order of writing.
     let (mut reader, writer) = std::io::pipe().unwrap();
     let mut command = house.command(&["zfs", "list", "-H", "-o", "name", "t", "t/no", "t/1"]);
     command.stdout(writer.try_clone().unwrap()).stderr(writer);
@@ -307,7 +307,7 @@ fn outputs_that_fail_are_told_by_the_status() {
 }
 
 #[test]
-fn a_key_comes_from_the_callers_input() {
+fn load_key_reads_the_callers_input() {
     let Some(golden) = golden("g-crypt") else { return };
     let house = House::new("unkind-keys");
     let images = golden.images();
@@ -330,13 +330,13 @@ fn a_key_comes_from_the_callers_input() {
 }
 
 #[test]
-fn a_request_is_run_once_or_sent_again() {
+fn request_is_run_once_or_sent_again() {
     let house = House::new("unkind-once");
     std::fs::create_dir(house.path("state")).unwrap();
     let socket = house.path("state/control.sock");
     let listener = UnixListener::bind(&socket).unwrap();
-    // A daemon that dies before it accepts the request, one that ends, one that is busy, and one
-    // that dies when it has accepted it.
+    // A daemon that dies before it accepts the request, one that is stopping, one that is busy, and
+    // one that dies after accepting it.
     let daemon = std::thread::spawn(move || {
         let mut seen = 0;
         for answer in [&b""[..], b"x\0\0\0\0", b"b\x02\0\0\0no", b"a\0\0\0\0e\x03\0\0\0one"] {
@@ -361,7 +361,7 @@ fn a_request_is_run_once_or_sent_again() {
 }
 
 #[test]
-fn a_daemon_that_starts_answers() {
+fn starting_daemon_answers() {
     let house = House::new("unkind-start");
     house.create("none");
     let pid = || Pid::from_raw(house.pid()).unwrap();
@@ -382,7 +382,7 @@ fn a_daemon_that_starts_answers() {
         }
         assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\n", "round {round}");
     }
-    // The last may have been answered by a daemon that was about to end.
+    // A daemon that was about to end may have answered the last one.
     wait_until("the end", || {
         let is_stopped = house.command(&["daemon", "stop"]).status().unwrap().success();
         is_stopped || house.run("zpool list").is_empty()
@@ -390,7 +390,7 @@ fn a_daemon_that_starts_answers() {
 }
 
 #[test]
-fn root_gets_in_without_descriptors_to_spare() {
+fn root_is_served_when_descriptors_run_out() {
     if !is_root() {
         return skip::skip(&skip::current_test(), "not root");
     }
@@ -410,7 +410,7 @@ fn root_gets_in_without_descriptors_to_spare() {
 }
 
 #[test]
-fn the_metrics_socket_is_shared_too() {
+fn metrics_socket_has_shares_for_each_user() {
     if !is_root() {
         return skip::skip(&skip::current_test(), "not root");
     }

@@ -1,4 +1,4 @@
-//! What others watch the daemon by: tunables, figures, events, through commands, files and sockets.
+//! Monitoring the daemon: tunables, figures, events, through commands, files and sockets.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::daemon::House;
 
-/// Waits until something holds: what a file or another process does comes a moment later.
+/// Waits until a condition holds: effects of files and other processes are delayed.
 #[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
 fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..2000 {
@@ -24,7 +24,7 @@ fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// A page of the daemon's metrics.
+/// Returns a page of the daemon's metrics.
 fn page(house: &House, target: &str) -> String {
     let mut stream = UnixStream::connect(house.path("state/metrics.sock")).unwrap();
     write!(stream, "GET {target} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
@@ -46,7 +46,7 @@ fn tunables_are_set_by_commands_and_by_files() {
     assert_eq!(read(&file), "7\n");
     let list = house.run("tunable list -H txg_timeout");
     assert_eq!(list, "zfs_txg_timeout\t7\t5\t1\t3600\n");
-    // Those of the daemon, and not of a command.
+    // The tunables are those of the daemon, and not of a command.
     assert_eq!(house.run("tunable --embedded get zfs_txg_timeout"), "5\n");
     let (status, said) = house.fails("tunable set zfs_txg_timeout=0 zfs_arc_max=1048576");
     assert_eq!((status, said.as_str()), (1, "zfs_txg_timeout takes 1 to 3600, not 0\n"));
@@ -61,7 +61,7 @@ fn tunables_are_set_by_commands_and_by_files() {
     let warning =
         "level=warn event=\"tunable not set\" name=zfs_txg_timeout cause=\"'never' is not";
     assert!(log.contains(warning), "{log}");
-    // The cache of a pool that is open follows.
+    // The cache of an open pool adapts.
     house.create("none");
     std::fs::write(house.path("state/parameters/zfs_arc_max"), "16777216").unwrap();
     let capacity = "cenote_cache_capacity_bytes{pool=\"t\"} 16777216\n";
@@ -77,13 +77,13 @@ fn tunables_are_set_by_commands_and_by_files() {
 }
 
 #[test]
-fn figures_are_live() {
+fn iostat_metrics_and_kstats_are_live() {
     let house = House::new("watch-figures");
     house.create("none");
     let pairs = |text: &str| -> Vec<u64> {
         text.split_whitespace().filter_map(|word| word.parse().ok()).collect()
     };
-    // Since the pool was made, and in an interval of a write.
+    // Since the import, and in an interval with a write.
     let before = pairs(&house.run("zpool iostat -Hp t"));
     assert!(before.len() == 6 && before[3] > 0, "{before:?}");
     let mut watched = house.command(&["zpool", "iostat", "-Hpy", "t", "0.3", "2"]);
@@ -116,7 +116,7 @@ fn figures_are_live() {
     house.run("tunable set cenote_kstat_interval=1");
     until("the pool is among the files", || {
         let is_there = read(&kstat.join("t/state")) == "ONLINE\n";
-        // Files come one after the other.
+        // Files appear one after the other.
         is_there && kstat.join("t/io").exists()
     });
     let arc = read(&kstat.join("arcstats"));
@@ -127,7 +127,7 @@ fn figures_are_live() {
         io.lines().map(|line| line.split_whitespace().count()).collect::<Vec<_>>()[1..],
         [12, 12]
     );
-    // As a folder in the place of /proc, for those who look there.
+    // As a directory to be mounted in place of /proc.
     assert!(house.path("state/kstat/spl/kstat/zfs/t/io").exists());
     house.run("zpool export t");
     until("a pool that left leaves no files", || !kstat.join("t").exists());
@@ -136,7 +136,7 @@ fn figures_are_live() {
 }
 
 #[test]
-fn events_are_followed() {
+fn events_f_follows_new_events() {
     let house = House::new("watch-events");
     house.run("daemon start");
     let mut follow = house.command(&["zpool", "events", "-f", "-H", "t"]);

@@ -1,4 +1,4 @@
-//! What OpenZFS's commands were recorded to say of a pool that is in use, against the daemon's.
+//! Messages for a pool in use, compared with the recorded ones of OpenZFS's commands.
 
 use std::fs::File;
 
@@ -6,10 +6,10 @@ use cenote_testkit::wordings;
 
 use crate::daemon::{House, has_fuse};
 
-/// Bytes of a device there.
+/// Size of a device.
 const SIZE: u64 = 128 << 20;
 
-/// Commands of the wordings in the order in which they are carried out here.
+/// Commands of the recording, in the order of execution here.
 const IN_USE: &[&str] = &[
     "zpool create -m /mnt/t t mirror /dev/shm/v/a /dev/shm/v/b",
     "zpool create t2 /dev/shm/v/a",
@@ -30,13 +30,13 @@ const IN_USE: &[&str] = &[
     "zpool import -d /dev/shm/v -D",
 ];
 
-/// Names of devices are longer here, and so are their columns.
+/// Device names are longer here, and so are their columns.
 fn in_words(text: &str) -> Vec<Vec<&str>> {
     text.lines().map(|line| line.split_whitespace().collect()).collect()
 }
 
 #[test]
-fn commands_on_a_pool_in_use_say_what_openzfs_says() {
+fn messages_for_a_pool_in_use_equal_openzfs() {
     let Some(all) = wordings("wording.txt") else { return };
     if !has_fuse() {
         return;

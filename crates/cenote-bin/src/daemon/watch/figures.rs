@@ -1,7 +1,7 @@
-//! The figures of all pools at a moment: what metrics and kstats are written from.
+//! The figures of all pools at one time, for metrics and kstats.
 //!
-//! A pool's space is that of its last committed txg; counters are those of now, since the pool was
-//! opened here.
+//! The space of a pool is that of its last committed txg; counters are current and start at the
+//! import.
 
 use std::sync::Arc;
 
@@ -13,12 +13,12 @@ use cenote_rt::Result;
 use cenote_vdev::LeafStats;
 use cenote_vdev::queue::QueueStats;
 
-/// Of one pool.
+/// Figures of one pool.
 #[derive(Debug)]
 pub(super) struct PoolFigures {
     pub(super) name: String,
     pub(super) guid: u64,
-    /// In a word.
+    /// Its health.
     pub(super) state: &'static str,
     pub(super) is_suspended: bool,
     pub(super) size: u64,
@@ -31,13 +31,13 @@ pub(super) struct PoolFigures {
     pub(super) dirty_bytes: u64,
     pub(super) cache: CacheStats,
     pub(super) store: StoreStats,
-    /// What all devices did.
+    /// I/O of all devices.
     pub(super) io: QueueStats,
     pub(super) leaves: Vec<LeafFigures>,
     pub(super) datasets: Vec<DatasetFigures>,
 }
 
-/// Of one device.
+/// Figures of one device.
 #[derive(Debug)]
 pub(super) struct LeafFigures {
     pub(super) name: String,
@@ -47,7 +47,7 @@ pub(super) struct LeafFigures {
     pub(super) io: QueueStats,
 }
 
-/// Of one dataset that is open.
+/// Figures of one open dataset.
 #[derive(Debug)]
 pub(super) struct DatasetFigures {
     pub(super) name: String,
@@ -55,7 +55,7 @@ pub(super) struct DatasetFigures {
     pub(super) counts: ActivityCounts,
 }
 
-/// The figures of these pools; of one that cannot be looked into there are none.
+/// Returns the figures of these pools, without those that cannot be read.
 pub(super) async fn collect(engines: &[Arc<Engine>]) -> Vec<PoolFigures> {
     let mut all = Vec::with_capacity(engines.len());
     for engine in engines {
@@ -75,7 +75,7 @@ async fn of_pool(engine: &Arc<Engine>) -> Result<PoolFigures> {
         let status = view.status().await?;
         let mut datasets = Vec::new();
         for head in engine.open_heads() {
-            // One that was destroyed has no name any more.
+            // A destroyed dataset has no name.
             let Ok(dataset) = view.dataset_by_object(head.object()).await else { continue };
             let (object, counts) = (head.object(), head.activity().counts());
             datasets.push(DatasetFigures { name: dataset.name().to_owned(), object, counts });

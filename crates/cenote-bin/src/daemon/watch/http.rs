@@ -1,7 +1,7 @@
-//! Just so much of HTTP that somebody can get a page: a request, an answer, and goodbye.
+//! A minimal HTTP server: one request, one answer, close.
 //!
-//! It says nothing that `zpool` and `zfs` would not tell anybody, and takes nothing: who may open
-//! the socket may read. Clients that ask for too much or too slowly are left.
+//! It shows nothing that `zpool` and `zfs` would not show to every user, and changes nothing: every
+//! client of the socket may read. Clients that send too much or too slowly are disconnected.
 
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -18,19 +18,19 @@ use rustix::net::{Shutdown, shutdown};
 
 use crate::daemon::accept::{self, Service, Shares};
 
-/// Clients at a time.
+/// Maximum numbers of concurrent clients.
 const SHARES: Shares = Shares { trusted: 8, others: 16, each: 8 };
-/// Bytes of a request.
+/// Maximum length of a request.
 const REQUEST_MAX: u64 = 8 << 10;
-/// How long a client may take to send its request and to take the answer, both together.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Deadline for a client to send its request and read the answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Gives the page at a path, with the kind of its contents.
+/// Returns the page at a path, with its content type.
 pub(super) type Page = dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync;
 
-/// Answers on a socket in the file system, which anybody may open.
+/// Serves a Unix socket that every user may open.
 pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
-    // Whoever had it before is gone: the daemon has its lock.
+    // The daemon holds its lock: an existing socket is stale.
     std::fs::remove_file(path).ok();
     let listener = UnixListener::bind(path)?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666))?;
@@ -42,7 +42,7 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
     accept::serve("metrics", SHARES, Arc::new(Clients { accept, page: Arc::clone(page) }))
 }
 
-/// Answers at `HOST:PORT`, to users of whom nothing is known.
+/// Serves `HOST:PORT`; users are unknown there.
 pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
     let accept = move || Ok((listener.accept()?.0, u32::MAX));
@@ -68,8 +68,8 @@ where
     }
 
     fn serve(&self, stream: S) {
-        let mut stream = Timed { stream, deadline: monotonic() + PATIENCE };
-        // A client that does not wait for the answer needs none.
+        let mut stream = Timed { stream, deadline: monotonic() + TIMEOUT };
+        // A client that disconnects needs no answer.
         if answer(&mut stream, &*self.page).is_ok() {
             shutdown(&stream.stream, Shutdown::Write).ok();
         }
@@ -80,7 +80,7 @@ where
     }
 }
 
-/// A connection that fails when a time is over, however often something comes or goes.
+/// A connection with a total deadline, however often bytes arrive.
 struct Timed<S> {
     stream: S,
     deadline: Duration,
@@ -136,7 +136,7 @@ fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> 
     stream.flush()
 }
 
-/// The head of a request, to its empty line.
+/// Reads the head of a request, to its empty line.
 fn request(stream: &mut impl Read) -> std::io::Result<String> {
     let mut bytes = Vec::new();
     let mut limited = stream.take(REQUEST_MAX);
@@ -155,7 +155,7 @@ fn request(stream: &mut impl Read) -> std::io::Result<String> {
 mod tests {
     use super::*;
 
-    /// A client that has asked, and hears.
+    /// A client that sends a request and collects the answer.
     struct Client {
         asks: std::io::Cursor<Vec<u8>>,
         hears: Vec<u8>,
@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_given_and_nothing_else() {
+    fn http_serves_known_pages_only() {
         let said = heard("GET /x?a=b HTTP/1.1\r\nHost: a\r\n\r\n").expect("an answer");
         assert!(
             said.starts_with("HTTP/1.1 200 OK\r\n") && said.ends_with("\r\n\r\nall\n"),

@@ -1,5 +1,5 @@
-//! Figures as the files that the Linux kernel module has below `/proc/spl/kstat/zfs`, for programs
-//! that read those.
+//! Figures as files like those of the Linux kernel module below `/proc/spl/kstat/zfs`, for existing
+//! programs.
 //!
 //! ```text
 //!   kstat/zfs/arcstats, zil                     name  type  data
@@ -9,7 +9,7 @@
 //!   kstat/spl/kstat -> ..                       so that `kstat` can stand for `/proc`
 //! ```
 //!
-//! Only what is counted is there: a name that is missing is one for which there is no figure.
+//! Only counters that cenote has are present.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -24,18 +24,18 @@ use cenote_vdev::queue::Direction;
 const UINT64: u32 = 4;
 const STRING: u32 = 7;
 
-/// The files below one folder.
+/// The files below one directory.
 #[derive(Debug)]
 pub(super) struct Kstats {
     folder: PathBuf,
-    /// Files that were written, from the folder.
+    /// Written files, relative to the directory.
     written: BTreeSet<PathBuf>,
-    /// How often files were written.
+    /// How many times the files were written.
     generation: u64,
 }
 
 impl Kstats {
-    /// Below `folder`, which is made. What another daemon left there goes.
+    /// Creates `folder`, and removes files of an earlier daemon.
     pub(super) fn create(folder: &Path) -> Result<Self> {
         let zfs = folder.join("zfs");
         match std::fs::remove_dir_all(&zfs) {
@@ -52,7 +52,7 @@ impl Kstats {
         Ok(Self { folder: zfs, written: BTreeSet::new(), generation: 0 })
     }
 
-    /// Writes all files anew.
+    /// Writes all files.
     pub(super) fn write(&mut self, pools: &[PoolFigures]) -> Result<()> {
         self.generation += 1;
         let mut now = BTreeSet::new();
@@ -61,7 +61,7 @@ impl Kstats {
             if let Some(parent) = whole.parent() {
                 std::fs::create_dir_all(parent)?;
             }
-            // Nobody reads half a file.
+            // Readers never see a partial file.
             let draft = whole.with_extension("new");
             std::fs::write(&draft, text)?;
             std::fs::rename(&draft, &whole)?;
@@ -70,7 +70,7 @@ impl Kstats {
         for gone in self.written.difference(&now) {
             std::fs::remove_file(self.folder.join(gone)).ok();
             if let Some(pool) = gone.parent().filter(|pool| pool.components().count() > 0) {
-                // With the last of its files.
+                // Fails unless the last of its files is gone.
                 std::fs::remove_dir(self.folder.join(pool)).ok();
             }
         }
@@ -78,7 +78,7 @@ impl Kstats {
         Ok(())
     }
 
-    /// Takes them away.
+    /// Removes the files.
     pub(super) fn remove(&self) {
         std::fs::remove_dir_all(&self.folder).ok();
     }
@@ -133,7 +133,7 @@ impl Kstats {
         ])
     }
 
-    /// Reads and writes of all devices; how long there was something to do is not counted.
+    /// Reads and writes of all devices; busy times are not counted.
     fn io(&self, pool: &PoolFigures) -> String {
         let (read, write) =
             (pool.io.direction(Direction::Read), pool.io.direction(Direction::Write));
@@ -166,7 +166,8 @@ impl Kstats {
         self.header(pairs.len()) + &rows(pairs)
     }
 
-    /// Number, kind (1: named values), flags, values, bytes, and when it was made and looked at.
+    /// Number, kind (1: named values), flags, number of values, bytes, creation time and snapshot
+    /// time.
     fn header(&self, count: usize) -> String {
         let generation = self.generation;
         format!("0 1 0x01 {count} {} 0 {generation}\n{:31} type data\n", count * 48, "name")

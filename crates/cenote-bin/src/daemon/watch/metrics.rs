@@ -21,7 +21,7 @@ use super::figures::{DatasetFigures, PoolFigures};
 const BOUNDS: std::ops::RangeInclusive<usize> = 14..=35;
 const SECOND_NS: f64 = 1e9;
 
-/// What a number means.
+/// Type of a metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Gauge,
@@ -56,7 +56,7 @@ pub(super) struct Family {
     samples: Vec<(Labels, Number)>,
 }
 
-/// The metrics of these figures.
+/// Returns the metrics of these figures.
 pub(super) fn families(pools: &[PoolFigures]) -> Vec<Family> {
     let mut all = Families(Vec::new());
     all.one(
@@ -89,9 +89,9 @@ impl Families {
     }
 }
 
-/// A metric with one sample for each pool: name, help, kind, and what its value is.
+/// A metric with one sample for each pool: name, help, type, and its value.
 type PoolMetric = (&'static str, &'static str, Kind, fn(&PoolFigures) -> u64);
-/// The same, a counter, for each dataset.
+/// A counter with one sample for each dataset.
 type DatasetMetric = (&'static str, &'static str, fn(&DatasetFigures) -> u64);
 
 fn of_pools(pools: &[PoolFigures], all: &mut Families) {
@@ -263,7 +263,7 @@ pub(super) fn text(families: &[Family]) -> String {
     text
 }
 
-/// Upper bounds in seconds, and how many took no longer.
+/// Returns upper bounds in seconds, and cumulative counts.
 fn cumulative(times: &Histogram) -> impl Iterator<Item = (f64, u64)> {
     BOUNDS.step_by(3).map(|bound| {
         let below = times.counts().get(..bound).unwrap_or_default();
@@ -284,7 +284,7 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// The same as JSON.
+/// Returns the metrics as JSON.
 pub(super) fn json(families: &[Family]) -> String {
     let mut document = Map::new();
     for family in families {
@@ -317,7 +317,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn samples_have_both_forms() {
+    fn metrics_as_text_and_as_json() {
         let mut times = Histogram::default();
         for ns in [10, 1 << 20, 1 << 20] {
             times.add(ns);

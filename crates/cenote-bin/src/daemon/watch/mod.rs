@@ -1,4 +1,4 @@
-//! What others watch the daemon by, and turn it by: files and sockets, without a command.
+//! Files and sockets for monitoring and tuning the daemon without commands.
 //!
 //! ```text
 //!   parameters/NAME           a tunable each, to be read and written
@@ -6,8 +6,8 @@
 //!   kstat/zfs/...             the same figures as a kernel module's files
 //! ```
 //!
-//! All of it is in the folder of the daemon's state. What cannot be shown is told, and keeps no
-//! daemon from its work.
+//! All of it is in the daemon's state directory. Failures are logged, and do not affect the daemon
+//! otherwise.
 
 mod figures;
 mod http;
@@ -29,17 +29,17 @@ use http::Page;
 use kstats::Kstats;
 use parameters::Parameters;
 
-/// All of it.
+/// All files and sockets.
 #[derive(Debug)]
 pub(super) struct Watch {
     parameters: Option<Arc<Parameters>>,
     kstats: Arc<Mutex<Option<Kstats>>>,
-    /// Tells whoever writes them that tunables were set.
+    /// Wakes the writer of kstats when tunables were set.
     tuned: Arc<Notify>,
     socket: PathBuf,
 }
 
-/// Tells what could not be done at a path.
+/// Logs a failure at a path.
 fn told<T>(at: &Path, done: std::io::Result<T>) -> Option<T> {
     let failed = |error: &std::io::Error| {
         log::warn("not shown", &[("path", &at.display()), ("cause", error)]);
@@ -48,7 +48,7 @@ fn told<T>(at: &Path, done: std::io::Result<T>) -> Option<T> {
 }
 
 impl Watch {
-    /// Shows everything. To be called in a task.
+    /// Starts everything. To be called in a task.
     pub(super) fn start(place: &Place, pools: &Arc<Pools>) -> Self {
         let tuned = Arc::new(Notify::new());
         let (told_pools, told_tuned) = (Arc::downgrade(pools), Arc::clone(&tuned));
@@ -79,7 +79,7 @@ impl Watch {
         Self { parameters, kstats, tuned, socket }
     }
 
-    /// Tunables were set by a command.
+    /// Applies tunables that a command has set.
     pub(super) fn apply_tunables(&self) {
         self.tuned.notify_one();
         if let Some(parameters) = &self.parameters {
@@ -87,7 +87,7 @@ impl Watch {
         }
     }
 
-    /// Takes away what says nothing true any more.
+    /// Removes files that would be stale.
     pub(super) fn stop(&self) {
         if let Some(parameters) = &self.parameters {
             parameters.remove();
@@ -100,7 +100,7 @@ impl Watch {
     }
 }
 
-/// The pages of metrics.
+/// Returns the pages of metrics.
 fn page(pools: &Arc<Pools>) -> Arc<Page> {
     let (runtime, pools) = (Runtime::here(), Arc::downgrade(pools));
     Arc::new(move |path| {
@@ -115,7 +115,7 @@ fn page(pools: &Arc<Pools>) -> Arc<Page> {
     })
 }
 
-/// Writes kstats every few seconds, as long as there are pools that could be shown.
+/// Writes kstats every few seconds, as long as the pools exist.
 struct Writer {
     pools: Weak<Pools>,
     kstats: Arc<Mutex<Option<Kstats>>>,
@@ -128,18 +128,18 @@ impl Writer {
         loop {
             let Some(engines) = self.pools.upgrade().map(|pools| pools.pools()) else { return };
             let figures = figures::collect(&engines).await;
-            // Nobody who waits keeps a pool.
+            // The pools are not held while waiting.
             drop(engines);
             if !self.write(&figures) {
                 return;
             }
             let interval = Duration::from_secs(tunables::KSTAT_INTERVAL.get());
-            // Sooner if that has become shorter.
+            // Sooner if the interval was shortened.
             cenote_rt::until(interval, self.tuned.notified()).await;
         }
     }
 
-    /// Whether there is still anything to write.
+    /// Returns whether to continue.
     fn write(&self, figures: &[figures::PoolFigures]) -> bool {
         let mut kstats = self.kstats.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(kstats) = &mut *kstats else { return false };

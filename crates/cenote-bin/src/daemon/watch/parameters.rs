@@ -1,4 +1,4 @@
-//! Tunables as files, one each, as a kernel module has its parameters.
+//! Tunables as files, one each, like the parameters of a kernel module.
 //!
 //! ```text
 //!   written by somebody ──inotify──> parsed ──> set ──> the engine acts by it
@@ -6,9 +6,10 @@
 //!   set by a command ──> the file is replaced
 //! ```
 //!
-//! A file is replaced as a whole, so that nobody reads half a number; our own writing is seen, too,
-//! says what holds, and ends there. What was written and not looked at yet is not written over:
-//! only files whose tunable has changed since it was shown last are.
+//! A file is replaced as a whole, so that readers never see a partial number; the daemon's own
+//! writes are noticed, too, change nothing, and end there. A change by a user that was not
+//! processed yet is not overwritten: only files whose tunable has changed since it was written last
+//! are rewritten.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -24,12 +25,12 @@ use super::super::log;
 use cenote_rt::tunables::{self, Tunable};
 use rustix::fs::inotify;
 
-/// What is read of a file: more than any number has.
+/// Maximum length of a file's contents.
 const TEXT_MAX: u64 = 64;
-/// Bytes of notes that are taken at a time.
+/// Size of the buffer for inotify events.
 const NOTES: usize = 4 << 10;
 
-/// The folder of the files.
+/// Returns the directory of the files.
 pub(super) fn place(state: &Path) -> PathBuf {
     match std::env::var_os("CENOTE_PARAMETERS_DIR").filter(|folder| !folder.is_empty()) {
         Some(folder) => folder.into(),
@@ -37,16 +38,16 @@ pub(super) fn place(state: &Path) -> PathBuf {
     }
 }
 
-/// The files.
+/// The tunable files.
 #[derive(Debug)]
 pub(super) struct Parameters {
     folder: PathBuf,
-    /// The values that the files say. Held while files are read and written.
+    /// The values in the files. Held while files are read and written.
     shown: Mutex<BTreeMap<&'static str, u64>>,
 }
 
 impl Parameters {
-    /// Writes the files, and from then on does what is written to them; `act` comes after that.
+    /// Creates the files, and processes changes to them; calls `act` after each change.
     pub(super) fn start(
         folder: &Path,
         act: impl Fn() + Send + 'static,
@@ -77,7 +78,7 @@ impl Parameters {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Writes what has changed since it was written.
+    /// Writes the files of changed tunables.
     pub(super) fn show(&self) {
         let mut shown = self.shown();
         for tunable in tunables::ALL {
@@ -87,7 +88,7 @@ impl Parameters {
         }
     }
 
-    /// Removes the files, and the folder if nothing else is in it.
+    /// Removes the files, and the directory if it is empty.
     pub(super) fn remove(&self) {
         for name in std::mem::take(&mut *self.shown()).keys() {
             std::fs::remove_file(self.folder.join(name)).ok();
@@ -95,7 +96,7 @@ impl Parameters {
         std::fs::remove_dir(&self.folder).ok();
     }
 
-    /// Does what is written, until nothing can be seen any more.
+    /// Processes changes of the files until the directory is gone.
     fn look(&self, watch: OwnedFd, act: impl Fn()) -> std::io::Result<()> {
         let mut notes = [MaybeUninit::uninit(); NOTES];
         let mut notes = inotify::Reader::new(watch, &mut notes);
@@ -104,7 +105,7 @@ impl Parameters {
             let name = note.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
             let is_new = match name {
                 Some(name) => name.to_str().and_then(tunables::find).is_some_and(|t| self.came(t)),
-                // Notes were lost: anything may have been written.
+                // Events were lost: any file may have changed.
                 None => tunables::ALL.iter().filter(|tunable| self.came(tunable)).count() > 0,
             };
             if is_new {
@@ -113,13 +114,13 @@ impl Parameters {
         }
     }
 
-    /// A file was written: whether that has changed what holds.
+    /// Processes a written file; returns whether its tunable has changed.
     fn came(&self, tunable: &'static Tunable) -> bool {
         let mut shown = self.shown();
         let Ok(text) = self.read(tunable.name) else { return false };
         if text.is_empty() {
-            // Somebody has opened it to write, while the note is of what was before. What he writes
-            // must not go into a file that is replaced meanwhile; a note of it is to come.
+            // The file is open for writing again since this event. It must not be replaced
+            // meanwhile; another event will follow.
             return false;
         }
         let before = tunable.get();
@@ -141,10 +142,10 @@ impl Parameters {
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
-    /// Writes one file anew.
+    /// Writes a file.
     fn write(&self, tunable: &'static Tunable, shown: &mut BTreeMap<&'static str, u64>) {
         let text = line(tunable);
-        // By a name that is no tunable's.
+        // Under a name that no tunable has.
         let draft = self.folder.join(format!(".{}", tunable.name));
         let written = std::fs::write(&draft, &text)
             .and_then(|()| std::fs::rename(&draft, self.folder.join(tunable.name)));
@@ -159,7 +160,7 @@ impl Parameters {
     }
 }
 
-/// What a file says.
+/// Returns the contents of a file.
 fn line(tunable: &Tunable) -> String {
     format!("{}\n", tunable.get())
 }
@@ -171,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_are_what_holds() {
+    fn tunable_files_show_current_values() {
         let folder = PrivateFolder::create("parameters");
         let at = folder.path().join("parameters");
         let parameters = Parameters::create(&at).expect("files");
@@ -194,7 +195,7 @@ mod tests {
             assert_eq!(says(), then, "{text:?}");
         }
         tunable.set(0).expect("the default");
-        // What somebody wrote and nobody saw yet stays, and what has changed is shown.
+        // A user's change that was not processed yet stays; changed tunables are written.
         std::fs::write(at.join("zfs_txg_timeout"), "9\n").expect("a write");
         parameters.show();
         assert_eq!(says(), "0\n");
