@@ -1,4 +1,4 @@
-//! Clock, tasks, CPU pool, locks, seeded randomness, buffers, errors and tunables.
+//! Clock, tasks, CPU pool, locks, spans, seeded randomness, buffers, errors and tunables.
 //!
 //! This is the floor that every layer stands on, and the only crate that knows which runtime
 //! drives the tasks and whose time it is. The layers above take time, tasks and randomness from
@@ -15,6 +15,7 @@ pub mod seeded;
 mod simulation;
 pub mod stages;
 pub mod task;
+pub mod trace;
 pub mod tunables;
 
 pub use buf::{Buf, BufMut};
@@ -25,7 +26,7 @@ pub use simulation::simulate;
 pub use task::{
     AsyncMutex, BoxFuture, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime,
     Semaphore, SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot,
-    poll_first, sleep, spawn, until, wall_clock, yield_now,
+    poll_first, sleep, spawn, spawn_background, until, wall_clock, yield_now,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

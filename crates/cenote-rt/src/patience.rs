@@ -10,9 +10,9 @@ use std::cell::Cell;
 use std::future::Future;
 use std::task::{Context, Waker};
 
-use crate::Result;
 use crate::lock::tracked;
 use crate::task::{BoxFuture, blocking, spawn, spawn_tracked};
+use crate::{Result, trace};
 
 thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
@@ -55,7 +55,7 @@ pub fn start(work: impl Future<Output = ()> + Send + 'static) {
         drop(spawn(work));
         return;
     }
-    let mut work: BoxFuture<'static, ()> = Box::pin(tracked(work));
+    let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
     // Nobody is woken by this poll: the task polls again before it waits.
     if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         spawn_tracked(work);

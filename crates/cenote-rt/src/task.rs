@@ -15,7 +15,7 @@ pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, 
 pub use tokio::task::JoinHandle;
 
 use crate::lock::{check_block_on, tracked};
-use crate::{Error, Kind, Result, patience, recycle, simulation};
+use crate::{Error, Kind, Result, patience, recycle, simulation, trace};
 
 /// A boxed future, what the object-safe traits of the engine return.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -127,7 +127,7 @@ impl Runtime {
     /// What needs nobody else is done when this returns, without a thread being woken for it.
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.enter();
-        let mut work: BoxFuture<'static, ()> = Box::pin(tracked(work));
+        let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
         // Nobody is woken by this poll: the task polls again before it waits.
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.0.spawn(work);
@@ -145,9 +145,19 @@ impl Runtime {
     }
 }
 
-/// Starts a task.
+/// Starts a task. Its events belong to the current span ([`crate::trace`]), which ends after the
+/// task.
 pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
     // One form of tokio's task for all futures with this output: see [`boxed`].
+    let future: BoxFuture<'static, T> = Box::pin(tracked(future));
+    tokio::spawn(trace::inherit(future))
+}
+
+/// Starts a task that runs on after the work that starts it, for example until the pool is closed.
+/// It belongs to no span.
+pub fn spawn_background<T: Send + 'static>(
+    future: impl Future<Output = T> + Send + 'static,
+) -> JoinHandle<T> {
     let future: BoxFuture<'static, T> = Box::pin(tracked(future));
     tokio::spawn(future)
 }

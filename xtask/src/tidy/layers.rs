@@ -47,6 +47,9 @@ const ALONE: [(&str, &[&str]); 6] = [
 const FOR_TESTS: [&str; 4] =
     ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets", "cenote-bench"];
 
+/// Third-party packages that only one crate may use: all others call `cenote_rt::trace`.
+const OF_ONE: [(&str, &str); 2] = [("tracing", "cenote-rt"), ("tracing-subscriber", "cenote-bin")];
+
 /// The engine as a library, and how many third-party packages may be linked into it: helpers of the
 /// compiler (macros, build scripts) run on the builder's machine only and don't count.
 const ENGINE: &str = "cenote";
@@ -111,6 +114,9 @@ fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
     if is_ours(from) && place(from).is_none() && !FOR_TESTS.contains(&from) {
         return Some(format!("{from}: not in the table of layers"));
     }
+    if let Some((_, user)) = OF_ONE.iter().find(|(name, user)| *name == to && *user != from) {
+        return Some(format!("{from} -> {to}: only {user} may use {to}"));
+    }
     if !is_ours(to) || is_for_tests && FOR_TESTS.contains(&to) {
         return None;
     }
@@ -169,6 +175,10 @@ mod tests {
             ("cenote-pool", "cenote-engine", true, false),
             ("cenote-helpers", "cenote-rt", false, false),
             ("cenote-rt", "tokio", false, true),
+            ("cenote-rt", "tracing", false, true),
+            ("cenote-fs", "tracing", false, false),
+            ("cenote-bin", "tracing-subscriber", false, true),
+            ("cenote-cli", "tracing-subscriber", true, false),
         ] {
             let finding = arrow(from, to, is_for_tests);
             assert_eq!(finding.is_none(), is_fine, "{from} -> {to}: {finding:?}");

@@ -83,7 +83,7 @@ pub(super) fn serve(
                     if descriptors.release() {
                         take_one_trusted(name, &desk, &spares, &service);
                     } else {
-                        log::warn("no client accepted", &[("what", &name), ("cause", &error)]);
+                        log::warn!(what = %name, cause = %error, "no client accepted");
                         pause();
                     }
                 }
@@ -102,7 +102,7 @@ fn take_one_trusted<S: Service>(
     match service.accept() {
         Ok((stream, uid)) if is_trusted(uid) => admit(name, desk, spares, service, stream, uid),
         Ok((stream, _)) => service.refuse(stream),
-        Err(error) => log::warn("no client accepted", &[("what", &name), ("cause", &error)]),
+        Err(error) => log::warn!(what = %name, cause = %error, "no client accepted"),
     }
     // Descriptors become available only when others are closed.
     pause();
@@ -146,7 +146,7 @@ fn admit<S: Service>(
     if let Err(error) = spawn(name, job.clone()) {
         let is_served = is_trusted(uid) && spares.try_send(Box::new(job)).is_ok();
         if !is_served {
-            log::warn("client not served", &[("what", &name), ("uid", &uid), ("cause", &error)]);
+            log::warn!(what = %name, uid = %uid, cause = %error, "client not served");
         }
     }
 }

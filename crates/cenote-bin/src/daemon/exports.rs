@@ -159,7 +159,7 @@ pub(super) async fn serve(
             Ok(listener) => servers.push(Server::on(listener, Arc::clone(exports), None)),
             Err(error) => {
                 let path = place.nbd();
-                log::warn("volumes not exported", &[("path", &path.display()), ("cause", &error)]);
+                log::warn!(path = %path.display(), cause = %error, "volumes not exported");
             }
         }
     }
@@ -169,7 +169,7 @@ pub(super) async fn serve(
         match started.await {
             Ok(server) => servers.push(server),
             Err(error) => {
-                log::warn("volumes not exported", &[("address", &address), ("cause", &error)]);
+                log::warn!(address = %address, cause = %error, "volumes not exported");
             }
         }
     }

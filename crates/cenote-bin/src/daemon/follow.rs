@@ -12,7 +12,6 @@
 //! command that changed its dataset.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 
 use cenote_cli::{CommandResult, Exit};
@@ -20,7 +19,7 @@ use cenote_engine::ChangedDatasets;
 use cenote_rt::Kind;
 use cenote_serve::fuse::{MountOptions, MountTable};
 
-use super::log::{self, Level};
+use super::log;
 use super::mounts::{Mounted, Mounts, first};
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
@@ -47,9 +46,7 @@ impl Following {
         if self.changed.contains(dataset) {
             self.failures.push(exit);
         } else {
-            let fields: &[(&str, &dyn Display)] =
-                &[("dataset", &dataset), ("cause", &exit.message())];
-            log::log(Level::Debug, "mount not changed yet", fields);
+            log::debug!(dataset = %dataset, cause = %exit.message(), "mount not changed yet");
         }
     }
 }
@@ -88,9 +85,7 @@ impl Mounts {
             state.pending = following.pending;
         }
         let pool = self.engine.name();
-        let fields: &[(&str, &dyn Display)] =
-            &[("pool", &pool), ("datasets", &read_count), ("mounts", &mounts_count)];
-        log::log(Level::Debug, "mounts followed", fields);
+        log::debug!(pool = %pool, datasets = %read_count, mounts = %mounts_count, "mounts followed");
         first(&following.failures)
     }
 

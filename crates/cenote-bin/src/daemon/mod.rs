@@ -14,6 +14,7 @@ mod accept;
 mod client;
 mod exports;
 mod follow;
+mod lines;
 mod log;
 mod mounts;
 mod place;
@@ -59,7 +60,7 @@ usage: cenote daemon [start|stop|status|run]
 It keeps what it remembers in CENOTE_STATE_DIR and listens on CENOTE_SOCKET. Volumes with
 'cenote:nbd=on' are served on nbd.sock there, and at CENOTE_NBD_LISTEN (HOST:PORT), encrypted with
 the certificate in CENOTE_NBD_TLS_CERTIFICATES.
-CENOTE_LOG (error, warn, info, debug, off) says what it logs.
+CENOTE_LOG (error, warn, info, debug, trace, off, or levels of targets) says what it logs.
 ";
 
 /// What the line begins with that says why a daemon did not start.
@@ -224,6 +225,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     rustix::process::chdir("/")?;
     place.become_own();
     raise_open_files();
+    lines::start()?;
     let Some(lock) = take_lock(place, is_detached)? else { return Ok(()) };
     stages::reach("daemon-locked");
     // Others are told apart by who they are; volumes are for whoever may open the socket.
@@ -236,18 +238,16 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let volumes = listen(&place.nbd(), 0o600);
     let volumes = volumes.inspect_err(|error| {
         let socket = place.nbd();
-        log::warn("no socket for volumes", &[("path", &socket.display()), ("cause", error)]);
+        log::warn!(path = %socket.display(), cause = %error, "no socket for volumes");
     });
     stages::reach("daemon-listening");
     let signals = Signals::block().map_err(failed)?;
     log::catch_panics();
-    log::info(
-        "daemon started",
-        &[
-            ("version", &env!("CARGO_PKG_VERSION")),
-            ("process", &std::process::id()),
-            ("state", &place.state.display()),
-        ],
+    log::info!(
+        version = %env!("CARGO_PKG_VERSION"),
+        process = %std::process::id(),
+        state = %place.state.display(),
+        "daemon started"
     );
     let (place, own_lock) = (place.clone(), lock.try_clone()?);
     let served = cenote_rt::block_on(0, async move {
@@ -257,7 +257,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
         if !fuse::can_be_ended().await {
             let cause = "no file system of type fusectl at /sys/fs/fuse/connections";
-            log::warn("mounts cannot be ended from outside", &[("cause", &cause)]);
+            log::warn!(cause = %cause, "mounts cannot be ended from outside");
         }
         let state = place.state.clone();
         let commands = Commands::serve(listener, Runtime::here(), Arc::clone(&pools), state)?;
@@ -273,7 +273,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         let guards = pools.end_what_is_stuck();
         for server in servers {
             if let Err(error) = server.stop().await {
-                log::warn("volumes not closed in order", &[("cause", &error)]);
+                log::warn!(cause = %error, "volumes not closed in order");
             }
         }
         stages::reach("daemon-volumes-closed");
@@ -282,7 +282,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         for guard in guards {
             guard.end().await;
         }
-        log::info("daemon stopped", &[]);
+        log::info!("daemon stopped");
         if !is_quiet {
             // LOCK: released here, because threads that wait in the kernel for a device keep this
             // process, and its descriptors, until the device answers. All pools are closed, and

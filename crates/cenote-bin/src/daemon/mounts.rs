@@ -130,7 +130,7 @@ impl Mounts {
         });
         for (object, dataset) in gone {
             self.engine.presence().unmounted(object);
-            log::info("unmounted by others", &[("dataset", &dataset)]);
+            log::info!(dataset = %dataset, "unmounted by others");
         }
     }
 
@@ -377,7 +377,7 @@ impl Mounts {
             let Some(mounted) = self.mounted(object) else { continue };
             match self.detach_at(&mounted, &at, true, &table).await {
                 Ok(is_last_place) => unmounted.extend(is_last_place.then_some(mounted)),
-                Err(exit) => log::warn("not unmounted", &[("cause", &exit.message())]),
+                Err(exit) => log::warn!(cause = %exit.message(), "not unmounted"),
             }
         }
         self.settle(&unmounted).await;
@@ -449,7 +449,7 @@ impl Mounts {
         stages::reach("mount-dataset-opened");
         let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
-        log::info("mounted", &[("dataset", dataset), ("at", &fuse.at().display())]);
+        log::info!(dataset = %dataset, at = %fuse.at().display(), "mounted");
         let (place, wanted, options) = (fuse.at().to_owned(), wanted.clone(), options.clone());
         self.insert(Mounted { fuse, place, wanted, options });
         Ok(())
@@ -482,7 +482,7 @@ impl Mounts {
         }
         match mounted.fuse.also_at(place, options).await {
             Ok(at) => {
-                log::info("mounted", &[("dataset", dataset), ("at", &at.display())]);
+                log::info!(dataset = %dataset, at = %at.display(), "mounted");
                 Ok(Some(at))
             }
             Err(error) if error.kind() == Kind::Permission => Ok(None),
@@ -526,7 +526,7 @@ impl Mounts {
             return Err(Exit::failed(format!("cannot unmount '{}': {why}", at.display())));
         }
         let (dataset, at) = (&mounted.wanted.dataset, at.display());
-        log::info("unmounted", &[("dataset", dataset), ("at", &at), ("forced", &is_forced)]);
+        log::info!(dataset = %dataset, at = %at, forced = %is_forced, "unmounted");
         stages::reach("unmount-detached");
         Ok(!is_elsewhere)
     }

@@ -7,7 +7,7 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::OsStr;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,7 @@ use cenote_serve::nbd::Exports;
 use cenote_vdev::Vdev;
 
 use super::exports::Volumes;
-use super::log::{self, Level};
+use super::log;
 use super::mounts::Mounts;
 use super::place::Place;
 use super::watch::Watch;
@@ -81,11 +81,9 @@ impl Pools {
         }
         match cache_file::read(&file) {
             Ok(known) => pools.open_known(known).await,
-            Err(exit) => log::log(
-                Level::Error,
-                "cache file not read",
-                &[("path", &file.display()), ("cause", &exit.message())],
-            ),
+            Err(exit) => {
+                log::error!(path = %file.display(), cause = %exit.message(), "cache file not read");
+            }
         }
         pools
     }
@@ -110,7 +108,7 @@ impl Pools {
             }
         }
         for guid in left {
-            log::warn("pool not found", &[("guid", &guid)]);
+            log::warn!(guid = %guid, "pool not found");
         }
     }
 
@@ -145,21 +143,18 @@ impl Pools {
             Ok(engine) => {
                 let is_lost = |top: &&Vdev| top.is_log() && !top.state().is_readable();
                 for top in engine.tree().tops().filter(is_lost) {
-                    let fields: &[(&str, &dyn Display)] =
-                        &[("pool", &candidate.name()), ("guid", &top.guid())];
-                    log::warn("log device missing", fields);
+                    log::warn!(pool = %candidate.name(), guid = %top.guid(), "log device missing");
                 }
                 let how = Taken { cache_file: Some(self.place.pools()), ..Taken::default() };
                 if let Err(exit) = self.hold(engine, how).await {
-                    let fields: &[(&str, &dyn Display)] =
-                        &[("pool", &candidate.name()), ("cause", &exit.message())];
-                    log::warn("pool not in order", fields);
+                    let (name, cause) = (candidate.name(), exit.message());
+                    log::warn!(pool = %name, cause = %cause, "pool not in order");
                 }
             }
-            Err(exit) => log::warn(
-                "pool not opened",
-                &[("pool", &candidate.name()), ("cause", &exit.message())],
-            ),
+            Err(exit) => {
+                let (name, cause) = (candidate.name(), exit.message());
+                log::warn!(pool = %name, cause = %cause, "pool not opened");
+            }
         }
     }
 
@@ -205,7 +200,7 @@ impl Pools {
             held.mounts.leave().await;
             stages::reach("pool-unmounted-at-end");
             if let Err(error) = held.engine.detach_and_keep_active().await {
-                log::warn("pool not left in order", &[("pool", &name), ("cause", &error)]);
+                log::warn!(pool = %name, cause = %error, "pool not left in order");
                 close_by_force(&held.engine).await;
             }
             stages::reach("pool-left-at-end");
@@ -302,7 +297,7 @@ impl Pools {
         let presence = engine.presence();
         presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));
         let remembered = self.memory_of(&engine, how.cache_file);
-        drop(cenote_rt::spawn(log::follow(Arc::clone(engine.health().events()))));
+        drop(cenote_rt::spawn_background(log::follow(Arc::clone(engine.health().events()))));
         let mounts = Arc::new(Mounts::new(&engine));
         let is_leaving = Arc::default();
         let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
@@ -434,18 +429,16 @@ impl PoolGuard {
 /// Closes a pool by force, and logs which changes are lost.
 async fn close_by_force(engine: &Engine) {
     let (name, ended) = (engine.name(), engine.close_by_force().await);
-    match ended.unwritten {
-        Some(lost) => log::log(
-            Level::Error,
-            "pool closed by force, changes not written",
-            &[
-                ("pool", &name),
-                ("first_txg", &lost.first_txg),
-                ("last_txg", &lost.last_txg),
-                ("bytes", &lost.bytes),
-            ],
-        ),
-        None => log::warn("pool closed by force, nothing lost", &[("pool", &name)]),
+    if let Some(lost) = ended.unwritten {
+        log::error!(
+            pool = %name,
+            first_txg = %lost.first_txg,
+            last_txg = %lost.last_txg,
+            bytes = %lost.bytes,
+            "pool closed by force, changes not written"
+        );
+    } else {
+        log::warn!(pool = %name, "pool closed by force, nothing lost");
     }
 }
 
@@ -456,7 +449,7 @@ fn tell_of_silence(engine: &Engine) -> bool {
         let Notice::SilentDevices { paths } = notice else { continue };
         is_silent = true;
         for path in paths {
-            log::warn("device does not answer", &[("pool", &engine.name()), ("path", &path)]);
+            log::warn!(pool = %engine.name(), path = %path, "device does not answer");
         }
     }
     is_silent
@@ -543,10 +536,7 @@ impl Host for Pools {
             let held = self.held(pool)?;
             if let Err(exit) = held.note() {
                 // The command itself has succeeded.
-                log::warn(
-                    "pool not remembered as it is",
-                    &[("pool", &pool), ("cause", &exit.message())],
-                );
+                log::warn!(pool = %pool, cause = %exit.message(), "pool not remembered as it is");
             }
             held.mounts.follow(is_quiet).await
         })

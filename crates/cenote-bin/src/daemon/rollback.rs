@@ -33,7 +33,7 @@ impl Mounts {
             None => None,
         } {
             // Its requests fail; it is mounted again when the change is processed.
-            log::warn("not resumed", &[("cause", &error)]);
+            log::warn!(cause = %error, "not resumed");
         }
         self.mount_again(&suspended.unmounted).await
     }

@@ -8,7 +8,6 @@
 //! own work runs in the runtime and outlives them. The output of a command is buffered until the
 //! command uses no pool ([`super::streams`]).
 
-use std::fmt::Display;
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::panic::AssertUnwindSafe;
@@ -18,11 +17,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_cli::{Caller, CallerStreams, Io, Session};
-use cenote_rt::{Runtime, monotonic, tunables};
+use cenote_rt::{Runtime, monotonic, trace, tunables};
 use rustix::net::{SendFlags, send, sockopt::socket_peercred};
 
 use super::accept::{self, Service, Shares, is_trusted};
-use super::log::{self, Level};
+use super::log;
 use super::pools::Pools;
 use super::spool::{Budget, Spool};
 use super::streams::{Streams, receive_all};
@@ -142,16 +141,15 @@ impl Commands {
         let is_stop = args == ["daemon", "stop"] && caller.is_trusted();
         let session = Session { host: Arc::<Pools>::clone(&self.pools), caller };
         let mut err = streams.writer(Kind::Errors);
-        let status =
-            std::panic::catch_unwind(AssertUnwindSafe(|| self.carry_out(&session, &args, streams)));
+        let line = args.join(" ");
+        let span = trace::request(|| &line, || None, || None);
+        let carry_out = || span.within(|| self.carry_out(&session, &args, streams));
+        let status = std::panic::catch_unwind(AssertUnwindSafe(carry_out));
         let status = status.unwrap_or_else(|_| {
             let _ = writeln!(err, "internal error: the command was given up");
             1
         });
-        let line = args.join(" ");
-        let fields: &[(&str, &dyn Display)] =
-            &[("uid", &uid), ("line", &line), ("status", &status)];
-        log::log(Level::Debug, "command", fields);
+        log::debug!(uid = %uid, line = %line, status = %status, "command");
         // No pool is used any more: a slow client does no harm.
         drop(session);
         // A disconnected client needs no answer.
@@ -199,7 +197,7 @@ impl Service for Commands {
 
     fn serve(&self, stream: UnixStream) {
         if let Err(error) = self.command(stream) {
-            log::warn("command not run", &[("cause", &error)]);
+            log::warn!(cause = %error, "command not run");
         }
     }
 

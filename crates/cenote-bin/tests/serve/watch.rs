@@ -77,6 +77,51 @@ fn tunables_are_set_by_commands_and_by_files() {
 }
 
 #[test]
+fn cenote_log_adds_spans_of_txgs_to_the_daemons_log() {
+    let house = House::new("watch-spans");
+    let log = || read(&house.path("state/daemon.log"));
+    house.create("none");
+    house.run("zfs create -o mountpoint=none t/a");
+    house.run("daemon stop");
+    let quiet = log();
+    assert!(!quiet.contains("level=debug") && !quiet.contains("txg="), "{quiet}");
+
+    let mut start = house.command(&["daemon", "start"]);
+    assert!(start.env("CENOTE_LOG", "cenote=debug").status().unwrap().success());
+    let other = house.path("other.img");
+    std::fs::File::create(&other).unwrap().set_len(256 << 20).unwrap();
+    house.run(&format!("zpool create -O mountpoint=none u {}", other.display()));
+    house.run("zfs create -o mountpoint=none t/b");
+    house.run("daemon stop");
+    let log = log();
+    let lines: Vec<_> = log.strip_prefix(&*quiet).unwrap_or(&log).lines().collect();
+    let has = |text: &str| lines.iter().any(|line| line.contains(text));
+    // The field `pool` distinguishes the pools of one process.
+    for pool in ["t", "u"] {
+        let begin = format!(" level=debug event=txg pool={pool} txg=");
+        let line = lines.iter().find(|line| line.contains(&begin));
+        let line = line.unwrap_or_else(|| panic!("no txg of {pool}\n{log}"));
+        assert!(line.starts_with("time=") && line.contains(" ms="), "{line}");
+    }
+    assert!(has(" level=debug event=import pool=t "), "{log}");
+    assert!(has(" level=debug event=command uid="), "{log}");
+    // Requests and passes have the level `trace`.
+    assert!(!has("level=trace"), "{log}");
+    // Opening a pool ends before the pool is closed.
+    let import = lines.iter().position(|line| line.contains(" event=import pool=t "));
+    let stopped = lines.iter().position(|line| line.contains(" event=\"pool exported\""));
+    let left = stopped.or_else(|| lines.iter().position(|line| line.contains("daemon stopped")));
+    assert!(import < left, "{log}");
+
+    // An invalid filter is reported by the command that starts the daemon; an empty one is none.
+    let output = house.command(&["zpool", "list"]).env("CENOTE_LOG", "inof").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(!output.status.success() && text.contains("CENOTE_LOG: 'inof' is neither"), "{text}");
+    assert!(house.command(&["zpool", "list"]).env("CENOTE_LOG", "").status().unwrap().success());
+    house.run("daemon stop");
+}
+
+#[test]
 fn iostat_metrics_and_kstats_are_live() {
     let house = House::new("watch-figures");
     house.create("none");

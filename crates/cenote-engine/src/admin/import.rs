@@ -24,7 +24,7 @@ use cenote_pool::features::FeatureState;
 use cenote_pool::import::{Candidate, scan_devices};
 use cenote_pool::pool::{OpenError, OpenOptions};
 use cenote_pool::{Pool, mos, spacemaps};
-use cenote_rt::{Error, Kind, Result, stages};
+use cenote_rt::{Error, Kind, Result, stages, trace};
 use cenote_vdev::Tree;
 
 use crate::admin::events::{Event, PoolEvent};
@@ -42,15 +42,18 @@ impl Engine {
     /// `Kind::Busy` if somebody else has a device; `Kind::Unsupported` if a feature is in use that
     /// is read and not maintained; else as [`Pool::open`].
     pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
-        let mut devices: Vec<Arc<dyn Device>> = Vec::new();
-        for found in &candidate.devices {
-            let path = found.path.clone();
-            let device = cenote_rt::blocking(move || {
-                FileDevice::open(std::path::Path::new(&path), OpenMode::Exclusive)
-            });
-            devices.push(device.await??);
-        }
-        Self::open_devices(devices, candidate.guid(), options).await
+        let opened = async {
+            let mut devices: Vec<Arc<dyn Device>> = Vec::new();
+            for found in &candidate.devices {
+                let path = found.path.clone();
+                let device = cenote_rt::blocking(move || {
+                    FileDevice::open(std::path::Path::new(&path), OpenMode::Exclusive)
+                });
+                devices.push(device.await??);
+            }
+            Self::open_devices(devices, candidate.guid(), options).await
+        };
+        trace::import(candidate.name()).run(opened).await
     }
 
     /// Opens a pool for reading: nothing is written to its devices, what is in its intent logs is
@@ -61,8 +64,11 @@ impl Engine {
     /// As [`Pool::open`].
     pub async fn open_read_only(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
         let options = OpenOptions { for_writing: false, ..options.clone() };
-        let pool = Pool::open(candidate, &options).await?;
-        Self::over(&pool, pool.txg(), true).await
+        let opened = async {
+            let pool = Pool::open(candidate, &options).await?;
+            Self::over(&pool, pool.txg(), true).await
+        };
+        trace::import(candidate.name()).run(opened).await
     }
 
     /// The same on devices that are open for writing already.

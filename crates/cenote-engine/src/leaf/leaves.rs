@@ -119,7 +119,7 @@ impl Leaves<'_> {
         }
         let Some(engine) = self.engine.me.upgrade().filter(|_| is_any) else { return };
         // Not waited for: this may be in a sync, and the next one begins when that has ended.
-        cenote_rt::spawn(async move { engine.sync().await });
+        cenote_rt::spawn_background(async move { engine.sync().await });
     }
 
     /// Takes a leaf out of service: for good, or until the pool is opened again.

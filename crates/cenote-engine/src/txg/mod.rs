@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{AsyncMutex, Error, Kind, Result, Rng};
+use cenote_rt::{AsyncMutex, Error, Kind, Result, Rng, trace};
 
 use crate::dsl::Context;
 use crate::{Engine, EngineError};
@@ -136,7 +136,8 @@ impl Engine {
         for head in self.heads.all() {
             head.live().close(txg);
         }
-        let result = self.sync_txg(txg, &mut tasks).await;
+        let span = trace::txg(|| self.name(), txg);
+        let result = span.run(self.sync_txg(txg, &mut tasks)).await;
         self.tree.load().set_sync_task(!self.state().tasks.is_empty());
         stop.end = match &result {
             Ok(()) => End::Good,

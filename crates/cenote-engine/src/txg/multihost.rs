@@ -208,7 +208,7 @@ impl Engine {
         }
         let engine = Weak::clone(&self.me);
         let stopped = Arc::clone(&self.health.multihost.stopped);
-        cenote_rt::spawn(async move {
+        cenote_rt::spawn_background(async move {
             loop {
                 // The engine is not held while nothing is done.
                 let Some(pause) = engine.upgrade().map(|engine| engine.pause()) else { return };

@@ -25,7 +25,7 @@ use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::live::{PolicySource, SyncContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::pool_list;
-use cenote_rt::Result;
+use cenote_rt::{Result, trace};
 
 use crate::dsl;
 use crate::dsl::Context;
@@ -74,7 +74,7 @@ impl Engine {
         };
         for pass in 1..=PASSES_MAX {
             syncing.pass = pass;
-            syncing.pass(tasks).await?;
+            trace::pass(pass).run(syncing.pass(tasks)).await?;
             if syncing.is_converged() && syncing.is_all_recorded().await? {
                 return Ok(syncing.root);
             }

@@ -77,7 +77,7 @@ impl Engine {
         }
         self.throttle.has_sync_task.store(true, Ordering::Release);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.throttle.wake));
-        cenote_rt::spawn(async move {
+        cenote_rt::spawn_background(async move {
             let mut last = cenote_rt::monotonic();
             loop {
                 let timeout = Duration::from_secs(tunables::TXG_TIMEOUT.get());

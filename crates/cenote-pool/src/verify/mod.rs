@@ -32,7 +32,7 @@ use cenote_block::{BadPart, CopyFailure};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{BoxFuture, Result, tunables};
+use cenote_rt::{BoxFuture, Result, trace, tunables};
 
 use crate::Pool;
 use crate::traverse::{self, Damage, Flow, Visitor};
@@ -167,6 +167,15 @@ pub async fn expected_bytes(pool: &Pool) -> Result<u64> {
 /// # Errors
 /// `Kind::Overtaken` if blocks of the state were reused because the pool is being written.
 pub async fn pool(
+    pool: &Arc<Pool>,
+    observer: Arc<dyn Observer>,
+    progress: Arc<Progress>,
+) -> Result<Summary> {
+    let span = trace::scan(pool.name(), "verify");
+    span.run(verify(pool, observer, progress)).await
+}
+
+async fn verify(
     pool: &Arc<Pool>,
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,

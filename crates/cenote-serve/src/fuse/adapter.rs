@@ -98,6 +98,11 @@ impl Adapter {
         Self { vfs, runtime, is_writeback, needs_no_opendir: false }
     }
 
+    /// Returns the name of the pool.
+    pub(super) fn pool(&self) -> String {
+        self.vfs.mount().engine().name()
+    }
+
     /// Returns the parameters that this server requests for a connection.
     pub(super) fn negotiation(&self) -> Negotiation {
         let mut wanted = InitFlags::FUSE_ASYNC_READ

@@ -256,7 +256,9 @@ impl Service {
                 session: Arc::clone(session),
                 is_handed_over: false,
             }));
-            let outcome = wire::dispatch(&session.adapter, &session.channel, buffer);
+            let span = wire::span(buffer, || session.adapter.pool());
+            let outcome =
+                span.within(|| wire::dispatch(&session.adapter, &session.channel, buffer));
             let held = HELD.take();
             if outcome == Outcome::Ended {
                 return self.end(session);

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use cenote_rt::net::{Receiver, Sender, Tls};
+use cenote_rt::trace::{self, Span};
 use cenote_rt::{
     AsyncMutex, Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Runtime, Semaphore,
 };
@@ -105,12 +106,13 @@ async fn take(
             }
             _ => Vec::new(),
         };
+        let span = connection.span(&request);
         let connection = Arc::clone(connection);
-        runtime.begin(async move {
+        runtime.begin(span.run(async move {
             // If the answer cannot be sent, the client is gone, and the receiver gets the error.
             let _ = connection.answer(&request, data).await;
             drop((permit, share));
-        });
+        }));
     }
 }
 
@@ -174,6 +176,15 @@ fn in_the_way() -> Error {
 }
 
 impl Connection {
+    /// Returns the span of a request.
+    fn span(&self, request: &Request) -> Span {
+        trace::request(
+            || format!("{:?}", request.command).to_lowercase(),
+            || self.export().name().split('/').next().map(str::to_owned),
+            || None,
+        )
+    }
+
     fn export(&self) -> &Export {
         &self.agreed.export
     }

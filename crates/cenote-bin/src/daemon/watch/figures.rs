@@ -62,7 +62,7 @@ pub(super) async fn collect(engines: &[Arc<Engine>]) -> Vec<PoolFigures> {
         match of_pool(engine).await {
             Ok(figures) => all.push(figures),
             Err(error) => {
-                log::warn("no figures", &[("pool", &engine.name()), ("cause", &error)]);
+                log::warn!(pool = %engine.name(), cause = %error, "no figures");
             }
         }
     }

@@ -42,7 +42,7 @@ pub(super) struct Watch {
 /// Logs a failure at a path.
 fn told<T>(at: &Path, done: std::io::Result<T>) -> Option<T> {
     let failed = |error: &std::io::Error| {
-        log::warn("not shown", &[("path", &at.display()), ("cause", error)]);
+        log::warn!(path = %at.display(), cause = %error, "not shown");
     };
     done.inspect_err(failed).ok()
 }

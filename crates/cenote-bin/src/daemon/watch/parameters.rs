@@ -60,7 +60,7 @@ impl Parameters {
         std::thread::Builder::new().name("parameters".to_owned()).spawn(move || {
             if let Err(error) = looking.look(watch, act) {
                 let folder = looking.folder.display();
-                log::warn("files of tunables not watched", &[("path", &folder), ("cause", &error)]);
+                log::warn!(path = %folder, cause = %error, "files of tunables not watched");
             }
         })?;
         Ok(parameters)
@@ -126,7 +126,7 @@ impl Parameters {
         let before = tunable.get();
         let set = tunable.parse(text.trim()).and_then(|value| tunable.set(value));
         if let Err(error) = set {
-            log::warn("tunable not set", &[("name", &tunable.name), ("cause", &error)]);
+            log::warn!(name = %tunable.name, cause = %error, "tunable not set");
         }
         if text == line(tunable) {
             shown.insert(tunable.name, tunable.get());
@@ -154,7 +154,7 @@ impl Parameters {
                 shown.insert(tunable.name, tunable.get());
             }
             Err(error) => {
-                log::warn("file not written", &[("path", &draft.display()), ("cause", &error)]);
+                log::warn!(path = %draft.display(), cause = %error, "file not written");
             }
         }
     }

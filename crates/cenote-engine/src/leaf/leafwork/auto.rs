@@ -79,7 +79,7 @@ impl Leaves<'_> {
             return;
         }
         let engine = Weak::clone(&self.engine.me);
-        cenote_rt::spawn(async move {
+        cenote_rt::spawn_background(async move {
             for (key, ranges) in due {
                 let Some(engine) = engine.upgrade() else { return };
                 let _one = engine.leaf.auto_trim.batch.lock().await;

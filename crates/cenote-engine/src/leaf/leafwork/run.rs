@@ -143,7 +143,7 @@ impl Leaves<'_> {
         let walk =
             Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
         let engine = Weak::clone(&self.engine.me);
-        cenote_rt::spawn(async move {
+        cenote_rt::spawn_background(async move {
             let result = walk.run(&engine).await;
             runner.finish(result);
         });

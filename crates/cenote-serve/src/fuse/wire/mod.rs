@@ -29,7 +29,7 @@ pub(super) use reply::{
     Notifier, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
-pub(super) use request::{Outcome, dispatch, initialize};
+pub(super) use request::{Outcome, dispatch, initialize, span};
 
 macro_rules! number {
     ($(#[$doc:meta])* $name:ident($inner:ty)) => {

@@ -7,6 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_rt::trace::{self, Span};
+
 use super::{
     AccessFlags, Changes, Errno, FileHandle, Filesystem, INodeNo, Initialized, Negotiation,
     OpenFile, OpenFlags, RenameFlags, Reply, ReplyDirectory, ReplyDirectoryPlus, Request,
@@ -56,6 +58,44 @@ mod opcode {
     pub(super) const RENAME2: u32 = 45;
     pub(super) const LSEEK: u32 = 46;
     pub(super) const COPY_FILE_RANGE: u32 = 47;
+
+    /// Returns the name of an operation.
+    pub(super) fn name(opcode: u32) -> &'static str {
+        match opcode {
+            LOOKUP => "lookup",
+            FORGET | BATCH_FORGET => "forget",
+            GETATTR => "getattr",
+            SETATTR => "setattr",
+            READLINK => "readlink",
+            SYMLINK => "symlink",
+            MKNOD => "mknod",
+            MKDIR => "mkdir",
+            UNLINK => "unlink",
+            RMDIR => "rmdir",
+            RENAME | RENAME2 => "rename",
+            LINK => "link",
+            OPEN => "open",
+            READ => "read",
+            WRITE => "write",
+            STATFS => "statfs",
+            RELEASE => "release",
+            FSYNC | FSYNCDIR => "fsync",
+            SETXATTR => "setxattr",
+            GETXATTR => "getxattr",
+            LISTXATTR => "listxattr",
+            REMOVEXATTR => "removexattr",
+            OPENDIR => "opendir",
+            READDIR | READDIRPLUS => "readdir",
+            RELEASEDIR => "releasedir",
+            ACCESS => "access",
+            CREATE => "create",
+            IOCTL => "ioctl",
+            FALLOCATE => "fallocate",
+            LSEEK => "lseek",
+            COPY_FILE_RANGE => "copy_file_range",
+            _ => "other",
+        }
+    }
 }
 
 /// Bits of `setattr` that tell which of its fields are valid.
@@ -151,6 +191,16 @@ fn header(fields: &mut Fields<'_>) -> Option<(u32, u64, INodeNo, Request)> {
     let request = Request { uid: fields.u32()?, gid: fields.u32()? };
     fields.skip(8)?;
     Some((opcode, unique, node, request))
+}
+
+/// Returns the span of a request to a file system in `pool`.
+pub(in crate::fuse) fn span(message: &[u8], pool: impl FnOnce() -> String) -> Span {
+    let header = || header(&mut Fields::new(message));
+    trace::request(
+        || header().map_or("malformed", |(opcode, ..)| opcode::name(opcode)),
+        || Some(pool()),
+        || header().map(|(_, _, node, _)| node.0),
+    )
 }
 
 /// Passes a request to a file system.
