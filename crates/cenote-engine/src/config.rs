@@ -1,4 +1,4 @@
-//! The pool's config, as the next labels and the MOS will have it.
+//! The pool's config, as it will be in the next labels and in the MOS.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -6,25 +6,25 @@ use std::sync::{Mutex, PoisonError};
 use cenote_block::policy::PoolPolicy;
 use cenote_ondisk::config::{PoolFacts, VdevConfig};
 
-/// The config, and what is still to be told of it.
+/// The config, and whether it is to be written.
 #[derive(Debug, Clone)]
 pub(crate) struct Config {
-    /// The pool.
+    /// Facts about the pool.
     pub(crate) facts: PoolFacts,
-    /// The name on disk, where the pool has another one for the time being.
+    /// The name on disk, if the pool has a temporary one.
     pub(crate) stored_name: Option<String>,
-    /// Whether vdevs have objects for their properties.
+    /// Whether vdevs have property objects.
     pub(crate) has_vdev_zaps: bool,
     /// The vdevs.
     pub(crate) root: VdevConfig,
-    /// The MOS has an older one.
+    /// The config in the MOS is older.
     pub(crate) is_unrecorded: bool,
-    /// Labels have an older one.
+    /// The config in the labels is older.
     pub(crate) is_dirty: bool,
 }
 
 impl Config {
-    /// The facts as they are on disk.
+    /// Returns the facts as stored on disk.
     pub(crate) fn stored(&self) -> PoolFacts {
         let mut facts = self.facts.clone();
         if let Some(name) = &self.stored_name {
@@ -33,7 +33,7 @@ impl Config {
         facts
     }
 
-    /// Notes that it was changed.
+    /// Marks the config as changed.
     pub(crate) fn touch(&mut self) {
         self.is_unrecorded = true;
         self.is_dirty = true;
@@ -44,14 +44,14 @@ impl Config {
     }
 }
 
-/// The config and what follows from it for blocks, each behind its lock.
+/// The config and the derived block policy, each behind its lock.
 #[derive(Debug)]
 pub(crate) struct ConfigState {
     // Both are held for a copy or a change in memory, never across I/O.
     config: Mutex<Config>,
-    /// Which forms of blocks the pool's active features allow.
+    /// Block formats that the pool's active features permit.
     policy: Mutex<PoolPolicy>,
-    /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool is made.
+    /// The dir `$MOS`, which is charged for the MOS; 0 until the MOS of a new pool exists.
     mos_dir: AtomicU64,
 }
 

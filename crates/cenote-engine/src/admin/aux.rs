@@ -1,4 +1,4 @@
-//! The lists of hot spares and of cache devices, which have no place in the tree (spec 01 §10.2).
+//! The lists of hot spares and of cache devices, which are not in the vdev tree (spec 01 §10.2).
 
 use cenote_dmu::nvlist;
 use cenote_dmu::zap::edit as zap;
@@ -9,7 +9,7 @@ use cenote_pool::mos::DIRECTORY;
 
 use crate::dsl;
 
-/// Which list.
+/// One of the two lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Aux {
     /// Hot spares.
@@ -19,7 +19,7 @@ pub(crate) enum Aux {
 }
 
 impl Aux {
-    /// Its name in the pool directory, and of the one entry of the list there.
+    /// Returns its name in the pool directory, and of the list's entry there.
     const fn key(self) -> &'static str {
         match self {
             Self::Spares => "spares",
@@ -28,7 +28,7 @@ impl Aux {
     }
 }
 
-/// Writes a list down; an empty one needs no object.
+/// Writes a list to the MOS; an empty one needs no object.
 pub(crate) fn write(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<()> {
     if vdevs.is_empty() {
         return Ok(());
@@ -36,7 +36,7 @@ pub(crate) fn write(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult
     add(tx, aux, vdevs)
 }
 
-/// Adds to a list.
+/// Adds vdevs to a list.
 pub(super) fn add(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<()> {
     let object = if let Some(object) = dsl::directory_object(tx, aux.key())? {
         object

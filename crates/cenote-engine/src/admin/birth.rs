@@ -1,4 +1,4 @@
-//! The MOS of a new pool, as its first txg has it (spec 01 §18.2, 04 §5).
+//! The MOS of a new pool in its first txg (spec 01 §18.2, 04 §5).
 //!
 //! ```text
 //!   directory (object 1)
@@ -9,8 +9,8 @@
 //!     deflate, creation_version, checksum_salt
 //! ```
 //!
-//! One transaction makes it all; space maps and the config's content follow in the passes of the
-//! same txg like those of any other.
+//! One transaction creates everything; space maps and the config's contents follow in the passes of
+//! the same txg, as in any txg.
 
 use cenote_dmu::bpobj::edit as bpobj;
 use cenote_dmu::live::ObjectSpec;
@@ -37,18 +37,18 @@ const SYNC_BPOBJ_BLOCK: u64 = 16 << 10;
 /// Block size of the config.
 pub(crate) const CONFIG_BLOCK: u64 = 16 << 10;
 
-/// What a new MOS holds beside what all have.
+/// The contents of a new MOS that differ between pools.
 #[derive(Debug)]
 pub(crate) struct NewPool<'a> {
-    /// Features to enable, in the order of the table.
+    /// Features to enable, in the table's order.
     pub(crate) features: &'a [&'static Feature],
     /// The vdevs.
     pub(crate) vdevs: &'a Created,
-    /// Secret of salted checksums.
+    /// Salt of checksums.
     pub(crate) salt: [u8; 32],
 }
 
-/// What was made.
+/// Objects of a new MOS.
 #[derive(Debug, Clone)]
 pub(crate) struct NewMos {
     /// The root dataset.
@@ -109,7 +109,7 @@ pub(crate) fn fill(tx: &mut Tx<'_>, ctx: &Context, new: &NewPool<'_>) -> TxResul
     Ok(NewMos { root_dataset, mos_dir, root })
 }
 
-/// An object for the properties of every vdev, listed in the pool directory.
+/// Creates the property objects of all vdevs, and lists them in the pool directory.
 fn vdev_zaps(tx: &mut Tx<'_>, new: &NewPool<'_>) -> TxResult<VdevConfig> {
     let map = dsl::new_directory_zap(tx, "com.delphix:vdev_zap_map")?;
     let mut root = new.vdevs.root.clone();
@@ -125,7 +125,7 @@ fn vdev_zaps(tx: &mut Tx<'_>, new: &NewPool<'_>) -> TxResult<VdevConfig> {
     Ok(root)
 }
 
-/// Objects for the properties of a vdev and those below it.
+/// Creates the property objects of a vdev and its descendants.
 pub(crate) fn add_vdev_zaps(
     tx: &mut Tx<'_>,
     map: u64,

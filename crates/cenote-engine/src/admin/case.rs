@@ -1,4 +1,4 @@
-//! File systems in which upper and lower case are the same: their snapshots' names are too.
+//! Case-insensitive file systems: the names of their snapshots are case-insensitive, too.
 
 use cenote_dmu::Live;
 use cenote_dmu::zap::edit as zap;
@@ -14,7 +14,7 @@ use crate::dsl;
 const INSENSITIVE: u64 = 1;
 
 impl Admin<'_> {
-    /// Marks a dataset whose new contents say so (spec 03 §7, end).
+    /// Marks a dataset if its new contents are case-insensitive (spec 03 §7, end).
     pub(crate) async fn note_case(self, txg: u64, object: u64, live: &Live) -> Result<()> {
         let case = live
             .inspect(|tx| match tx.find(MASTER_NODE_OBJ)? {

@@ -1,4 +1,4 @@
-//! Command lines in the pool's history (spec 01 §13).
+//! Records command lines in the pool's history (spec 01 §13).
 
 use cenote_dmu::history;
 use cenote_dmu::zap::edit as zap;
@@ -10,19 +10,19 @@ use cenote_rt::Result;
 use crate::Admin;
 use crate::dsl;
 
-/// Pool directory: the history.
+/// Pool directory entry: the history.
 const HISTORY: &str = "history";
-/// Where OpenZFS on Linux says that it runs.
+/// The zone that OpenZFS on Linux records.
 const ZONE: &str = "linux";
 
-/// What somebody typed.
+/// A command that a user gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
-    /// The whole line.
+    /// The command line.
     pub line: String,
-    /// Uid of who typed it.
+    /// Uid of the user.
     pub who: u64,
-    /// On which host.
+    /// Name of the host.
     pub hostname: String,
 }
 
@@ -30,7 +30,7 @@ impl Admin<'_> {
     /// Records a command in the history.
     ///
     /// # Errors
-    /// Those of a sync.
+    /// Errors of a sync.
     pub async fn record_command(self, command: Command) -> Result<()> {
         let space = self.engine.allocator().normal_space();
         self.change(move |tx, ctx, _| {

@@ -1,10 +1,10 @@
-//! Making a pool from nothing (spec 01 §18).
+//! Creates pools (spec 01 §18).
 //!
 //! ```text
 //!   devices ── labels of txg 0, empty rings ──flush──> MOS of txg 4 ──> the first commit
 //! ```
 //!
-//! Until the first uberblock is on disk the devices belong to nobody: their labels have txg 0,
+//! Until the first uberblock is on disk, the devices belong to no pool: their labels have txg 0,
 //! which every importer ignores, and no uberblock of an earlier pool is left (spec 01 §18.1).
 
 use std::convert::Infallible;
@@ -36,9 +36,9 @@ use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
 use crate::{Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin};
 
-/// First txg of a new pool, which its vdevs are created for.
+/// First txg of a new pool, in which its vdevs are created.
 pub const FIRST_TXG: u64 = TXG_INITIAL;
-/// Allocators of each class.
+/// Number of allocators of each class.
 const ALLOCATORS: usize = 4;
 /// Pool version with feature flags.
 const VERSION: u64 = 5000;
@@ -46,31 +46,31 @@ const VERSION: u64 = 5000;
 /// Fills the object set of a new file system or volume.
 pub type Fill = Box<dyn FnMut(&mut Tx<'_>) -> TxResult<()> + Send>;
 
-/// A pool to be made.
+/// Specification of a new pool.
 pub struct CreateSpec {
     /// Its name.
     pub name: String,
-    /// The vdevs, and what each is for.
+    /// The vdevs with their allocation classes.
     pub vdevs: Created,
-    /// The devices by guid of their leaves, open for writing.
+    /// The devices by leaf guid, open for writing.
     pub devices: Vec<(u64, Arc<dyn Device>)>,
     /// Features to enable.
     pub features: Vec<&'static Feature>,
-    /// Words of the administrator.
+    /// The property `comment`.
     pub comment: Option<String>,
-    /// Names of feature sets that the pool keeps to.
+    /// The property `compatibility`.
     pub compatibility: Option<String>,
-    /// Id and name of this host, if it is to be told.
+    /// Hostid and name of this host, if they are to be stored.
     pub host: Option<(u64, String)>,
-    /// What the root file system begins with.
+    /// Fills the root file system.
     pub fill_root: Fill,
-    /// Who tells the owners of objects.
+    /// Finds the owners of objects.
     pub probe: Option<Arc<dyn OwnerProbe>>,
 }
 
 impl CreateSpec {
-    /// A pool of these vdevs, whose leaves are these devices in their order, with the features
-    /// that make it what it is and an empty root file system.
+    /// Returns a specification with these vdevs, devices for the leaves in their order, the default
+    /// features and an empty root file system.
     #[must_use]
     pub fn new(name: &str, vdevs: Created, devices: Vec<Arc<dyn Device>>) -> Self {
         let guids: Vec<_> = vdevs.root.leaves().map(|leaf| leaf.guid).collect();
@@ -89,10 +89,10 @@ impl CreateSpec {
 }
 
 impl Engine {
-    /// Makes a pool and opens it for writing. Whatever the devices held is gone.
+    /// Creates a pool and opens it for writing. Existing data on the devices is lost.
     ///
     /// # Errors
-    /// A device's. The devices then belong to no pool.
+    /// Errors of a device. The devices then belong to no pool.
     pub async fn create(spec: CreateSpec) -> Result<Arc<Self>> {
         let facts = facts_of(&spec);
         for top in &spec.vdevs.root.children {
@@ -101,7 +101,7 @@ impl Engine {
                 let facts = PoolFacts { txg: 0, ..facts.clone() };
                 let label = label_list(&facts, top, leaf.guid);
                 labels::write_initial(&**device, &label).await?;
-                // Old uberblocks must be gone for good before anything new is written.
+                // Old uberblocks must be durably gone before anything new is written.
                 device.flush().await?;
                 stages::reach("create-leaf-labelled");
             }
@@ -157,7 +157,7 @@ impl Engine {
     }
 }
 
-/// Hot spares and cache devices say what they are; whose, only the pool knows.
+/// Labels hot spares and cache devices; the labels do not name the pool.
 async fn label_aux(spec: &CreateSpec) -> Result<()> {
     let spares = spec.vdevs.spares.iter().filter(|spare| spare.kind.is_real_leaf());
     let spares = spares.map(|spare| (PoolState::Spare, spare));
@@ -194,14 +194,14 @@ fn facts_of(spec: &CreateSpec) -> PoolFacts {
     }
 }
 
-/// What the pool's features mean for blocks.
+/// Returns the block policy of the pool's features.
 fn policy_of(features: &[&Feature]) -> PoolPolicy {
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
     let Ok(policy) = PoolPolicy::of(|name| Ok::<_, Infallible>(has(name)));
     policy
 }
 
-/// What the first commit carries on from.
+/// Returns the predecessor of the first uberblock.
 fn first_uberblock(guid_sum: u64) -> Uberblock {
     Uberblock {
         endian: Endian::Little,
@@ -239,7 +239,7 @@ fn new_allocator(
     Ok(alloc)
 }
 
-/// What the space of a vdev is for.
+/// Returns the allocation class of a vdev.
 pub(crate) const fn class_of(class: VdevClass) -> Class {
     match class {
         VdevClass::Log => Class::Log,
@@ -249,7 +249,7 @@ pub(crate) const fn class_of(class: VdevClass) -> Class {
     }
 }
 
-/// The metaslabs of a vdev that was never written.
+/// Returns the metaslabs of a new vdev.
 pub(crate) fn empty_metaslabs(top: &VdevConfig) -> Vec<MetaslabSpec> {
     let shift = top.top.metaslab_shift as u32;
     let count = layout::metaslab_count(top.top.asize, shift);
@@ -258,7 +258,7 @@ pub(crate) fn empty_metaslabs(top: &VdevConfig) -> Vec<MetaslabSpec> {
     (0..count).map(range).map(|(start, size)| MetaslabSpec::empty(start, size)).collect()
 }
 
-/// The first txg.
+/// The task of the first txg.
 struct Birth {
     spec: CreateSpec,
     salt: [u8; 32],

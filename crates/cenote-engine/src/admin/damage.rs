@@ -1,5 +1,5 @@
-//! Blocks that are lost: noted as they are met, written to the pool's error log by the next sync
-//! (spec 04 §22), and among the events for whoever looks.
+//! Lost blocks: recorded when they are found, as events and, by the next sync, in the pool's error
+//! log (spec 04 §22).
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,23 +20,23 @@ use crate::Health;
 use crate::admin::events::{Event, EventLog};
 use crate::dsl::{errors, features, get_dataset, get_dir};
 
-/// Lost blocks that may wait for the next sync.
+/// Maximum number of lost blocks until the next sync.
 const LOST_MAX: usize = 100_000;
 
-/// Hears of damage.
+/// Records lost blocks.
 #[derive(Debug)]
 pub(crate) struct Damage {
     // Held for a few instructions, never across I/O.
     lost: Mutex<BTreeSet<LostBlock>>,
-    /// What happened.
+    /// The pool's events.
     events: Arc<EventLog>,
 }
 
-/// Object set, object, level and number of a block, and its birth.
+/// Object set, object, level and block number of a lost block, and its birth.
 type LostBlock = (u64, u64, i64, u64, u64);
 
 impl Damage {
-    /// Of the pool with that name and guid.
+    /// Returns the record of a pool.
     pub(crate) fn new(pool: &str, guid: u64) -> Self {
         Self { lost: Mutex::default(), events: Arc::new(EventLog::new(pool, guid)) }
     }
@@ -45,7 +45,7 @@ impl Damage {
         self.events.note(event);
     }
 
-    /// Whether lost blocks wait to be written down.
+    /// Whether lost blocks are to be written to the error log.
     pub(crate) fn has_lost(&self) -> bool {
         !self.lost().is_empty()
     }
@@ -80,12 +80,12 @@ impl Reporter for Damage {
 }
 
 impl<'e> Health<'e> {
-    /// What happened to the pool: a ring of the last thousand events.
+    /// Returns the pool's events: a ring of the last thousand.
     pub fn events(self) -> &'e Arc<EventLog> {
         &self.engine.health.damage.events
     }
 
-    /// Writes lost blocks down. Whether a log already names one makes no difference.
+    /// Writes lost blocks to the error log; those that it has already do no harm.
     pub(crate) async fn record_damage(self, txg: u64) -> Result<()> {
         let lost = std::mem::take(&mut *self.engine.health.damage.lost());
         if lost.is_empty() {
@@ -105,20 +105,20 @@ impl<'e> Health<'e> {
             Ok(())
         });
         match noted.await {
-            // A log that is lost itself is no reason to stop the pool.
+            // A lost error log is no reason to stop the pool.
             Err(error) if matches!(error.kind(), Kind::Checksum | Kind::Corrupt) => Ok(()),
             noted => noted,
         }
     }
 }
 
-/// The log of the head that the damaged dataset belongs to, made if there is none.
+/// Records an error in the log of the damaged dataset's head, which is created if necessary.
 fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxResult<()> {
     let head = match place.objset {
-        // The MOS has no head; its errors stand under its own number.
+        // The MOS has no head; its errors are under its own number.
         0 => 0,
         dataset => {
-            // It may have been destroyed since, and the number be another object's.
+            // The dataset may have been destroyed since, and the number reused for another object.
             let is_dataset = |dnode: &DnodePhys| dnode.bonus_type == ObjectType::DSL_DATASET;
             if !tx.find(dataset)?.is_some_and(|dnode| is_dataset(&dnode)) {
                 return Ok(());
@@ -139,14 +139,14 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// Whoever still reads a dataset that was destroyed may meet damage when its number is already
-    /// another object's: that is no reason to stop the pool.
+    /// Readers of a destroyed dataset may find damage when its number is already reused: no reason
+    /// to stop the pool.
     #[test]
     fn damage_of_what_is_gone_stops_nothing() {
         block_on(1, async {
             let engine = testing::pool().await;
             let root = engine.head("t").await.expect("there").object();
-            // The pool directory, which is no dataset; no object at all; the root dataset.
+            // The pool directory, which is no dataset; a nonexistent object; the root dataset.
             for objset in [cenote_pool::mos::DIRECTORY, 1 << 40, root] {
                 let place = Bookmark { objset, object: 7, level: 0, blkid: 3 };
                 let error = Error::new(Kind::Checksum, "lost");

@@ -1,7 +1,7 @@
-//! What happened to a pool, for whoever looks or waits: a ring of the last events.
+//! Events of a pool: a ring of the last ones, for reading and waiting.
 //!
-//! A ring belongs to one opening of a pool, and outlives it as long as somebody has it: that the
-//! pool was exported stands in it, too. Numbers of events are unique in a process, and grow.
+//! A ring belongs to one import of a pool, and outlives it while it is referenced, so that it can
+//! contain the export. Event numbers are unique in a process, and increase.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,44 +12,44 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::Notify;
 use cenote_vdev::VdevState;
 
-/// Events that are kept.
+/// Maximum number of events in a ring.
 const EVENTS_MAX: usize = 1000;
 
-/// Something that happened to a pool, its devices or its data.
+/// An event of a pool, its devices or its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Event {
     /// No copy of a block can be read.
     Lost {
-        /// Where the block belongs.
+        /// The bookmark of the block.
         place: Bookmark,
-        /// What each copy says.
+        /// The error of each copy.
         cause: String,
     },
-    /// A leaf left service, or came back.
+    /// The state of a leaf changed.
     State {
         /// Guid of the leaf.
         leaf: u64,
-        /// How it is now.
+        /// Its new state.
         state: VdevState,
     },
-    /// Part of a block on a leaf was wrong.
+    /// A part of a block on a leaf is wrong.
     Bad {
         /// Guid of the leaf.
         leaf: u64,
-        /// Byte on the device.
+        /// Offset on the device.
         offset: u64,
-        /// What was wrong.
+        /// The error.
         cause: String,
-        /// Whether the device said so itself, and gave no bytes.
+        /// Whether the device reported the error, and returned no data.
         is_io: bool,
-        /// Whether all that was bad of the block was written anew.
+        /// Whether all wrong parts of the block were rewritten.
         is_repaired: bool,
     },
-    /// The state of the pool as a whole changed.
+    /// The state of the pool changed.
     Pool(PoolEvent),
-    /// Devices do not take what must be written: the pool waits.
+    /// Devices do not accept writes: the pool is suspended.
     Suspended(String),
-    /// A trim of a leaf changed its state.
+    /// The state of a trim of a leaf changed.
     Trim {
         /// Guid of the leaf.
         leaf: u64,
@@ -94,29 +94,29 @@ pub enum PoolEvent {
     ScanCancelled,
 }
 
-/// An event that was noted.
+/// A recorded event.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NotedEvent {
     /// Its number.
     pub eid: u64,
-    /// When it happened, since 1970.
+    /// Time since 1970.
     pub time: Duration,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
-/// The events of one opening of a pool.
+/// The events of one import of a pool.
 #[derive(Debug)]
 pub struct EventLog {
-    /// Its number, of those of events.
+    /// Number of this log, from the same sequence as events.
     pub id: u64,
-    /// The pool's name then.
+    /// The pool's name at that time.
     pub pool: String,
-    /// The pool's guid then.
+    /// The pool's guid at that time.
     pub guid: u64,
     // Held for a few instructions, never across I/O.
     ring: Mutex<Ring>,
-    /// Tells that there is something new.
+    /// Notified of new events.
     news: Notify,
 }
 
@@ -126,7 +126,7 @@ struct Ring {
     dropped: u64,
 }
 
-/// The next number.
+/// Returns the next number.
 fn number() -> u64 {
     static NEXT: AtomicU64 = AtomicU64::new(1);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -154,29 +154,29 @@ impl EventLog {
             ring.events.pop_front();
             ring.dropped += 1;
         }
-        // Under the lock: numbers of a ring are in order.
+        // Under the lock, so that the numbers of a ring are in order.
         ring.events.push_back(NotedEvent { eid: number(), time, event });
         drop(ring);
         self.news.notify_waiters();
     }
 
-    /// Ends with the next event that is noted after this was called.
+    /// Returns a future that ends with the next event after this call.
     pub fn told(&self) -> impl Future<Output = ()> + Send + '_ {
         self.news.notified()
     }
 
-    /// The events that are kept, from the oldest, whose numbers are greater than `after`.
+    /// Returns the events with numbers above `after`, the oldest first.
     #[must_use]
     pub fn after(&self, after: u64) -> Vec<NotedEvent> {
         self.ring().events.iter().filter(|noted| noted.eid > after).cloned().collect()
     }
 
-    /// Forgets all events, and tells how many they were.
+    /// Clears all events, and returns their number.
     pub fn clear(&self) -> usize {
         std::mem::take(&mut self.ring().events).len()
     }
 
-    /// How many events made room for others since this was asked last.
+    /// Returns the number of events that were dropped for new ones since the last call.
     pub fn take_dropped(&self) -> u64 {
         std::mem::take(&mut self.ring().dropped)
     }

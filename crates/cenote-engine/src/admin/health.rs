@@ -1,4 +1,4 @@
-//! The pool's health: whether it is suspended, and what happened that nobody asked for.
+//! The pool's health: suspension, and notices of events that no request caused.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -8,52 +8,53 @@ use crate::txg::closing::Unwritten;
 use crate::txg::multihost::Multihost;
 use crate::txg::suspend::{FailMode, Suspended, Suspension};
 
-/// A thing that happened without a request, and that the administrator should be told.
+/// A notice for the administrator about something that no request caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A scrub or resilver was under way and cannot go on, since the datasets change.
+    /// A running scrub or resilver was cancelled, since the dataset structure changes.
     ScanCancelled {
-        /// In which txg.
+        /// The txg of the cancellation.
         txg: u64,
     },
-    /// A dead tree cannot be read: its space stays taken until the pool is opened again.
+    /// The tree of a destroyed dataset is damaged: its space stays allocated until the pool is
+    /// imported again.
     DeadTreeDamaged {
-        /// Where, and why.
+        /// The place and the error.
         cause: String,
     },
-    /// Half-received datasets without a way to go on were destroyed.
+    /// Partially received datasets that cannot be resumed were destroyed.
     AbandonedDestroyed {
         /// Their names.
         names: Vec<String>,
     },
-    /// Holds of programs that are gone were released.
+    /// Temporary holds of ended programs were released.
     HoldsReleased {
-        /// How many.
+        /// Their number.
         count: u64,
     },
-    /// Intent logs were given up when the pool was opened: what was promised to be durable since
-    /// the last commit is lost.
+    /// Intent logs were discarded at the import: synchronous changes since the last commit are
+    /// lost.
     LogsDropped {
-        /// Numbers of the datasets.
+        /// The dataset objects.
         datasets: Vec<u64>,
     },
-    /// The root blocks of these datasets are damaged, so that their intent logs could not be looked
-    /// at: what was promised to be durable since the last commit is lost.
+    /// The root blocks of these datasets are damaged, so that their intent logs could not be read:
+    /// synchronous changes since the last commit are lost.
     LogsUnread {
-        /// Numbers of the datasets.
+        /// The dataset objects.
         datasets: Vec<u64>,
     },
-    /// An intent log could not be replayed to its end: what it promised behind that is lost.
+    /// An intent log could not be replayed completely: its later changes are lost.
     LogCut {
-        /// Number of the dataset.
+        /// The dataset object.
         dataset: u64,
-        /// Why.
+        /// The error.
         cause: String,
     },
-    /// The pool was closed by force, and changes in memory are lost.
+    /// The pool was closed by force, and changes in memory were lost.
     NotWritten(Unwritten),
-    /// Devices did not answer when the pool was closed: what they were asked before may still be
-    /// written when they do, and they are locked until then.
+    /// Devices did not answer when the pool was closed: they stay locked until they do, and may
+    /// still write earlier requests.
     SilentDevices {
         /// Their paths.
         paths: Vec<String>,
@@ -64,7 +65,7 @@ pub enum Notice {
 #[derive(Debug)]
 pub(crate) struct HealthState {
     pub(crate) suspension: Arc<Suspension>,
-    /// Lost blocks and the log of events.
+    /// Lost blocks and the event log.
     pub(crate) damage: Arc<Damage>,
     pub(crate) multihost: Multihost,
     // Held for a push or a take.
@@ -84,7 +85,7 @@ pub struct Health<'e> {
 }
 
 impl Health<'_> {
-    /// Why the pool is suspended, if it is.
+    /// Returns why the pool is suspended, if it is.
     pub fn suspended(self) -> Option<Suspended> {
         self.engine.health.suspension.cause()
     }
@@ -94,18 +95,18 @@ impl Health<'_> {
         self.engine.health.suspension.until_suspended().await
     }
 
-    /// What happens while the pool is suspended (property `failmode`).
+    /// Returns the property `failmode`.
     pub fn failmode(self) -> FailMode {
         self.engine.health.suspension.mode()
     }
 
-    /// Failures of devices stop the pool from now on, instead of suspending it: for whoever has it
-    /// open alone and could clear it from nowhere.
+    /// Makes device failures stop the pool instead of suspending it, for programs without `zpool
+    /// clear`.
     pub fn stop_at_failures(self) {
         self.engine.health.suspension.disarm();
     }
 
-    /// What happened that nobody asked for, since this was called last.
+    /// Returns the notices since the last call.
     pub fn take_notices(self) -> Vec<Notice> {
         std::mem::take(
             &mut self.engine.health.notices.lock().unwrap_or_else(PoisonError::into_inner),

@@ -1,4 +1,4 @@
-//! Opening a pool for writing (spec 01 §16, 05 §4.5).
+//! Opens pools for writing (spec 01 §16, 05 §4.5).
 //!
 //! ```text
 //!   candidate ── its devices, locked ──> labels again ──> Pool ──> Engine
@@ -7,7 +7,7 @@
 //!                                                          kept
 //! ```
 //!
-//! The labels are read again once the devices are locked: what was found before may have changed.
+//! The labels are read again after the devices are locked: they may have changed since the search.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -32,15 +32,15 @@ use crate::leaf::leaves;
 use crate::txg::{closing, store};
 use crate::{Config, Engine, EngineError, Parts, Steady, Suspension};
 
-/// Allocators of each class.
+/// Number of allocators of each class.
 const ALLOCATORS: usize = 4;
 
 impl Engine {
     /// Locks the devices of a pool and opens it for writing.
     ///
     /// # Errors
-    /// `Kind::Busy` if somebody else has a device; `Kind::Unsupported` if a feature is in use that
-    /// is read and not maintained; else as [`Pool::open`].
+    /// `Kind::Busy` if another process has a device open; `Kind::Unsupported` if an active feature
+    /// cannot be maintained; the errors of [`Pool::open`].
     pub async fn open(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
         let opened = async {
             let mut devices: Vec<Arc<dyn Device>> = Vec::new();
@@ -56,12 +56,12 @@ impl Engine {
         trace::import(candidate.name()).run(opened).await
     }
 
-    /// Opens a pool for reading: nothing is written to its devices, what is in its intent logs is
-    /// not shown, and features that only writers must know are no obstacle. Its devices are not
+    /// Opens a pool for reading: nothing is written to its devices, the contents of its intent logs
+    /// are not visible, and features that only writing needs are ignored. Its devices are not
     /// locked.
     ///
     /// # Errors
-    /// As [`Pool::open`].
+    /// The errors of [`Pool::open`].
     pub async fn open_read_only(candidate: &Candidate, options: &OpenOptions) -> Result<Arc<Self>> {
         let options = OpenOptions { for_writing: false, ..options.clone() };
         let opened = async {
@@ -71,7 +71,7 @@ impl Engine {
         trace::import(candidate.name()).run(opened).await
     }
 
-    /// The same on devices that are open for writing already.
+    /// Opens a pool on devices that are already open for writing.
     pub async fn open_devices(
         devices: Vec<Arc<dyn Device>>,
         guid: u64,
@@ -96,13 +96,13 @@ impl Engine {
         let base_txg = newest.unwrap_or(0).max(pool.txg());
         let opened = Self::take_over(&pool, base_txg, &options).await;
         if opened.is_err() {
-            // Tasks that were begun may still have the tree, and nobody is to wait for them.
+            // Running tasks may still reference the tree, and must not be waited for.
             pool.tree().close(closing::patience()).await;
         }
         opened
     }
 
-    /// Makes the pool this host's, with all that must happen before anybody changes anything.
+    /// Takes over the pool for this host, with all steps that must precede changes.
     async fn take_over(
         pool: &Arc<Pool>,
         base_txg: u64,
@@ -111,22 +111,22 @@ impl Engine {
         let engine = Self::from_pool(pool, base_txg).await?;
         stages::reach("import-space-loaded");
         engine.space().adopt_checkpoint(pool).await?;
-        // Before anything is written: slots and uberblocks are those of a pool with heartbeats, if
-        // it is one, and they are there from now on.
+        // Before any write: on a pool with multihost, heartbeats begin now and use the slots of its
+        // uberblocks.
         engine.admin().apply_properties().await?;
         if engine.health.multihost.is_on()
             && options.host.as_ref().is_some_and(|host| host.hostid == 0)
         {
-            // Nobody could tell whose heartbeats they are.
+            // The owner of heartbeats without a hostid is unknown.
             engine.stop("the pool has the multihost property on and this system has no hostid");
             return Err(OpenError::NoHostId.into());
         }
-        // Before anything is allocated: what the logs have must not be overwritten.
+        // Before any allocation: blocks of the logs must not be overwritten.
         engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");
         engine.datasets().remove_leftovers().await?;
         if engine.health.multihost.is_on() {
-            // Other hosts are told before anybody may change anything.
+            // Other hosts can see the new owner before anything changes.
             engine.sync().await?;
         }
         engine.health.suspension.tell(engine.health().events());
@@ -135,8 +135,8 @@ impl Engine {
         Ok(engine)
     }
 
-    /// Makes a writer out of a pool whose devices are open for writing. Its first txg comes after
-    /// `base_txg`, so that its uberblocks win over those that a rewind gave up (spec 01 §16.2).
+    /// Opens a pool for writing whose devices are open for writing. Its first txg is after
+    /// `base_txg`, so that its uberblocks win over those that a rewind discarded (spec 01 §16.2).
     async fn from_pool(pool: &Arc<Pool>, base_txg: u64) -> Result<Arc<Self>> {
         check_features(pool)?;
         Self::over(pool, base_txg, false).await
@@ -157,7 +157,7 @@ impl Engine {
             seed: pool.load_guid(),
         });
         match load_space(pool, &alloc).await {
-            // Who allocates nothing can do without.
+            // A read-only pool works without space maps.
             Err(_) if is_read_only => {}
             loaded => loaded?,
         }
@@ -182,7 +182,7 @@ impl Engine {
             is_dirty: false,
         };
         leaves::forgive(&mut config.root);
-        // The next commit tells every label who has the pool now.
+        // The next commit writes the new owner to every label.
         config.touch();
         Ok(Self::assemble(Parts {
             tree: Arc::clone(pool.tree()),
@@ -203,13 +203,13 @@ impl Engine {
     }
 }
 
-/// What the pool's features mean for blocks.
+/// Returns the block policy of the pool's features.
 fn policy_of(pool: &Pool) -> PoolPolicy {
     let Ok(policy) = PoolPolicy::of(|name| Ok::<_, Infallible>(pool.features().is_active(name)));
     policy
 }
 
-/// Features in use that are maintained. Others may be enabled, which obliges to nothing.
+/// Active features that this engine maintains. Others may be enabled, which has no effect.
 pub(crate) const MAINTAINED: &[&str] = &[
     "async_destroy",
     "empty_bpobj",
@@ -265,7 +265,7 @@ fn check_features(pool: &Pool) -> Result<()> {
     Err(Error::new(Kind::Unsupported, EngineError::Unmaintained(unknown)))
 }
 
-/// Tells the allocator what the space maps' headers and the logs say.
+/// Loads the space map headers and the logs into the allocator.
 async fn load_space(pool: &Arc<Pool>, alloc: &SpaceAllocator) -> Result<()> {
     let space = pool.space().await?;
     for figures in &space.vdevs {
@@ -286,7 +286,7 @@ async fn load_space(pool: &Arc<Pool>, alloc: &SpaceAllocator) -> Result<()> {
         map.for_each(Geometry::LOG, |item| {
             let Item::Entry(entry) = item else { return Ok(()) };
             let Some(vdev) = entry.vdev.map(u64::from) else { return Ok(()) };
-            // Of a vdev that was removed since.
+            // The vdev was removed since.
             if !vdevs.contains(&vdev) {
                 return Ok(());
             }
@@ -298,7 +298,7 @@ async fn load_space(pool: &Arc<Pool>, alloc: &SpaceAllocator) -> Result<()> {
     Ok(())
 }
 
-/// What the allocator must know of a top-level vdev.
+/// Returns the allocator's description of a top-level vdev.
 pub(crate) fn vdev_spec(tree: &Tree, top: &VdevConfig, class: Class) -> VdevSpec {
     let sector = 1_u64 << top.top.ashift;
     let (width, nparity, min_alloc) = match &top.kind {

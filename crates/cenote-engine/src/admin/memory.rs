@@ -1,5 +1,5 @@
 //! The status, the space and the properties of a pool from memory alone: for a suspended pool whose
-//! metadata cannot be read, because its devices are away or hang and the cache does not have it.
+//! metadata cannot be read.
 
 use cenote_block::alloc::{Class, fragmentation};
 use cenote_pool::accounting::{AllocationClass, VdevFigures, deflate};
@@ -9,9 +9,9 @@ use cenote_pool::{PoolStatus, Space};
 use crate::{FailMode, Health};
 
 impl Health<'_> {
-    /// Returns the states and errors of the devices, their space, and why the pool is suspended.
-    /// Leaves out what is on disk only: scans, spares, cache devices, deduplication and the error
-    /// log. Reads no device.
+    /// Returns the states and errors of the devices, their space, and the reason of a suspension.
+    /// Omits everything that is only on disk: scans, spares, cache devices, deduplication and the
+    /// error log. Reads no device.
     #[must_use]
     pub fn status_from_memory(self) -> PoolStatus {
         let suspended = self.engine.presence().suspended();
@@ -27,8 +27,8 @@ impl Health<'_> {
         )
     }
 
-    /// Returns the native properties in the table's order, hidden ones included. Values that only
-    /// the devices have are absent. Reads no device.
+    /// Returns the native properties in the table's order, including hidden ones. Values that are
+    /// only on disk are absent. Reads no device.
     #[must_use]
     pub fn properties_from_memory(self) -> Vec<PropRow> {
         let status = self.status_from_memory();
@@ -65,8 +65,8 @@ impl Health<'_> {
         })
     }
 
-    /// Returns the sizes and allocated bytes of the vdevs as the allocator has them: allocations of
-    /// the txg that is not committed yet are among them. Reads no device.
+    /// Returns the sizes and allocated bytes of the vdevs from the allocator, including allocations
+    /// of the uncommitted txg. Reads no device.
     fn space_from_memory(self) -> Space {
         let config = self.engine.admin().vdev_config();
         let (mut space, mut groups, mut normal_size) = (Space::default(), Vec::new(), 0);

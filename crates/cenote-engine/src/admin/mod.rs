@@ -1,4 +1,4 @@
-//! Operations on the pool itself: its properties, features, guid and devices.
+//! Operations on the pool itself: its properties, features, guid and vdevs.
 //!
 //! ```text
 //!   settings   pool_props, comment, compatibility, features      labels follow where they tell it
@@ -7,8 +7,8 @@
 //!   command    what was typed, in the history
 //! ```
 //!
-//! Each is a task of one sync: what it changes in the MOS and in the config is committed together,
-//! or nothing of it is.
+//! Each is a task of one sync: its changes of the MOS and of the config are committed together, or
+//! none of them is.
 //!
 //! Sources: spec 01 §10-§15.
 
@@ -51,7 +51,7 @@ pub struct Admin<'e> {
 }
 
 impl Admin<'_> {
-    /// Changes the MOS and the config in the next sync, and waits until that is committed.
+    /// Changes the MOS and the config in the next sync, and waits for the commit.
     pub(crate) async fn change<T: Send + 'static>(
         self,
         change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
@@ -62,15 +62,15 @@ impl Admin<'_> {
         answer.take()
     }
 
-    /// Gives the pool another guid: copies of its devices are then another pool (spec 01 §14).
+    /// Changes the pool's guid, so that copies of its devices are another pool (spec 01 §14).
     ///
     /// # Errors
-    /// A `CheckpointError` while there is a checkpoint; those of a sync.
+    /// A `CheckpointError` if the pool has a checkpoint; errors of a sync.
     pub async fn reguid(self, guid: u64) -> Result<()> {
-        // The kept uberblock has the sum of the guids of its time.
+        // The checkpoint's uberblock has the old guid sum.
         self.engine.space().check_no_checkpoint()?;
         self.change(move |tx, _, config| {
-            // The same sync may have taken one before.
+            // A checkpoint may have been taken earlier in the same sync.
             if features::is_active(tx, checkpoint::FEATURE)? {
                 return Err(Error::from(CheckpointError::Exists).into());
             }
@@ -84,10 +84,10 @@ impl Admin<'_> {
         Ok(())
     }
 
-    /// Gives the pool another name.
+    /// Renames the pool.
     ///
     /// # Errors
-    /// Those of a sync.
+    /// Errors of a sync.
     pub async fn rename(self, name: &str) -> Result<()> {
         let name = name.to_owned();
         self.change(move |_, _, config| {
@@ -99,7 +99,7 @@ impl Admin<'_> {
         .await
     }
 
-    /// Sets the pool's name until it is closed; on disk the pool keeps its own name.
+    /// Sets a temporary name until the pool is closed; its name on disk does not change.
     pub fn set_temporary_name(self, name: &str) {
         self.engine.with_config(|config| {
             let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
@@ -107,10 +107,10 @@ impl Admin<'_> {
         });
     }
 
-    /// Says in the labels which host has the pool; none says that nobody in particular has it.
+    /// Stores the host that has the pool imported in the labels; `None` removes it.
     ///
     /// # Errors
-    /// Those of a sync.
+    /// Errors of a sync.
     pub async fn set_host(self, host: Option<(u64, String)>) -> Result<()> {
         self.change(move |_, _, config| {
             config.facts.hostid = host.as_ref().map_or(0, |(id, _)| *id);
@@ -122,7 +122,7 @@ impl Admin<'_> {
     }
 }
 
-/// Labels a hot spare or a cache device, and waits until that is on disk.
+/// Writes the label of a hot spare or cache device durably.
 pub(crate) async fn write_aux_label(
     device: &Arc<dyn Device>,
     state: PoolState,
@@ -154,7 +154,7 @@ where
             let change = &mut self.change;
             let result = engine
                 .mos_apply(context.txg, |tx| {
-                    // The closure may run several times: each begins with what was there.
+                    // The closure may run several times: each time from the same state.
                     let mut config = before.clone();
                     let value = change(tx, context, &mut config)?;
                     Ok((value, config))

@@ -16,15 +16,15 @@ use crate::admin::import::MAINTAINED;
 use crate::dsl;
 use crate::dsl::{Context, features, names};
 
-/// Pool directory: properties that were set.
+/// Pool directory entry: the set properties.
 const POOL_PROPS: &str = "pool_props";
-/// The property that says what becomes of those who want something of a suspended pool.
+/// Behaviour of a suspended pool.
 const FAILMODE: &str = "failmode";
-/// The property that discards what becomes free.
+/// Whether freed space is trimmed.
 const AUTOTRIM: &str = "autotrim";
-/// The property that has other hosts told that the pool is in use.
+/// Whether heartbeats show other hosts that the pool is in use.
 const MULTIHOST: &str = "multihost";
-/// The property that names a dataset, and is stored as its number.
+/// The dataset to boot from, stored as its number.
 const BOOTFS: &str = "bootfs";
 
 /// Whether a pool on which the feature is active can be opened for writing.
@@ -33,20 +33,20 @@ pub fn is_maintained(feature: &Feature) -> bool {
     MAINTAINED.contains(&feature.name)
 }
 
-/// A change of one property or feature.
+/// A change of a property or feature.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PoolSetting {
-    /// A property that is kept among the pool's; an empty text takes a user property away.
+    /// A number property.
     Property(&'static str, u64),
-    /// A user property; none takes it away.
+    /// A user property; `None` removes it.
     User(String, Option<String>),
-    /// The dataset to boot from; none for no such.
+    /// The dataset to boot from; `None` removes it.
     Bootfs(Option<String>),
-    /// Words of the administrator; none takes them away.
+    /// The property `comment`; `None` removes it.
     Comment(Option<String>),
-    /// Names of feature sets; none for no restriction.
+    /// The property `compatibility`; `None` removes it.
     Compatibility(Option<String>),
-    /// A feature is enabled, with those that it needs.
+    /// Enables a feature and its dependencies.
     Feature(&'static Feature),
 }
 
@@ -54,15 +54,15 @@ impl Admin<'_> {
     /// Whether a feature is enabled.
     ///
     /// # Errors
-    /// A device's.
+    /// Errors of a device.
     pub async fn has_feature(self, name: &'static str) -> Result<bool> {
         self.engine.mos.inspect(|tx| features::is_enabled(tx, name)).await
     }
 
-    /// Changes properties and features, all in one txg.
+    /// Changes properties and features in one txg.
     ///
     /// # Errors
-    /// `OpError::NotFound` if a dataset that is named is not there; those of a sync.
+    /// `OpError::NotFound` if a named dataset does not exist; errors of a sync.
     pub async fn set(self, settings: Vec<PoolSetting>) -> Result<()> {
         let numbers: Vec<_> = settings
             .iter()
@@ -81,7 +81,7 @@ impl Admin<'_> {
         Ok(())
     }
 
-    /// Does what a property says, from now on.
+    /// Applies the value of a property from now on.
     fn apply_property(self, name: &str, value: u64) {
         match name {
             FAILMODE => self.engine.health.suspension.set_mode(value),
@@ -91,11 +91,11 @@ impl Admin<'_> {
         }
     }
 
-    /// Takes over what the features mean for blocks. In the txg that enables them, so that each
-    /// later one keeps to it: a hole without birth would count as one from before (spec 02 §9.6).
+    /// Applies the features to the block policy, in the txg that enables them, so that each later
+    /// one complies: a hole without birth would count as older than the feature (spec 02 §9.6).
     ///
     /// # Errors
-    /// A device's.
+    /// Errors of a device.
     pub(crate) async fn apply_features(self) -> Result<()> {
         let policy = |tx: &mut Tx<'_>| PoolPolicy::of(|name| features::is_active(tx, name));
         let policy = self.engine.mos.inspect(policy).await?;
@@ -104,10 +104,10 @@ impl Admin<'_> {
         Ok(())
     }
 
-    /// Takes over what the properties say.
+    /// Applies all properties.
     ///
     /// # Errors
-    /// A device's.
+    /// Errors of a device.
     pub(crate) async fn apply_properties(self) -> Result<()> {
         for name in [FAILMODE, AUTOTRIM, MULTIHOST] {
             let value = self
@@ -149,12 +149,12 @@ fn apply(
             config.touch();
             Ok(())
         }
-        // The sync itself sees to the list of features in the labels.
+        // The sync updates the feature list in the labels.
         PoolSetting::Feature(feature) => features::enable(tx, feature, ctx.txg).map(drop),
     }
 }
 
-/// The object of the properties, made with the first of them.
+/// Returns the object of the properties, which is created with the first of them.
 fn properties(tx: &mut Tx<'_>) -> TxResult<u64> {
     if let Some(object) = dsl::directory_object(tx, POOL_PROPS)? {
         return Ok(object);

@@ -1,13 +1,13 @@
-//! Devices that come to a pool (`zpool add`; spec 01 §14, end).
+//! Adds vdevs to a pool (`zpool add`; spec 01 §14, end).
 //!
 //! ```text
 //!   labels of txg 0 ──flush──> config with the new vdevs, committed ──> blocks go there
 //! ```
 //!
-//! A vdev takes nothing before a commit has told every label of it: until then its labels, of txg
-//! 0, say that nobody has it. The tree and the allocator have it from the task on that writes it
-//! into the config, so that the commit of that very txg finds its leaves; its metaslabs are empty,
-//! and get their maps with the first block of each.
+//! A new vdev is used after a commit has updated every label: until then its labels have txg 0 and
+//! no owner. The tree and the allocator contain it from the task on that writes it to the config,
+//! so that the commit of that txg finds its leaves; its metaslabs are empty, and get space maps
+//! with their first blocks.
 
 use std::sync::Arc;
 
@@ -31,18 +31,18 @@ use crate::dsl;
 use crate::dsl::{Context, features};
 use crate::{Answer, Config, EngineError, Scope, Task, is_fatal};
 
-/// Pool directory: objects of the vdevs' properties.
+/// Pool directory entry: property objects of the vdevs.
 const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
 
 /// Vdevs to be added.
 pub struct NewVdevs {
-    /// Top-level vdevs, and what each is for. Their ids follow those of the pool.
+    /// Top-level vdevs with their allocation classes. Their ids follow those of the pool.
     pub tops: Vec<(VdevConfig, VdevClass)>,
     /// Hot spares, distributed ones included.
     pub spares: Vec<VdevConfig>,
     /// Cache devices.
     pub caches: Vec<VdevConfig>,
-    /// The devices by guid of their leaves, open for writing.
+    /// The devices by leaf guid, open for writing.
     pub devices: Vec<(u64, Arc<dyn Device>)>,
 }
 
@@ -57,28 +57,28 @@ impl NewVdevs {
 }
 
 impl Admin<'_> {
-    /// The id of the next top-level vdev.
+    /// Returns the id of the next top-level vdev.
     pub fn next_vdev_id(self) -> u64 {
         self.engine.config().root.children.len() as u64
     }
 
-    /// The pool's name and the whole config, as a cache file has it.
+    /// Returns the pool's name and config in the form of a cache file.
     pub fn config_list(self) -> (String, NvList) {
         let config = self.engine.config();
         let list = pool_list(&config.facts, &config.root, config.has_vdev_zaps);
         (config.facts.name, list)
     }
 
-    /// The vdevs.
+    /// Returns the vdev tree of the config.
     pub fn vdev_config(self) -> VdevConfig {
         self.engine.config().root
     }
 
-    /// Adds vdevs. They are used from the next txg on.
+    /// Adds vdevs, which are used from the next txg on.
     ///
     /// # Errors
-    /// A device's, before anything of the pool is changed; `Kind::Busy` if others came since these
-    /// got their ids; those of a sync.
+    /// Errors of a device, before anything in the pool is changed; `Kind::Busy` if another request
+    /// added vdevs concurrently; errors of a sync.
     pub async fn add_vdevs(self, new: NewVdevs) -> Result<()> {
         let facts = self.engine.config().stored();
         let blank = PoolFacts { txg: 0, ..facts };
@@ -103,12 +103,12 @@ impl Admin<'_> {
 }
 
 impl Engine {
-    /// The pool's name.
+    /// Returns the pool's name.
     pub fn name(&self) -> String {
         self.with_config(|config| config.facts.name.clone())
     }
 
-    /// The pool's guid.
+    /// Returns the pool's guid.
     pub fn guid(&self) -> u64 {
         self.with_config(|config| config.facts.pool_guid)
     }
@@ -132,7 +132,7 @@ impl Task for Add {
             }
             let result = engine
                 .mos_apply(context.txg, |tx| {
-                    // The closure may run several times: each begins with what was there.
+                    // The closure may run several times: each time from the same state.
                     let mut config = before.clone();
                     record(tx, context, &mut config, new)?;
                     Ok(config)
@@ -142,7 +142,7 @@ impl Task for Add {
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => self.answer.put(Err(error)),
                 Ok(config) => {
-                    // The MOS has them: from here on whatever fails is the pool's failure.
+                    // The MOS contains the vdevs: from here on a failure is one of the pool.
                     let known = before.root.children.len();
                     engine.admin().take_in(&config.root.children[known..], new, context.txg)?;
                     engine.with_config(|there| *there = config);
@@ -155,8 +155,8 @@ impl Task for Add {
 }
 
 impl Admin<'_> {
-    /// Top-level vdevs come into use. Space of theirs is taken once `txg`, which tells their labels
-    /// of the pool, is committed: before that nobody would find what they hold.
+    /// Adds top-level vdevs to the tree and the allocator. They are allocated from once `txg`,
+    /// which writes their labels, is committed: before that an import would not find their blocks.
     fn take_in(self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
         for (top, (_, class)) in tops.iter().zip(&new.tops) {
             self.engine.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
@@ -167,7 +167,7 @@ impl Admin<'_> {
     }
 }
 
-/// Writes new vdevs down.
+/// Writes new vdevs to the config and the MOS.
 fn record(tx: &mut Tx<'_>, ctx: &Context, config: &mut Config, new: &NewVdevs) -> TxResult<()> {
     let map = if config.has_vdev_zaps {
         Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
@@ -198,7 +198,7 @@ fn record(tx: &mut Tx<'_>, ctx: &Context, config: &mut Config, new: &NewVdevs) -
     Ok(())
 }
 
-/// The vdev and those below it are born in `txg`.
+/// Sets the birth txg of a vdev and its descendants.
 fn set_births(vdev: &mut VdevConfig, txg: u64) {
     vdev.create_txg = txg;
     vdev.children.iter_mut().for_each(|child| set_births(child, txg));

@@ -1,11 +1,10 @@
-//! The pool as it is committed, for whoever reads it while it is being written.
+//! Views: the last committed state of the pool, for readers while it is being written.
 //!
-//! A view is a [`Pool`] of one txg over the engine's own devices, counters and cache. It is a loan:
-//! a pin keeps everything that the view leads to in place, until the pool needs the space or the
-//! pin's deadline has passed. Then the view is *overtaken*: reads through it fail with
-//! `Kind::Overtaken`, and a mismatch is never taken for damage. Views are for commands, which last
-//! for moments, and which start again with another view. Datasets that stay open are opened through
-//! the engine. Nothing is ever repaired through a view.
+//! A view is a [`Pool`] of one txg over the engine's devices, counters and cache. A pin keeps the
+//! blocks of the view in place until the pool needs the space or the pin's deadline has passed.
+//! Then the view is *overtaken*: reads through it fail with `Kind::Overtaken`, and a checksum
+//! mismatch does not count as damage. Views are for short commands, which start again with another
+//! view. Datasets that stay open are opened through the engine. Nothing is repaired through a view.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
@@ -25,36 +24,36 @@ use cenote_rt::{Result, tunables};
 use crate::dsl::changed::ChangeLog;
 use crate::{Config, Engine};
 
-/// What views have in common.
+/// State shared by all views.
 #[derive(Debug, Default)]
 pub(crate) struct Views {
-    /// Keys that were loaded, for as long as the pool is open.
+    /// Loaded keys, kept while the pool is open.
     pub(crate) keys: Arc<KeyStore>,
-    /// Where the pool mounts, and what of it.
+    /// The state of the pool on this host.
     pub(crate) presence: Arc<Presence>,
-    /// The newest view, while somebody has it.
+    /// The newest view, while it is referenced.
     pub(crate) last: Mutex<Weak<Pool>>,
-    /// Datasets that changed, for a host that mounts them.
+    /// Changed datasets, for a host that mounts them.
     pub(crate) changes: ChangeLog,
 }
 
 impl Engine {
-    /// What is not stored in the pool: where it mounts, and what of it.
+    /// Returns the state of the pool on this host, for example its mounts.
     pub fn presence(&self) -> &Arc<Presence> {
         &self.views.presence
     }
 
-    /// The pool as of the last committed txg. Let go of it soon: when its space is needed, or after
-    /// the time that the tunable `cenote_pin_deadline_ms` gives, reads fail with `Kind::Overtaken`,
-    /// and the reader starts again with another view.
+    /// Returns the pool at the last committed txg. Drop it soon: when its space is needed, or after
+    /// the time in the tunable `cenote_pin_deadline_ms`, reads fail with `Kind::Overtaken`, and the
+    /// reader starts again with another view.
     ///
     /// # Errors
-    /// Those of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn view(&self) -> Result<Arc<Pool>> {
         let time = Duration::from_millis(tunables::PIN_DEADLINE_MS.get());
         let last = || self.views.last.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            // Before the look at the uberblock: what it leads to is kept from then on.
+            // Pinned before the uberblock is read, so that its blocks are kept.
             let pin = Arc::new(self.alloc.pin_for(time));
             let uberblock = self.uberblock();
             let newest = last().upgrade();
@@ -63,7 +62,7 @@ impl Engine {
                 return Ok(view);
             }
             match self.view_of(uberblock, &pin).await {
-                // Whatever failed, the state that it was in was given up.
+                // The state became invalid, whatever the error was.
                 Err(_) if !pin.is_valid() => {}
                 view => {
                     let view = view?;
@@ -74,11 +73,11 @@ impl Engine {
         }
     }
 
-    /// Like [`view`](Self::view), for a reader of the whole pool: it ends only when its space is
-    /// needed, or after `time`.
+    /// Like [`view`](Self::view), for a reader of the whole pool: the view ends only when its space
+    /// is needed, or after `time`.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`view`](Self::view).
     pub async fn view_for(&self, time: Duration) -> Result<Arc<Pool>> {
         loop {
             let pin = Arc::new(self.alloc.pin_for(time));
@@ -112,13 +111,13 @@ impl Engine {
         view.set_aux_devices(spares, caches, |guid| {
             found.iter().find(|found| found.guid() == guid)
         });
-        // Some of the above passes over what it cannot read.
+        // The calls above ignore some read errors.
         pin.check()?;
         Ok(Arc::new(view))
     }
 }
 
-/// Whether a view that others have will last for another reader.
+/// Whether an existing view lasts long enough for another reader.
 fn has_time(view: &Pool, time: Duration) -> bool {
     match view.grounds() {
         Grounds::Pinned(pin) => pin.is_valid() && pin.remaining() >= time / 2,
@@ -126,7 +125,7 @@ fn has_time(view: &Pool, time: Duration) -> bool {
     }
 }
 
-/// The config of the MOS, with what the engine knows of devices and of the pool's state.
+/// Returns the config in the MOS, with the engine's current devices and pool state.
 async fn recorded_config(mos: &Arc<ObjSet>, known: Config) -> Result<PoolConfig> {
     let mut config = stored_config(mos).await?;
     config.facts = known.facts;
@@ -134,7 +133,7 @@ async fn recorded_config(mos: &Arc<ObjSet>, known: Config) -> Result<PoolConfig>
     Ok(config)
 }
 
-/// Hot spares and cache devices that are where the MOS says.
+/// Returns the hot spares and cache devices that are at their recorded paths.
 async fn look_for(configs: impl Iterator<Item = &VdevConfig>) -> Vec<Arc<Found>> {
     let mut found = Vec::new();
     for path in configs.filter_map(|config| config.leaf.path.as_ref()) {

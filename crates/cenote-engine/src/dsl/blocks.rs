@@ -1,4 +1,4 @@
-//! What the blocks that a head gained and lost mean for the MOS (spec 04 §9.2, §10.3).
+//! Accounts for the blocks that a head gained and lost (spec 04 §9.2, §10.3).
 //!
 //! ```text
 //!   born     referenced and unique grow
@@ -24,8 +24,8 @@ use crate::dsl::{bookmark, features, get_dataset, get_dir, props, put_dataset};
 use crate::invariant;
 use crate::txg::ledger::Entries;
 
-/// Accounts for one pass of the head `object`, stores its new root, and gives the blocks whose
-/// space is to be freed.
+/// Accounts for one pass of the head `object`, stores its new root, and returns the blocks to be
+/// freed.
 pub(crate) fn account(
     tx: &mut Tx<'_>,
     tree: &Tree,
@@ -93,7 +93,8 @@ pub(crate) fn account(
     Ok(freed)
 }
 
-/// The snapshot before the head, if it is of the same line: nobody else may have what it has.
+/// Returns the previous snapshot of the same head. A clone's origin is not one, because others may
+/// share its blocks.
 fn previous_snapshot(
     tx: &mut Tx<'_>,
     object: u64,
@@ -106,17 +107,17 @@ fn previous_snapshot(
     Ok((previous.next_snap_obj == object).then_some(previous))
 }
 
-/// Creation txg of the snapshot that a clone began with; 0 for what is no clone.
+/// Returns the creation txg of a clone's origin, 0 for other datasets.
 pub(crate) fn origin_txg(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
     if dir.origin_obj == 0 {
         return Ok(0);
     }
     let origin = get_dataset(tx, dir.origin_obj)?;
-    // `$ORIGIN@$ORIGIN` alone has no snapshot before it, and nothing begins with data of it.
+    // Only `$ORIGIN@$ORIGIN` has no previous snapshot, and it has no data.
     Ok(if origin.prev_snap_obj == 0 { 0 } else { origin.creation_txg })
 }
 
-/// The property `refreservation`, which is never inherited.
+/// Returns the property `refreservation`, which is not inherited.
 pub(crate) fn refreservation(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
     props::own_number(tx, dir.props_zapobj, "refreservation")
 }
@@ -128,7 +129,7 @@ fn change(value: &mut u64, delta: i64) -> TxResult<()> {
     Ok(())
 }
 
-/// Records what the blocks need of a reader (spec 04 §4.3).
+/// Activates the features that the blocks need (spec 04 §4.3).
 fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> {
     let Synced { facts, flags, .. } = synced;
     let facts = [
@@ -151,7 +152,7 @@ fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> 
     Ok(())
 }
 
-/// Marks the dataset as one that uses the feature.
+/// Marks the dataset as using the feature.
 pub(crate) fn activate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxResult<()> {
     let feature = features::known(name);
     zapify(tx, object)?;
@@ -162,7 +163,7 @@ pub(crate) fn activate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxRe
     Ok(())
 }
 
-/// Marks the dataset as one that does not use the feature any more.
+/// Marks the dataset as not using the feature.
 pub(crate) fn deactivate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxResult<()> {
     let feature = features::known(name);
     if is_zapified(tx, object)? && zap::contains(tx, object, feature.guid)? {
@@ -172,7 +173,7 @@ pub(crate) fn deactivate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> Tx
     Ok(())
 }
 
-/// Lets a dir or dataset carry keys of its own (spec 04 §4).
+/// Zapifies a dir or dataset, so that it can have extra keys (spec 04 §4).
 pub(crate) fn zapify(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     if is_zapified(tx, object)? {
         return Ok(());
@@ -183,7 +184,7 @@ pub(crate) fn zapify(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Whether a dir or dataset carries keys.
+/// Whether a dir or dataset is zapified.
 pub(crate) fn is_zapified(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
     Ok(tx.dnode(object)?.object_type == ObjectType::ZAP_METADATA)
 }

@@ -1,14 +1,14 @@
-//! Bookmarks: points in a line of snapshots that outlive the snapshots (spec 04 §15).
+//! Bookmarks: creation points of snapshots that outlive the snapshots (spec 04 §15).
 //!
 //! ```text
 //!   @a ── @b ── @c ── head        #b stands for @b also when that is gone
 //!          `── sum over what was in @b and died before @c ("freed before next")
 //! ```
 //!
-//! The sums of a bookmark with `HAS_FBN` are kept exact: while its point lies behind the last
-//! snapshot each killed block that the point had counts; when a snapshot between it and the next
-//! one goes, what died after that snapshot counts too. Deadlists keep the txg of such a bookmark
-//! among their keys, so that the sums can be asked for.
+//! The sums of a bookmark with `HAS_FBN` are kept exact: while it is after the last snapshot, each
+//! killed block older than it counts; when a snapshot between it and the next one is destroyed, the
+//! blocks that died after that snapshot count as well. Deadlists keep the txg of such a bookmark as
+//! a key, so that the sums can be computed.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, history, 
 /// A bookmark and its name.
 pub(super) type Named = (String, BookmarkPhys);
 
-/// The bookmarks of a head, if it has any.
+/// Returns the bookmark ZAP of a head, if it has any.
 pub(super) fn table(tx: &mut Tx<'_>, head: u64) -> TxResult<Option<u64>> {
     if tx.dnode(head)?.object_type != ObjectType::ZAP_METADATA {
         return Ok(None);
@@ -36,7 +36,7 @@ pub(super) fn table(tx: &mut Tx<'_>, head: u64) -> TxResult<Option<u64>> {
     zap::lookup_u64(tx, head, key::BOOKMARKS)
 }
 
-/// All bookmarks of a head.
+/// Returns all bookmarks of a head.
 pub(super) fn all(tx: &mut Tx<'_>, head: u64) -> TxResult<Vec<Named>> {
     let Some(table) = table(tx, head)? else { return Ok(Vec::new()) };
     let mut found = Vec::new();
@@ -56,7 +56,7 @@ fn has_sums(mark: &BookmarkPhys) -> bool {
     mark.flags.contains(BookmarkFlags::HAS_FBN)
 }
 
-/// The bookmark of that name.
+/// Returns the bookmark with this name.
 fn find(tx: &mut Tx<'_>, head: u64, name: &str) -> TxResult<Option<BookmarkPhys>> {
     let Some(table) = table(tx, head)? else { return Ok(None) };
     let is_folded = get_dataset(tx, head)?.flags.contains(DatasetFlags::CI_DATASET);
@@ -69,12 +69,12 @@ fn find(tx: &mut Tx<'_>, head: u64, name: &str) -> TxResult<Option<BookmarkPhys>
     value.map(|value| decode(table, &value)).transpose()
 }
 
-/// Takes `pool/fs#name` apart.
+/// Splits `pool/fs#name`.
 fn parts(name: &str) -> TxResult<(&str, &str)> {
     name.split_once('#').ok_or_else(|| OpError::Name.into())
 }
 
-/// Makes the bookmark `pool/fs#name` of a snapshot or of another bookmark.
+/// Creates the bookmark `pool/fs#name` of a snapshot or another bookmark.
 pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> TxResult<()> {
     if !features::is_enabled(tx, "bookmarks")? {
         return Err(OpError::Unsupported.into());
@@ -114,7 +114,7 @@ pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> Tx
     history::log(tx, env, "bookmark", head, &text)
 }
 
-/// A bookmark of a snapshot.
+/// Returns a bookmark of a snapshot.
 fn of_snapshot(tx: &mut Tx<'_>, snapshot: &DatasetPhys) -> TxResult<BookmarkPhys> {
     let mut mark = BookmarkPhys {
         word_count: BOOKMARK_V1_WORDS,
@@ -139,7 +139,7 @@ fn words(space: Space) -> [u64; 3] {
     [space.used, space.comp, space.uncomp]
 }
 
-/// Whether the dataset `earlier`, as of `txg`, is a point of the line that `later` goes on.
+/// Whether the dataset `earlier`, as of `txg`, is an earlier state of `later`.
 fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bool> {
     let earlier_dir = get_dataset(tx, earlier)?.dir_obj;
     let mut at = later;
@@ -158,7 +158,7 @@ fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bo
     }
 }
 
-/// Adds a bookmark to a head, with what it counts for.
+/// Adds a bookmark to a head, and counts its features.
 pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
     let table = if let Some(table) = table(tx, head)? {
         table
@@ -180,7 +180,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys
     zap::insert(tx, table, name, Value::words_of(&mark.encode()))
 }
 
-/// Takes a bookmark off a head, with what it counts for; the table goes with the last.
+/// Removes a bookmark from a head, and its features; the ZAP is removed with the last.
 pub(super) fn take(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
     let Some(table) = table(tx, head)? else { return Err(OpError::NotFound.into()) };
     zap::remove(tx, table, name)?;
@@ -198,7 +198,7 @@ pub(super) fn take(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) 
     Ok(())
 }
 
-/// Destroys the bookmark `pool/fs#name`. One that is not there counts as destroyed.
+/// Destroys the bookmark `pool/fs#name`. One that does not exist counts as destroyed.
 pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     names::check_pool(env, name)?;
     let (dataset, last) = parts(name)?;
@@ -209,14 +209,14 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     };
     let Some(mark) = find(tx, head, last)? else { return Ok(()) };
     if mark.redaction_obj != 0 {
-        // Redaction lists are carried and not changed here.
+        // Bookmarks with redaction lists are kept and not changed.
         return Err(OpError::Unsupported.into());
     }
     remove(tx, head, last, &mark)?;
     history::log(tx, env, "remove bookmark", head, &format!("name={last}"))
 }
 
-/// Takes a bookmark off, and the key in deadlists that it alone kept.
+/// Removes a bookmark, and its key in deadlists if no other needs it.
 fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
     take(tx, head, name, mark)?;
     if !has_sums(mark) || mark.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
@@ -232,13 +232,13 @@ fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResu
     snapshot::remove_key(tx, phys.deadlist_obj, txg)
 }
 
-/// Whether a bookmark of the head needs the txg among the keys of deadlists.
+/// Whether a bookmark of the head needs the txg as a key of deadlists.
 pub(super) fn keeps_key(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<bool> {
     let marks = all(tx, head)?;
     Ok(marks.iter().any(|(_, mark)| has_sums(mark) && mark.creation_txg == txg))
 }
 
-/// Frees the bookmarks of a head that goes.
+/// Frees the bookmarks of a destroyed head.
 pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     for (name, mark) in all(tx, head)? {
         take(tx, head, &name, &mark)?;
@@ -246,7 +246,7 @@ pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Txgs of bookmarks with sums behind `txg`, which a new deadlist has among its keys.
+/// Returns the txgs of bookmarks with sums after `txg`, which a new deadlist has as keys.
 pub(super) fn keys_after(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<BTreeSet<u64>> {
     let marks = all(tx, head)?.into_iter();
     Ok(marks
@@ -257,7 +257,7 @@ pub(super) fn keys_after(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<BTree
 
 fn store(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
     let table = table(tx, head)?.ok_or(OpError::NotFound)?;
-    // An update has all words, however long it was.
+    // An update stores all words, whatever the length was.
     let mark = BookmarkPhys { word_count: BOOKMARK_V2_WORDS, ..*mark };
     zap::update(tx, table, name, Value::words_of(&mark.encode()))
 }
@@ -268,7 +268,7 @@ fn add(mark: &mut BookmarkPhys, more: [u64; 3]) {
     }
 }
 
-/// Blocks of the head died, as (birth, sizes).
+/// Adds killed blocks of the head, as (birth, sizes), to the sums.
 pub(super) fn note_killed(
     tx: &mut Tx<'_>,
     head: u64,
@@ -291,8 +291,8 @@ pub(super) fn note_killed(
     Ok(())
 }
 
-/// A snapshot of the head goes; `next_deadlist` is that of the dataset after it. True if its txg
-/// must stay among the keys of deadlists.
+/// Adds blocks for a destroyed snapshot of the head; `next_deadlist` is that of the next dataset.
+/// Returns true if its txg must stay a key of deadlists.
 pub(super) fn note_destroyed(
     tx: &mut Tx<'_>,
     head: u64,
@@ -318,7 +318,8 @@ pub(super) fn note_destroyed(
     Ok(is_kept)
 }
 
-/// What follows the point at `txg` in the head's line changed to a dataset with that deadlist.
+/// Adjusts the sums after the successor of the point at `txg` has changed to a dataset with this
+/// deadlist.
 pub(super) fn note_next_changed(
     tx: &mut Tx<'_>,
     head: u64,

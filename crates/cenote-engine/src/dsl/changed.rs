@@ -1,20 +1,20 @@
-//! Which datasets changed, by txg, for a host that mounts them.
+//! Records which datasets changed, by txg, for a host that mounts them.
 //!
 //! ```text
 //!   operation in the sync of txg t ──note(t, names)──> log ──take(up to the txg of a view)──> host
 //! ```
 //!
-//! A host that shows the pool (mounts, exports) compares what it shows with the properties after
-//! each command. Reading every dataset would make thousands of commands cost quadratic time, so the
-//! log names the datasets that were created, destroyed, renamed, rolled back or given other
-//! properties, each with everything below it.
+//! A host that shows the pool (mounts, exports) compares its state with the properties after each
+//! command. Reading every dataset would make thousands of commands cost quadratic time, so the log
+//! names the datasets that were created, destroyed, renamed, rolled back or got other properties,
+//! each with its descendants.
 //!
 //! Invariants
-//! - CHG-1: an operation is noted before its txg is committed, so a view of txg t contains exactly
-//!   the changes that are noted up to t, and a name that the view does not have was destroyed or
+//! - CHG-1: an operation is recorded before its txg is committed, so a view of txg t contains
+//!   exactly the recorded changes up to t, and a name that the view does not have was destroyed or
 //!   renamed.
-//! - CHG-2: an operation that does not say what it changes counts as a change of every dataset. An
-//!   operation that forgets to say it costs time, and never a mount.
+//! - CHG-2: an operation that does not name its datasets counts as a change of every dataset, which
+//!   costs time, but never a mount.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -23,7 +23,7 @@ use cenote_rt::seeded::{self, Bug};
 
 use crate::Datasets;
 
-/// Names that are kept until the host takes them; with more the host looks at every dataset.
+/// Names that are kept for the host; with more, the host reads every dataset.
 const NAMES_MAX: usize = 4096;
 
 /// A set of datasets, given by the roots of subtrees.
@@ -31,7 +31,7 @@ const NAMES_MAX: usize = 4096;
 pub enum ChangedDatasets {
     /// Every dataset of the pool.
     All,
-    /// The named datasets and everything below them.
+    /// The named datasets and their descendants.
     Below(BTreeSet<String>),
 }
 
@@ -42,12 +42,12 @@ impl Default for ChangedDatasets {
 }
 
 impl ChangedDatasets {
-    /// Returns the named datasets with everything below them.
+    /// Returns the named datasets and their descendants.
     pub(super) fn below(names: &[&str]) -> Self {
         Self::Below(names.iter().map(|name| (*name).to_owned()).collect())
     }
 
-    /// Whether no dataset is in the set.
+    /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
         matches!(self, Self::Below(names) if names.is_empty())
     }
@@ -59,7 +59,7 @@ impl ChangedDatasets {
         ends.into_iter().any(|end| dataset.get(..end).is_some_and(|name| names.contains(name)))
     }
 
-    /// Adds a dataset with everything below it.
+    /// Adds a dataset and its descendants.
     pub fn insert(&mut self, dataset: &str) {
         if let Self::Below(names) = self {
             names.insert(dataset.to_owned());
@@ -75,7 +75,7 @@ impl ChangedDatasets {
         }
     }
 
-    /// Returns the roots of the subtrees: none of them is below another one. `None` stands for the
+    /// Returns the roots of the subtrees, none of which is below another. `None` stands for the
     /// whole pool.
     pub fn roots(&self) -> Option<Vec<&str>> {
         let Self::Below(names) = self else { return None };
@@ -93,10 +93,10 @@ impl ChangedDatasets {
     }
 }
 
-/// Changes that the host has not taken yet, by txg.
+/// Changes not yet taken by the host, by txg.
 #[derive(Debug, Default)]
 pub(crate) struct ChangeLog(
-    // Held for a few instructions, never across an await. None until a host follows the pool.
+    // Held for single reads and updates, never across an await. `None` until a host uses it.
     Mutex<Option<BTreeMap<u64, ChangedDatasets>>>,
 );
 
@@ -105,7 +105,7 @@ impl ChangeLog {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes what an operation changes in a txg that is not committed yet (CHG-1).
+    /// Records the changes of an operation in a txg that is not committed yet (CHG-1).
     pub(crate) fn note(&self, txg: u64, changed: &ChangedDatasets) {
         let mut log = self.lock();
         let Some(log) = log.as_mut().filter(|_| !changed.is_empty()) else { return };
@@ -134,14 +134,13 @@ impl ChangeLog {
 }
 
 impl Datasets<'_> {
-    /// Keeps the names of datasets that change from now on, for
-    /// [`take_changes`](Self::take_changes).
+    /// Records changed datasets from now on, for [`take_changes`](Self::take_changes).
     pub fn keep_changes(self) {
         self.engine.views.changes.lock().get_or_insert_default();
     }
 
-    /// Takes the datasets that changed up to a txg, which is that of a view, and that were not
-    /// taken before.
+    /// Takes the datasets that changed up to a txg, which is that of a view, and were not taken
+    /// before.
     pub fn take_changes(self, txg: u64) -> ChangedDatasets {
         self.engine.views.changes.take(txg)
     }

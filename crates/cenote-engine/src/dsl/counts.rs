@@ -13,12 +13,12 @@ const NO_LIMIT: u64 = u64::MAX;
 /// The feature.
 const FEATURE: &str = "filesystem_limits";
 
-/// What is counted.
+/// Kind of a count.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Count {
     /// File systems and volumes below a dir.
     Filesystems,
-    /// Snapshots of a dir and of those below.
+    /// Snapshots of a dir and its descendants.
     Snapshots,
 }
 
@@ -38,7 +38,7 @@ impl Count {
     }
 }
 
-/// Counts snapshots of a dir, up the tree. Temporary ones (`%…`) never count.
+/// Adjusts the snapshot count of a dir and its ancestors. Temporary snapshots (`%…`) never count.
 pub(crate) fn add_snapshots(tx: &mut Tx<'_>, dir: u64, name: &str, delta: i64) -> TxResult<()> {
     if name.starts_with('%') {
         return Ok(());
@@ -49,7 +49,7 @@ pub(crate) fn add_snapshots(tx: &mut Tx<'_>, dir: u64, name: &str, delta: i64) -
     adjust(tx, dir, Count::Snapshots, delta)
 }
 
-/// Counts file systems below the parent of a dir, up the tree.
+/// Adjusts the file system count of the ancestors of a dir.
 pub(crate) fn add_filesystems(
     tx: &mut Tx<'_>,
     parent: u64,
@@ -65,7 +65,7 @@ pub(crate) fn add_filesystems(
     adjust(tx, parent, Count::Filesystems, delta)
 }
 
-/// The count at a dir; none if nothing is counted there.
+/// Returns the count of a dir, `None` if it keeps none.
 pub(crate) fn get(tx: &mut Tx<'_>, dir: u64, what: Count) -> TxResult<Option<u64>> {
     if dir == 0 || tx.dnode(dir)?.object_type != ObjectType::ZAP_METADATA {
         return Ok(None);
@@ -73,7 +73,7 @@ pub(crate) fn get(tx: &mut Tx<'_>, dir: u64, what: Count) -> TxResult<Option<u64
     zap::lookup_u64(tx, dir, what.key())
 }
 
-/// Refuses `more` where a limit up the tree forbids it; from the dir `until` on nothing changes.
+/// Refuses `more` if a limit on the way up forbids it; from the dir `until` on nothing changes.
 pub(crate) fn check(
     tx: &mut Tx<'_>,
     from: u64,
@@ -86,7 +86,7 @@ pub(crate) fn check(
     }
     let mut dir = from;
     while dir != until && dir != 0 {
-        // Where nothing is counted, nothing above is either.
+        // Ancestors of a dir without a count have none either.
         let Some(found) = get(tx, dir, what)? else { break };
         let limit = props::effective(tx, dir, what.limit(), false)?;
         let limit = limit.and_then(|value| value.first()).unwrap_or(NO_LIMIT);
@@ -98,7 +98,7 @@ pub(crate) fn check(
     Ok(())
 }
 
-/// Changes the counts from a dir up the tree.
+/// Adjusts the counts of a dir and its ancestors.
 pub(crate) fn adjust(tx: &mut Tx<'_>, from: u64, what: Count, delta: i64) -> TxResult<()> {
     if delta == 0 || !features::is_active(tx, FEATURE)? {
         return Ok(());
@@ -125,7 +125,7 @@ pub(crate) fn activate(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
     init(tx, dir).map(|_| ())
 }
 
-/// Starts counting at a dir that comes among those where it may be done.
+/// Starts counting at a dir that moves below one with counts.
 pub(crate) fn activate_if_active(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
     if features::is_active(tx, FEATURE)? {
         init(tx, dir)?;
@@ -133,7 +133,7 @@ pub(crate) fn activate_if_active(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Counts what is there, at a dir and all below. Gives (file systems below, snapshots).
+/// Counts a dir's descendants. Returns (file systems below, snapshots).
 fn init(tx: &mut Tx<'_>, dir: u64) -> TxResult<(u64, u64)> {
     if let (Some(filesystems), Some(snapshots)) =
         (get(tx, dir, Count::Filesystems)?, get(tx, dir, Count::Snapshots)?)

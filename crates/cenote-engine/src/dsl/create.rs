@@ -1,4 +1,4 @@
-//! New dirs and datasets (spec 04 §5, §14.1).
+//! Creates dirs and datasets (spec 04 §5, §14.1).
 
 use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::live::ObjectSpec;
@@ -17,12 +17,12 @@ use crate::dsl::{
     new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
 };
 
-/// Creation txg of what is made together with the pool: it must lie before the first txg.
+/// Creation txg of datasets that are created with the pool: before the first txg.
 pub(crate) const TXG_BEFORE_FIRST: u64 = 1;
 /// The first txg of a pool.
 pub(crate) const TXG_INITIAL: u64 = 4;
 
-/// A new dir without a head. `parent` 0 makes the root dir, which is named by the pool directory.
+/// Creates a dir without a head. `parent` 0 makes it the root dir, which the pool directory names.
 pub(crate) fn dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> TxResult<u64> {
     let props = new_zap(tx, ObjectType::DSL_PROPS)?;
     let children = new_zap(tx, ObjectType::DSL_DIR_CHILD_MAP)?;
@@ -54,7 +54,7 @@ pub(crate) fn dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> Tx
     Ok(object)
 }
 
-/// A dir below `parent` for a dataset of a user, counted where that is done.
+/// Creates a dir below `parent` for a user's dataset, and counts it.
 pub(crate) fn child_dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> TxResult<u64> {
     counts::add_filesystems(tx, parent, name, 1)?;
     let object = dir(tx, ctx, parent, name)?;
@@ -66,7 +66,7 @@ pub(crate) fn child_dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str)
     Ok(object)
 }
 
-/// A dataset that was never written.
+/// Returns a dataset that was never written.
 fn empty_dataset(ctx: &Context, dir: u64, serial: u64) -> DatasetPhys {
     let creation_txg = if ctx.txg == TXG_INITIAL { TXG_BEFORE_FIRST } else { ctx.txg };
     DatasetPhys {
@@ -94,14 +94,14 @@ fn empty_dataset(ctx: &Context, dir: u64, serial: u64) -> DatasetPhys {
     }
 }
 
-/// Names of snapshots meet by their upper case, whatever the file system does.
+/// Creates a snapshot name ZAP. It is always normalized to upper case.
 fn snapshot_names(tx: &mut Tx<'_>) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::DSL_DS_SNAP_MAP, 0);
     zap::create(tx, &spec, ZapOptions { normflags: NormFlags::TOUPPER, ..ZapOptions::default() })
 }
 
-/// `$ORIGIN` in a new pool: an empty head and its snapshot, from which all others begin. Gives
-/// the snapshot.
+/// Creates `$ORIGIN` in a new pool: an empty head and its snapshot, which is the origin of all
+/// others. Returns the snapshot.
 pub(crate) fn origin(tx: &mut Tx<'_>, ctx: &Context, root_dir: u64) -> TxResult<u64> {
     let dir_object = dir(tx, ctx, root_dir, key::ORIGIN_DIR)?;
     let mut head = empty_dataset(ctx, dir_object, 0);
@@ -129,8 +129,8 @@ pub(crate) fn origin(tx: &mut Tx<'_>, ctx: &Context, root_dir: u64) -> TxResult<
     Ok(snapshot_object)
 }
 
-/// A new head in `dir` that begins as `origin`, a snapshot: that of `$ORIGIN` for what is no
-/// clone. Gives its object.
+/// Creates a head in `dir` with the contents of the snapshot `origin`, which is that of `$ORIGIN`
+/// for all but clones. Returns its object.
 pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxResult<u64> {
     let mut from = get_dataset(tx, origin)?;
     let origin_dir = from.dir_obj;
@@ -169,8 +169,8 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     Ok(object)
 }
 
-/// A new file system or volume of that name, which begins as `origin` does. Grants `creator` the
-/// create-time permissions. Returns its object.
+/// Creates a file system or volume with the contents of `origin`. Grants `creator` the create-time
+/// permissions. Returns its object.
 pub(crate) fn dataset(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -208,7 +208,7 @@ pub(crate) fn dataset(
     Ok(head)
 }
 
-/// A clone of that name of the snapshot `origin`. Gives its object.
+/// Creates a clone of the snapshot `origin`. Returns its object.
 pub(crate) fn clone(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -219,7 +219,7 @@ pub(crate) fn clone(
     names::check_pool(env, origin)?;
     let origin = names::snapshot_of(tx, origin)?;
     let phys = get_dataset(tx, origin)?;
-    // Its branch would begin in the txg in which the origin's own line goes on.
+    // Its branch would begin in the txg of its origin.
     if phys.creation_txg >= env.txg {
         return Err(OpError::SameTxg.into());
     }

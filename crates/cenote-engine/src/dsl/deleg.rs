@@ -1,4 +1,4 @@
-//! Changes of delegated permissions, and what a new dataset gets from those above (spec 04 §24).
+//! Changes of delegated permissions, and the permissions of new datasets (spec 04 §24).
 
 use std::collections::BTreeSet;
 
@@ -11,11 +11,9 @@ use crate::dsl::{Env, get_dir, history, names, new_zap, put_dir, room};
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
 
-/// The user who creates a dataset, by uid: it is granted the create-time permissions of the
-/// datasets above.
+/// The user who creates a dataset, by uid: receives the create-time permissions of the ancestors.
 ///
-/// A creator is part of each request, because requests of several users are carried out in one
-/// sync.
+/// A creator is part of each request, because one sync runs requests of several users.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Creator(pub u64);
 
@@ -24,7 +22,7 @@ impl Creator {
     pub const ROOT: Self = Self(0);
 }
 
-/// Grants the creator of the dataset of `dir` the create-time permissions of the dirs above.
+/// Grants the creator of the dataset of `dir` the create-time permissions of its ancestors.
 pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> TxResult<()> {
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
@@ -56,12 +54,12 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> T
     Ok(())
 }
 
-/// A change of what a dataset grants, under one key of its ZAP.
+/// A change under one key of a dataset's delegation ZAP.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GrantChange {
-    /// Who and where: `ul$1000`.
+    /// Grantee and scope: `ul$1000`.
     pub key: String,
-    /// Permissions, or sets; none stands for all there are, when they are taken away.
+    /// Permissions or sets; when removing, an empty list stands for all.
     pub names: Vec<String>,
 }
 
@@ -96,7 +94,7 @@ pub(crate) fn allow(
     Ok(())
 }
 
-/// Takes permissions away that a dataset grants (`zfs unallow`). What is not granted is no error.
+/// Removes permissions from a dataset (`zfs unallow`). A missing grant is no error.
 pub(crate) fn unallow(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -130,7 +128,7 @@ pub(crate) fn unallow(
     Ok(())
 }
 
-/// Frees the permissions of a dir that goes.
+/// Frees the permissions of a destroyed dir.
 pub(crate) fn destroy(tx: &mut Tx<'_>, deleg: u64) -> TxResult<()> {
     if deleg == 0 {
         return Ok(());

@@ -1,7 +1,7 @@
-//! Destroying a head, and the dir with it (spec 04 §14.5).
+//! Destroys a head and its dir (spec 04 §14.5).
 //!
-//! The dataset is gone with the txg; its blocks that nobody else has wait in the queue of dead
-//! trees, charged to `$FREE`, and are freed bit by bit ([`crate::space::destroy`]).
+//! The dataset is gone with the txg; its unshared blocks are in the queue of dead trees, charged to
+//! `$FREE`, and are freed in parts ([`crate::space::destroy`]).
 
 use cenote_dmu::bpobj::edit::{self as bpobj, BpobjEntry};
 use cenote_dmu::bptree::edit as bptree;
@@ -20,7 +20,7 @@ use crate::dsl::{
 };
 use crate::invariant;
 
-/// Destroys the file system or volume of that name.
+/// Destroys the file system or volume with this name.
 pub(crate) fn head(tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, name: &str) -> TxResult<()> {
     names::check_pool(env, name)?;
     let object = names::dataset(tx, name)?;
@@ -30,7 +30,7 @@ pub(crate) fn head(tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, name: &str
     head_impl(tx, env, effects, object)
 }
 
-/// The same by number.
+/// Destroys a head by number.
 pub(crate) fn head_impl(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -77,7 +77,7 @@ fn check(tx: &mut Tx<'_>, object: u64, phys: &DatasetPhys, dir: &DirPhys) -> TxR
     Ok(())
 }
 
-/// The branch that began with the head is no more.
+/// Removes the head from its origin.
 fn forget_branch(tx: &mut Tx<'_>, object: u64, origin: u64) -> TxResult<()> {
     let mut phys = get_dataset(tx, origin)?;
     zap::remove_number(tx, phys.next_clones_obj, object)?;
@@ -88,7 +88,7 @@ fn forget_branch(tx: &mut Tx<'_>, object: u64, origin: u64) -> TxResult<()> {
     put_dataset(tx, origin, &phys)
 }
 
-/// Gives what was born in the head to those who free it, and charges them.
+/// Queues the blocks born in the head to be freed, and moves their charge.
 fn release_blocks(tx: &mut Tx<'_>, env: &Env, phys: &DatasetPhys) -> TxResult<()> {
     let dir = get_dir(tx, phys.dir_obj)?;
     let sizes =
@@ -113,7 +113,7 @@ fn release_blocks(tx: &mut Tx<'_>, env: &Env, phys: &DatasetPhys) -> TxResult<()
     Ok(())
 }
 
-/// The queue of dead trees, made if there is none: then its feature becomes active.
+/// Returns the queue of dead trees. If it does not exist, creates it and activates its feature.
 fn dead_trees(tx: &mut Tx<'_>) -> TxResult<u64> {
     if let Some(queue) = directory_object(tx, key::BPTREE_OBJ)? {
         return Ok(queue);
@@ -147,7 +147,7 @@ fn destroy_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     snapshot::free_object(tx, object)
 }
 
-/// Heads that were being received and cannot go on, innermost first (spec 04 §20, end).
+/// Returns partially received heads that cannot be resumed, innermost first (spec 04 §20, end).
 pub(crate) fn abandoned(tx: &mut Tx<'_>, root_dir: u64) -> TxResult<Vec<u64>> {
     let mut found = Vec::new();
     for (_, child) in names::children(tx, root_dir)? {

@@ -1,8 +1,8 @@
-//! What dataset operations do to the logs of lost blocks (spec 04 §22).
+//! Effects of dataset operations on the error logs (spec 04 §22).
 //!
-//! With `head_errlog` each head has a log of its own, and whoever wants to know which snapshots
-//! and clones share a lost block follows the line of that head. So entries go where the blocks
-//! go: away with a head, and to the clone's head when snapshots become a clone's.
+//! With `head_errlog` each head has its own log; snapshots and clones that share a lost block are
+//! found from that head. So entries move with their blocks: they are removed with a head, and move
+//! to the clone's head on a promote.
 
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
@@ -14,12 +14,12 @@ use cenote_pool::mos::DIRECTORY;
 
 use crate::dsl::{directory_object, features};
 
-/// An empty log.
+/// Creates an empty log.
 fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
     zap::create(tx, &ObjectSpec::new(ObjectType::ERROR_LOG, 0), ZapOptions::default())
 }
 
-/// The log that the directory names, made if there is none.
+/// Returns the log that the directory names; creates it if necessary.
 pub(crate) fn need_log(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     if let Some(log) = directory_object(tx, name)? {
         return Ok(log);
@@ -29,7 +29,7 @@ pub(crate) fn need_log(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     Ok(log)
 }
 
-/// The log of a head within one that is kept by head, made if there is none.
+/// Returns the log of a head in a by-head log; creates it if necessary.
 pub(crate) fn need_log_of(tx: &mut Tx<'_>, log: u64, head: u64) -> TxResult<u64> {
     let key = zap::hex_key(head);
     if let Some(errors) = zap::lookup_u64(tx, log, &key)? {
@@ -40,7 +40,7 @@ pub(crate) fn need_log_of(tx: &mut Tx<'_>, log: u64, head: u64) -> TxResult<u64>
     Ok(errors)
 }
 
-/// Errors in what is gone are no errors.
+/// Removes the errors of a destroyed head.
 pub(crate) fn forget(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     for log in logs(tx)? {
         if let Some(value) = zap::take(tx, log, &zap::hex_key(head))?
@@ -52,7 +52,7 @@ pub(crate) fn forget(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Blocks of `from` that were born up to `txg` belong to the line of `to` now.
+/// Moves the errors of blocks born up to `txg` from `from` to `to`.
 pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResult<()> {
     for log in logs(tx)? {
         let Some(source) = zap::lookup_u64(tx, log, &zap::hex_key(from))? else { continue };
@@ -76,7 +76,7 @@ pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResul
     Ok(())
 }
 
-/// The logs that are kept by head.
+/// Returns the by-head logs.
 fn logs(tx: &mut Tx<'_>) -> TxResult<Vec<u64>> {
     let mut logs = Vec::new();
     if features::is_active(tx, "head_errlog")? {

@@ -1,7 +1,7 @@
-//! Reference counts of features, in the MOS (spec 01 §11, 04 §4.3).
+//! Refcounts of features, in the MOS (spec 01 §11, 04 §4.3).
 //!
-//! A count that leaves or returns to 0 may change the list in the labels: the caller is told by
-//! the return value and marks every config dirty.
+//! A count that changes from or to 0 may change the list in the labels: then the function returns
+//! true, and the caller marks the config dirty.
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -17,7 +17,7 @@ const FOR_WRITE: &str = "features_for_write";
 const DESCRIPTIONS: &str = "feature_descriptions";
 const ENABLED_TXG: &str = "feature_enabled_txg";
 
-/// The feature of that short name.
+/// Returns the feature with this short name.
 pub(crate) fn known(name: &'static str) -> &'static Feature {
     by_name(name).unwrap_or_else(|| unreachable!("{name} is in the table of features"))
 }
@@ -27,24 +27,25 @@ fn table(tx: &mut Tx<'_>, feature: &Feature) -> TxResult<u64> {
     need_directory_object(tx, if is_compatible { FOR_WRITE } else { FOR_READ })
 }
 
-/// Its count; `None` if it is not enabled.
+/// Returns the refcount, `None` if the feature is not enabled.
 pub(crate) fn count(tx: &mut Tx<'_>, name: &'static str) -> TxResult<Option<u64>> {
     let feature = known(name);
     let table = table(tx, feature)?;
     zap::lookup_u64(tx, table, feature.guid)
 }
 
-/// Whether it is enabled.
+/// Whether the feature is enabled.
 pub(crate) fn is_enabled(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
     Ok(count(tx, name)?.is_some())
 }
 
-/// Whether something on disk depends on it.
+/// Whether the feature is active.
 pub(crate) fn is_active(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
     Ok(count(tx, name)?.is_some_and(|count| count > 0))
 }
 
-/// Changes the count. True if a feature that labels list has become active or ceased to be.
+/// Changes the refcount. Returns true if a feature in the labels' list was activated or
+/// deactivated.
 pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<bool> {
     let feature = known(name);
     let table = table(tx, feature)?;
@@ -58,8 +59,7 @@ pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<b
     Ok(is_listed && (before == 0) != (after == 0))
 }
 
-/// Enables a feature and those that it needs. What is enabled stays as it is. True if the list in
-/// the labels changes.
+/// Enables a feature and its dependencies. Returns true if the list in the labels changes.
 pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<bool> {
     let table = table(tx, feature)?;
     if zap::lookup(tx, table, feature.guid)?.is_some() {
@@ -85,7 +85,7 @@ pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<b
     Ok(is_label_changed)
 }
 
-/// Guids of the active features that labels list.
+/// Returns the guids of the active features for the labels' list.
 pub(crate) fn for_label(tx: &mut Tx<'_>) -> TxResult<Vec<String>> {
     let mut names = Vec::new();
     for feature in &cenote_ondisk::feature::FEATURES {

@@ -1,4 +1,4 @@
-//! Records of what was done, in the pool's history (spec 04 §23).
+//! Records operations in the pool's history (spec 04 §23).
 
 use cenote_dmu::history;
 use cenote_dmu::zap::edit as zap;
@@ -9,10 +9,10 @@ use cenote_pool::mos::DIRECTORY;
 
 use crate::dsl::{Env, directory_object, names};
 
-/// Pool directory: the history.
+/// Pool directory entry: the history.
 const HISTORY: &str = "history";
 
-/// Records an operation on a dataset, under the name that it has now.
+/// Records an operation on a dataset, with its current name.
 pub(crate) fn log(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -45,7 +45,7 @@ fn record(
         list.insert(key::DSNAME, name);
         list.insert(key::DSID, object);
     }
-    // OpenZFS writes one space where there is nothing to say.
+    // OpenZFS writes a space instead of an empty text.
     list.insert(key::INTERNAL_STR, if text.is_empty() { " " } else { text });
     let object = if let Some(object) = directory_object(tx, HISTORY)? {
         object

@@ -1,4 +1,4 @@
-//! Holds: tags that keep a snapshot from being destroyed (spec 04 §16).
+//! Holds: tags that prevent the destruction of a snapshot (spec 04 §16).
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -10,12 +10,12 @@ use crate::dsl::{
     Env, OpError, directory_object, get_dataset, history, names, new_zap, put_dataset, snapshot,
 };
 
-/// Longest tag.
+/// Maximum length of a tag.
 const TAG_MAX: usize = 256;
-/// A temporary hold's entry begins with an object number and a dash.
+/// Length of the prefix of a temporary hold's entry: an object number and a dash.
 const PREFIX_MAX: usize = 17;
 
-/// Holds a snapshot. A temporary hold goes when the pool is opened for writing again.
+/// Holds a snapshot. A temporary hold ends when the pool is opened for writing again.
 pub(crate) fn hold(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -55,7 +55,7 @@ pub(crate) fn hold(
     history::log(tx, env, "hold", object, &text)
 }
 
-/// Takes a hold off a snapshot, which goes if it only waited for that.
+/// Releases a hold. A snapshot whose destruction was deferred is destroyed with its last hold.
 pub(crate) fn release(tx: &mut Tx<'_>, env: &Env, name: &str, tag: &str) -> TxResult<()> {
     names::check_pool(env, name)?;
     let object = names::snapshot_of(tx, name)?;
@@ -78,7 +78,7 @@ fn release_object(tx: &mut Tx<'_>, env: &Env, object: u64, tag: &str) -> TxResul
     Ok(())
 }
 
-/// Whether a snapshot only waits for nobody to need it, and nobody does.
+/// Whether a snapshot is to be destroyed and has no holds or clones.
 pub(super) fn is_due(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
     let phys = get_dataset(tx, object)?;
     Ok(phys.flags.contains(DatasetFlags::DEFER_DESTROY)
@@ -86,7 +86,7 @@ pub(super) fn is_due(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
         && snapshot::holds(tx, &phys)? == 0)
 }
 
-/// Takes all temporary holds off: those who had them are gone. Gives how many there were.
+/// Releases all temporary holds, whose programs have ended. Returns their number.
 pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
     let Some(table) = directory_object(tx, key::TMP_USERREFS)? else { return Ok(0) };
     let mut count = 0;

@@ -1,4 +1,4 @@
-//! Changing the dataset layer: functions over a transaction on the MOS, in syncing context.
+//! Changes of the dataset layer: functions over a transaction on the MOS, in syncing context.
 //!
 //! ```text
 //!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
@@ -9,10 +9,9 @@
 //!   scan, history              the scan gives way; what was done           (spec 04 §21, §23)
 //! ```
 //!
-//! A function here either changes everything that it has to, or fails and its transaction is
-//! dropped whole. Checks come first and name what is wrong with the request (`DslError`); a
-//! number that cannot be (a count below zero, a missing entry) is `Kind::Invariant` and stops the
-//! pool before it writes.
+//! Each function either makes all of its changes, or fails and its transaction is dropped. Checks
+//! come first and return the problem of the request (`OpError`); an impossible number (a count
+//! below zero, a missing entry) is `Kind::Invariant` and stops the pool before it writes.
 
 pub(crate) mod api;
 pub(crate) mod blocks;
@@ -55,34 +54,34 @@ use cenote_vdev::Tree;
 
 use crate::dsl::opened::Opened;
 
-/// What every operation is told.
+/// Time and random numbers of an operation.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Context {
     /// The syncing txg.
     pub(crate) txg: u64,
     /// Seconds since 1970.
     pub(crate) now: u64,
-    /// First of a run of random numbers: guids.
+    /// The first of a sequence of random numbers for guids.
     pub(crate) seed: u64,
 }
 
 impl Context {
-    /// The `index`th guid of this operation: random, not 0.
+    /// Returns the `index`th guid of this operation: random, not 0.
     pub(crate) fn guid(&self, index: u64) -> u64 {
         cenote_rt::Rng::seeded(self.seed.wrapping_add(index)).next_u64() | 1
     }
 
-    /// The same in 56 bits.
+    /// Returns the `index`th guid in 56 bits.
     pub(crate) fn fsid_guid(&self, index: u64) -> u64 {
         self.guid(index) >> 8 | 1
     }
 }
 
-/// What an operation knows beside the MOS.
+/// State other than the MOS that operations need.
 pub(crate) struct Env {
-    /// When it runs, and its random numbers.
+    /// Time and random numbers.
     pub(crate) context: Context,
-    /// The vdevs, which tell what a block is charged.
+    /// The vdevs, for the allocated sizes of blocks.
     pub(crate) tree: Arc<Tree>,
     /// Name of the pool.
     pub(crate) pool: String,
@@ -90,13 +89,13 @@ pub(crate) struct Env {
     pub(crate) host: String,
     /// The pool's space.
     pub(crate) space: room::PoolSpace,
-    /// Heads that this txg still writes: they can be no snapshot's or clone's source in it.
+    /// Heads that this txg still writes: no snapshot or clone of them can be taken in it.
     pub(crate) unwritten: BTreeSet<u64>,
-    /// What the parent of a dataset to be is; none if there is no such parent.
+    /// Type of the parent of a new dataset, `None` if the parent does not exist.
     pub(crate) parent: Option<ObjSetType>,
-    /// Snapshots that somebody reads.
+    /// Open snapshots.
     pub(crate) opened: Arc<Opened>,
-    /// Blocks of a tree that is destroyed at once, where nothing can wait.
+    /// Blocks of a tree that is destroyed at once, on pools without the queue.
     pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
 }
 
@@ -108,38 +107,38 @@ impl Deref for Env {
     }
 }
 
-/// What an operation means for heads that are open.
+/// Effects of an operation on open heads.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Effects {
-    /// Heads that are no more.
+    /// Destroyed heads.
     pub(crate) gone: Vec<u64>,
     /// Heads whose contents were replaced.
     pub(crate) replaced: Vec<u64>,
-    /// New heads that begin with somebody else's contents, the log of which is not theirs.
+    /// New heads with the contents of another dataset, whose log they must not replay.
     pub(crate) cloned: Vec<u64>,
-    /// Dirs whose properties, or those of what is below them, may have changed.
+    /// Dirs whose properties may have changed, and those of their descendants.
     pub(crate) settings_changed: Vec<u64>,
 }
 
-/// What is wrong with a request, or what stands in its way.
+/// Reasons to refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {
-    /// It is there already.
+    /// It already exists.
     #[error("dataset already exists")]
     Exists,
-    /// It is not there.
+    /// It does not exist.
     #[error("dataset does not exist")]
     NotFound,
-    /// It is in use, or half received.
+    /// It is in use, or partially received.
     #[error("dataset is busy")]
     Busy,
-    /// It was made in this very txg: the next one will do.
+    /// It was created in the same txg: retried in the next one.
     #[error("try again in the next txg")]
     SameTxg,
     /// Clones depend on it.
     #[error("snapshot has dependent clones")]
     HasClones,
-    /// Somebody holds it.
+    /// It has holds.
     #[error("snapshot is held")]
     Held,
     /// It has children.
@@ -154,64 +153,64 @@ pub enum OpError {
     /// A quota would be exceeded.
     #[error("quota exceeded")]
     Quota,
-    /// There is no room.
+    /// The pool is full.
     #[error("out of space")]
     NoSpace,
-    /// The name cannot be.
+    /// The name is invalid.
     #[error("invalid name")]
     Name,
-    /// The number cannot be.
+    /// The number is invalid.
     #[error("invalid value")]
     Value,
-    /// It would end up below itself.
+    /// It would be moved below itself.
     #[error("cannot be moved below itself")]
     Cycle,
-    /// Snapshots or bookmarks are in between.
+    /// There are later snapshots or bookmarks.
     #[error("more recent snapshots or bookmarks exist")]
     NotLatest,
-    /// It is no clone.
+    /// It is not a clone.
     #[error("not a cloned filesystem")]
     NotAClone,
-    /// A volume has no children.
+    /// A volume cannot have children.
     #[error("parent is not a filesystem")]
     WrongParent,
-    /// The name, or one that would come of it, is too long or too deep.
+    /// The name, or the resulting name of a descendant, is too long or too deep.
     #[error("name is too long")]
     NameTooLong,
-    /// The other pool.
+    /// The name is that of another pool.
     #[error("dataset is in another pool")]
     OtherPool,
-    /// It must be a snapshot.
+    /// It is not a snapshot.
     #[error("not a snapshot")]
     NotASnapshot,
-    /// It must be a file system or volume.
+    /// It is not a file system or volume.
     #[error("not a filesystem or volume")]
     NotAHead,
-    /// The pool's own file system can be neither destroyed nor renamed.
+    /// The root file system can be neither destroyed nor renamed.
     #[error("operation does not apply to pools")]
     IsPool,
-    /// Promoting it is forbidden.
+    /// It must not be promoted.
     #[error("dataset cannot be promoted")]
     NoPromote,
-    /// There is no snapshot to go back to.
+    /// There is no snapshot to roll back to.
     #[error("filesystem has no snapshots")]
     NoSnapshot,
-    /// The property is not one that can be set so.
+    /// The property cannot be set this way.
     #[error("property cannot be set")]
     ReadOnlyProperty,
-    /// There is no such property.
+    /// The property does not exist.
     #[error("no such property")]
     NoProperty,
-    /// The property does not go with the feature or with this program.
+    /// A feature, or this program, does not support the value.
     #[error("property value is not supported")]
     Unsupported,
-    /// A bookmark must be of an earlier point of the same line.
+    /// A bookmark must be of an earlier state of the same dataset.
     #[error("source is not an ancestor of the bookmark's filesystem")]
     NotAnAncestor,
-    /// A hold of that tag is there already.
+    /// The tag is already in use.
     #[error("tag already exists on this snapshot")]
     TagExists,
-    /// There is no hold of that tag.
+    /// There is no hold with this tag.
     #[error("no such tag on this snapshot")]
     NoTag,
     /// A tag or value is too long.
@@ -260,12 +259,12 @@ impl From<OpError> for TxStop {
     }
 }
 
-/// Refuses what the decoder refused, with the object's number.
+/// Converts a decoder's error to one with the object number.
 fn corrupt(object: u64) -> impl FnOnce(cenote_ondisk::dsl::CorruptDsl) -> TxStop {
     move |cause| TxStop::Fail(Error::corrupt(cause).in_object(0, object))
 }
 
-/// The dir in `object`.
+/// Returns the dir in `object`.
 pub(crate) fn get_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<DirPhys> {
     DirPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
 }
@@ -275,7 +274,7 @@ pub(crate) fn put_dir(tx: &mut Tx<'_>, object: u64, dir: &DirPhys) -> TxResult<(
     tx.set_bonus(object, &dir.encode())
 }
 
-/// The dataset in `object`.
+/// Returns the dataset in `object`.
 pub(crate) fn get_dataset(tx: &mut Tx<'_>, object: u64) -> TxResult<DatasetPhys> {
     DatasetPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
 }
@@ -285,12 +284,12 @@ pub(crate) fn put_dataset(tx: &mut Tx<'_>, object: u64, dataset: &DatasetPhys) -
     tx.set_bonus(object, &dataset.encode())
 }
 
-/// The object that the pool directory names; none if there is no entry, or 0 stands in it.
+/// Returns the object of an entry of the pool directory, `None` if it is missing or 0.
 pub(crate) fn directory_object(tx: &mut Tx<'_>, name: &str) -> TxResult<Option<u64>> {
     Ok(zap::lookup_u64(tx, DIRECTORY, name)?.filter(|object| *object != 0))
 }
 
-/// The same where it must be there.
+/// Returns the object of a required entry of the pool directory.
 pub(crate) fn need_directory_object(tx: &mut Tx<'_>, name: &'static str) -> TxResult<u64> {
     directory_object(tx, name)?.ok_or_else(|| {
         let missing = cenote_pool::dsl::DslError::Missing { object: DIRECTORY, key: name };
@@ -298,26 +297,26 @@ pub(crate) fn need_directory_object(tx: &mut Tx<'_>, name: &'static str) -> TxRe
     })
 }
 
-/// The snapshot that everything which is no clone begins with.
+/// Returns the origin snapshot of datasets that are no clones.
 pub(crate) fn origin_snapshot(tx: &mut Tx<'_>) -> TxResult<u64> {
     let dir = names::dir(tx, &format!("/{}", key::ORIGIN_DIR))?;
     let head = get_dir(tx, dir)?.head_dataset_obj;
     Ok(get_dataset(tx, head)?.prev_snap_obj)
 }
 
-/// A new ZAP of the generic type that the pool directory names.
+/// Creates a generic ZAP that the pool directory names.
 pub(crate) fn new_directory_zap(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     let object = new_zap(tx, ObjectType::ZAP_METADATA)?;
     zap::insert(tx, DIRECTORY, name, object)?;
     Ok(object)
 }
 
-/// A new ZAP that takes names as they are.
+/// Creates a ZAP without normalization.
 pub(crate) fn new_zap(tx: &mut Tx<'_>, object_type: ObjectType) -> TxResult<u64> {
     zap::create(tx, &ObjectSpec::new(object_type, 0), ZapOptions::default())
 }
 
-/// An object whose bonus buffer is all that matters.
+/// Creates an object with contents in its bonus buffer only.
 pub(crate) fn new_bonus_object(
     tx: &mut Tx<'_>,
     object_type: ObjectType,

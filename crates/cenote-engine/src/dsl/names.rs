@@ -1,4 +1,4 @@
-//! From names to objects and back, as the open transaction has them (spec 04 §6).
+//! Finds objects by name and names by object, in the open transaction (spec 04 §6).
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -9,22 +9,22 @@ use cenote_pool::dsl::name::{BadName, NAME_MAX};
 
 use crate::dsl::{Env, OpError, get_dataset, get_dir, need_directory_object};
 
-/// A new dataset's name has fewer slashes than this (`zfs_max_dataset_nesting`).
+/// Names of new datasets have fewer slashes than this (`zfs_max_dataset_nesting`).
 pub(crate) const NESTING_MAX: usize = 50;
-/// Deeper chains of dirs than names can be long are loops.
+/// Maximum depth of dirs, limited by the length of names; deeper chains are loops.
 pub(super) const DEPTH_MAX: usize = 256;
 
-/// A dataset name taken apart: `pool/dir/dir@snapshot`.
+/// A split dataset name: `pool/dir/dir@snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Name<'a> {
-    /// The whole dataset part.
+    /// The dataset part.
     pub(crate) dataset: &'a str,
-    /// The snapshot, if one is named.
+    /// The snapshot, if there is one.
     pub(crate) snapshot: Option<&'a str>,
 }
 
 impl<'a> Name<'a> {
-    /// Takes a name apart.
+    /// Splits a name.
     pub(crate) fn parse(name: &'a str) -> Self {
         match name.split_once('@') {
             Some((dataset, snapshot)) => Self { dataset, snapshot: Some(snapshot) },
@@ -32,13 +32,13 @@ impl<'a> Name<'a> {
         }
     }
 
-    /// The parent's name and the last component; `None` for the root.
+    /// Returns the parent's name and the last component, `None` for the root.
     pub(crate) fn split_last(&self) -> Option<(&'a str, &'a str)> {
         self.dataset.rsplit_once('/')
     }
 }
 
-/// Refuses names that nothing new may have.
+/// Refuses names that a new dataset cannot have.
 pub(crate) fn check_new(env: &Env, name: &str) -> TxResult<()> {
     check_form(name)?;
     if name.contains(['%', '$']) {
@@ -50,7 +50,7 @@ pub(crate) fn check_new(env: &Env, name: &str) -> TxResult<()> {
     check_pool(env, name)
 }
 
-/// Refuses what is no name at all.
+/// Refuses invalid names.
 fn check_form(name: &str) -> TxResult<()> {
     match DatasetName::parse(name) {
         Ok(_) => Ok(()),
@@ -61,7 +61,7 @@ fn check_form(name: &str) -> TxResult<()> {
 
 /// Refuses names of other pools.
 pub(crate) fn check_pool(env: &Env, name: &str) -> TxResult<()> {
-    // What the pool has for itself is nobody's.
+    // Internal datasets of the pool.
     if name.contains('$') {
         return Err(OpError::NotFound.into());
     }
@@ -69,17 +69,17 @@ pub(crate) fn check_pool(env: &Env, name: &str) -> TxResult<()> {
     if pool == Some(env.pool.as_str()) { Ok(()) } else { Err(OpError::OtherPool.into()) }
 }
 
-/// Slashes of the dataset part.
+/// Returns the number of slashes of the dataset part.
 pub(crate) fn depth(name: &str) -> usize {
     name.split(['@', '#']).next().unwrap_or_default().matches('/').count()
 }
 
-/// Refuses a length that no whole name may have.
+/// Refuses a length above that of names.
 pub(crate) fn check_length(len: usize) -> TxResult<()> {
     if len >= NAME_MAX { Err(OpError::NameTooLong.into()) } else { Ok(()) }
 }
 
-/// The dir of that name. The first component is the pool's and is not looked at.
+/// Returns the dir with this name. The first component is the pool's and is ignored.
 pub(crate) fn dir(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
     let mut object = need_directory_object(tx, key::ROOT_DATASET)?;
     for component in dataset.split('/').skip(1) {
@@ -89,7 +89,7 @@ pub(crate) fn dir(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
     Ok(object)
 }
 
-/// The head of that name.
+/// Returns the head with this name.
 pub(crate) fn head(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
     let dir = dir(tx, dataset)?;
     match get_dir(tx, dir)?.head_dataset_obj {
@@ -98,9 +98,9 @@ pub(crate) fn head(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
     }
 }
 
-/// The snapshot of a head.
+/// Returns the snapshot of a head.
 pub(crate) fn snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<u64> {
-    // The names meet by upper case; whether other spellings count depends on the file system.
+    // The names are normalized to upper case; the file system decides whether case matters.
     let found = if head.flags.contains(DatasetFlags::CI_DATASET) {
         zap::lookup_normalized(tx, head.snapnames_zapobj, name.as_bytes(), MatchKind::Normalized)?
             .and_then(|entry| entry.value.first())
@@ -110,12 +110,12 @@ pub(crate) fn snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxRes
     found.ok_or_else(|| OpError::NotFound.into())
 }
 
-/// Whether the head has a snapshot of that name.
+/// Whether the head has a snapshot with this name.
 pub(crate) fn has_snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<bool> {
     found(snapshot(tx, head, name))
 }
 
-/// Makes a missing dataset an answer.
+/// Converts a missing dataset to `false`.
 pub(crate) fn found(result: TxResult<u64>) -> TxResult<bool> {
     match result {
         Ok(_) => Ok(true),
@@ -124,13 +124,13 @@ pub(crate) fn found(result: TxResult<u64>) -> TxResult<bool> {
     }
 }
 
-/// Whether a look-up failed because nothing of that name is there.
+/// Whether a lookup failed because the name does not exist.
 pub(crate) fn is_missing(step: &cenote_dmu::TxStop) -> bool {
     let cause = step.error().and_then(|error| error.cause::<OpError>());
     matches!(cause, Some(OpError::NotFound))
 }
 
-/// The dataset of that name, snapshot or head.
+/// Returns the dataset with this name, snapshot or head.
 pub(crate) fn dataset(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     let name = Name::parse(name);
     let object = head(tx, name.dataset)?;
@@ -143,7 +143,7 @@ pub(crate) fn dataset(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     }
 }
 
-/// The snapshot of that name.
+/// Returns the snapshot with this name.
 pub(crate) fn snapshot_of(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     if Name::parse(name).snapshot.is_none() {
         return Err(OpError::NotASnapshot.into());
@@ -151,7 +151,7 @@ pub(crate) fn snapshot_of(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     dataset(tx, name)
 }
 
-/// The name of a snapshot in its head's list.
+/// Returns the name of a snapshot from its head's list.
 pub(crate) fn name_of_snapshot(tx: &mut Tx<'_>, object: u64) -> TxResult<String> {
     let snapshot = get_dataset(tx, object)?;
     let dir = get_dir(tx, snapshot.dir_obj)?;
@@ -161,13 +161,13 @@ pub(crate) fn name_of_snapshot(tx: &mut Tx<'_>, object: u64) -> TxResult<String>
     Ok(String::from_utf8_lossy(&name).into_owned())
 }
 
-/// The whole name of a head of the pool.
+/// Returns the full name of a head.
 pub(crate) fn name_below(tx: &mut Tx<'_>, pool: &str, head: u64) -> TxResult<String> {
     let dir = get_dataset(tx, head)?.dir_obj;
     dir_below(tx, pool, dir)
 }
 
-/// The whole name of a dir.
+/// Returns the full name of a dir.
 pub(crate) fn name_of_dir(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<String> {
     dir_below(tx, &env.pool, object)
 }
@@ -188,7 +188,7 @@ fn dir_below(tx: &mut Tx<'_>, pool: &str, object: u64) -> TxResult<String> {
     Ok(format!("{pool}{name}"))
 }
 
-/// The whole name of a dataset.
+/// Returns the full name of a dataset.
 pub(crate) fn name_of(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<String> {
     let phys = get_dataset(tx, object)?;
     let dir = name_of_dir(tx, env, phys.dir_obj)?;
@@ -198,7 +198,7 @@ pub(crate) fn name_of(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<Strin
     Ok(format!("{dir}@{}", name_of_snapshot(tx, object)?))
 }
 
-/// The children of a dir as (name, dir), those of the pool itself left out.
+/// Returns the children of a dir as (name, dir), without internal ones.
 pub(crate) fn children(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<(String, u64)>> {
     let map = get_dir(tx, dir)?.child_dir_zapobj;
     let mut children = Vec::new();
@@ -210,12 +210,12 @@ pub(crate) fn children(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<(String, u64)>
     Ok(children)
 }
 
-/// The snapshots of a head as (name, dataset).
+/// Returns the snapshots of a head as (name, dataset).
 pub(crate) fn snapshots(tx: &mut Tx<'_>, head: &DatasetPhys) -> TxResult<Vec<(String, u64)>> {
     zap_names(tx, head.snapnames_zapobj)
 }
 
-/// The text of a key.
+/// Returns the text of a key.
 pub(crate) fn text(key: &Key) -> Option<&str> {
     std::str::from_utf8(key.name()?).ok()
 }

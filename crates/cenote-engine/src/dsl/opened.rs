@@ -1,8 +1,7 @@
-//! Snapshots that somebody reads: one that is open cannot be destroyed.
+//! Open snapshots, which cannot be destroyed.
 //!
-//! Counting a snapshot as open, and looking whether one is, both happen inside of closures over the
-//! MOS, under its lock: either an opening finds the snapshot and its destruction sees the opening,
-//! or the snapshot is gone for both.
+//! Opening a snapshot, and checking whether it is open, both happen in closures over the MOS, under
+//! its lock: either the destruction sees that the snapshot is open, or the opening fails.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,15 +9,15 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_block::Hold;
 use cenote_dmu::ObjSet;
 
-/// How often each snapshot is open, by number.
+/// Number of openings of each snapshot.
 #[derive(Debug, Default)]
 pub(crate) struct Opened(
-    // Held for a look-up. Taken under the MOS's lock, and nothing is locked under it.
+    // Held for a lookup. Taken under the MOS's lock, and no lock is taken under it.
     Mutex<BTreeMap<u64, usize>>,
 );
 
 impl Opened {
-    /// Whether somebody has it open. To be asked in the transaction that destroys it.
+    /// Whether it is open. Called in the transaction that destroys it.
     pub(crate) fn has(&self, snapshot: u64) -> bool {
         self.lock().contains_key(&snapshot)
     }
@@ -42,7 +41,7 @@ impl Opened {
     }
 }
 
-/// A snapshot that is open for reading: as long as this is there it cannot be destroyed.
+/// A snapshot that is open for reading, and cannot be destroyed until this is dropped.
 #[derive(Debug)]
 pub struct OpenSnapshot {
     pub(crate) contents: Arc<ObjSet>,
@@ -58,21 +57,21 @@ pub(crate) struct OpenCount {
 
 impl Drop for OpenCount {
     fn drop(&mut self) {
-        // Before the snapshot may be destroyed: nobody who still has its contents may take the next
-        // blocks there for damage.
+        // Released before the snapshot may be destroyed: readers of its contents must not report
+        // later blocks there as damage.
         self.hold.release();
         self.opened.remove(self.object);
     }
 }
 
 impl OpenSnapshot {
-    /// Its contents, which can be read as long as this is there: later reads fail with
+    /// Returns its contents, which can be read until this is dropped: later reads fail with
     /// `Kind::Overtaken`.
     pub fn contents(&self) -> &Arc<ObjSet> {
         &self.contents
     }
 
-    /// Number of the dataset.
+    /// Returns the dataset object.
     pub fn object(&self) -> u64 {
         self.contents.id()
     }

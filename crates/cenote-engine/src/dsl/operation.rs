@@ -7,9 +7,9 @@
 //!          <── answer, when the uberblock is on disk
 //! ```
 //!
-//! The checks are made where nothing else can change the MOS, in the same transaction as the
-//! changes. What was made in this very txg may have to wait for the next: the task then comes
-//! again by itself.
+//! Checks run in the same transaction as the changes, where nothing else can change the MOS. An
+//! operation on something created in the same txg may have to wait for the next: the task is then
+//! repeated.
 
 use std::sync::Arc;
 
@@ -37,41 +37,42 @@ use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, names, props, scan};
 use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
 
-/// How often a task comes again because something was made in its own txg.
+/// Maximum number of repetitions because something was created in the same txg.
 const RETRIES_MAX: usize = 8;
 
-/// What an operation does in its transaction.
+/// The changes of an operation, in its transaction.
 pub(crate) type Body<T> = Arc<dyn Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync>;
 
-/// What an operation needs before its transaction.
+/// Requirements of an operation before its transaction.
 #[derive(Debug, Clone)]
 pub(crate) struct Request {
-    /// What of the pool's reserve it may use, and how many blocks of the MOS it changes.
+    /// The part of the pool's reserve that it may use, and the number of MOS blocks that it
+    /// changes.
     pub(crate) reserve: Reserve,
     pub(crate) blocks: u64,
-    /// The dataset that is to be a parent: what it holds must be known.
+    /// The parent of a new dataset, whose type must be known.
     pub(crate) parent: Option<String>,
-    /// Heads that must be nobody's, and whose blocks and logs go.
+    /// Heads that must not be open, and whose blocks and logs are freed.
     pub(crate) doomed: Vec<String>,
-    /// A scan under way cannot go on.
+    /// Cancels a running scan.
     pub(crate) ends_scan: bool,
-    /// Datasets that are created, destroyed, renamed, rolled back or given other properties; all,
-    /// unless the operation says which (CHG-2).
+    /// Datasets that are created, destroyed, renamed, rolled back or get other properties; all,
+    /// unless the operation names them (CHG-2).
     pub(crate) changes: ChangedDatasets,
 }
 
 impl Request {
-    /// One that makes the pool fuller.
+    /// Returns a request that uses space.
     pub(crate) const fn normal(blocks: u64) -> Self {
         Self::of(Reserve::Normal, blocks)
     }
 
-    /// Administrators' work.
+    /// Returns a request of administrative work.
     pub(crate) const fn half(blocks: u64) -> Self {
         Self::of(Reserve::Half, blocks)
     }
 
-    /// One that works on a full pool.
+    /// Returns a request that works on a full pool.
     pub(crate) const fn free() -> Self {
         Self::of(Reserve::Most, 0)
     }
@@ -81,7 +82,7 @@ impl Request {
         Self { reserve, blocks, parent: None, doomed: Vec::new(), ends_scan: false, changes }
     }
 
-    /// Says which datasets the operation changes, each with everything below it.
+    /// Names the datasets that the operation changes, each with its descendants.
     pub(crate) fn changing(self, names: &[&str]) -> Self {
         Self { changes: ChangedDatasets::below(names), ..self }
     }
@@ -115,10 +116,10 @@ impl<T: Send + 'static> Task for Operation<T> {
                 .perform(scope.context.txg, &self.request, &self.body)
                 .await
             {
-                // Anything else left the MOS as it was.
+                // Other errors left the MOS unchanged.
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
                 Ok((value, effects)) => {
-                    // From here on the MOS has changed: what fails now fails the txg.
+                    // From here on the MOS has changed: a failure is one of the txg.
                     scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
                     self.answer.put(Ok(value));
                     Ok(())
@@ -133,7 +134,7 @@ impl<T: Send + 'static> Task for Operation<T> {
 }
 
 impl Datasets<'_> {
-    /// Runs an operation in the next sync, and waits until that is committed.
+    /// Runs an operation in the next sync, and waits for the commit.
     pub(crate) async fn operate<T: Send + 'static>(
         self,
         request: Request,
@@ -185,8 +186,8 @@ impl Datasets<'_> {
         Ok((value, effects))
     }
 
-    /// Looks at heads that are to go: nobody may have them; their logs are not part of what
-    /// datasets are charged and are freed apart. Gives the blocks of the logs.
+    /// Prepares heads for their destruction: they must not be open; their logs are not charged to
+    /// datasets and are freed separately. Returns the blocks of the logs.
     async fn prepare_doomed(
         self,
         txg: u64,
@@ -214,7 +215,7 @@ impl Datasets<'_> {
             }
             let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
             let set = ObjSet::open_on(store, &phys.bp, None, object, grounds).await?;
-            // Memory may know more of a log than this txg's header leads to.
+            // Memory may have more of a log than this txg's header.
             if let Some(blocks) = open.as_ref().and_then(|head| head.log().doom(txg)) {
                 logs.0.extend(blocks);
             } else {
@@ -228,7 +229,7 @@ impl Datasets<'_> {
         Ok(logs.0)
     }
 
-    /// What an operation in `txg` knows.
+    /// Returns the environment of an operation in `txg`.
     pub(crate) fn env(self, txg: u64) -> Env {
         let (pool, host) = {
             let config = self.engine.config();
@@ -248,7 +249,7 @@ impl Datasets<'_> {
         }
     }
 
-    /// The pool's space (spec 04 §17.1).
+    /// Returns the pool's space (spec 04 §17.1).
     pub(crate) fn pool_space(self) -> PoolSpace {
         let rdspace = self.engine.alloc.normal_space();
         let others =
@@ -260,7 +261,7 @@ impl Datasets<'_> {
         PoolSpace { rdspace, dspace: rdspace + others, slop, deferred, checkpoint }
     }
 
-    /// What the head of that name holds; none if there is none.
+    /// Returns the type of a head, `None` if it does not exist.
     async fn kind_of(self, name: &str) -> Result<Option<ObjSetType>> {
         loop {
             let since = self.engine.store.since(true);
@@ -282,14 +283,14 @@ impl Datasets<'_> {
             }
             let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Live(since));
             match ObjSet::open_on(store, &root, None, object, grounds).await {
-                // The head has another root by now.
+                // The head has another root now.
                 Err(error) if error.kind() == Kind::Overtaken => {}
                 set => return Ok(Some(set?.kind())),
             }
         }
     }
 
-    /// Heads that are open follow what was done.
+    /// Applies the effects of an operation to open heads.
     async fn take_effect(self, txg: u64, effects: &Effects) -> Result<()> {
         for object in effects.gone.iter().chain(&effects.replaced) {
             if let Some(head) = self.engine.heads.remove(*object) {
@@ -300,10 +301,10 @@ impl Datasets<'_> {
         for object in effects.replaced.iter().chain(&effects.cloned) {
             let head = self.head_of_object(*object).await?;
             if head.live().zil_header() == [0; ZIL_HEADER_LEN] {
-                // Opened to be looked at only.
+                // Opened only for the check.
                 self.engine.heads.remove(*object);
             } else {
-                // The log belongs to whom the contents came from.
+                // The log belongs to the dataset that the contents came from.
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
             }
         }
@@ -313,8 +314,8 @@ impl Datasets<'_> {
         Ok(())
     }
 
-    /// Returns the open heads of dirs and of everything below them. Walks down from the dirs for as
-    /// many steps as there are open heads, and returns all open heads if that does not suffice.
+    /// Returns the open heads of dirs and their descendants. Walks down from the dirs for as many
+    /// steps as there are open heads, and returns all open heads if that does not suffice.
     async fn heads_below(self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
         let (mut left, mut found) = (dirs.to_vec(), Vec::new());
         let all = self.engine.heads.all();
@@ -348,7 +349,7 @@ impl Datasets<'_> {
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
         let keys = if self.engine.is_read_only { self.keys_of(dir).await? } else { None };
-        // The root stays allocated until a sync replaces it, and none does meanwhile.
+        // The root stays allocated until a sync replaces it, and no sync runs meanwhile.
         let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
         let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
         let is_encrypted = keys.is_some();
@@ -360,14 +361,14 @@ impl Datasets<'_> {
         };
         let policy = self.engine.mos.inspect(|tx| props::policy(tx, dir)).await?;
         let head = Head::new(object, live, self.engine.pool_policy(), policy, self.owner_probe());
-        // Keys go with who has it open.
+        // Keys are kept by the open head.
         if is_encrypted {
             return Ok(head);
         }
         Ok(self.engine.heads.insert(head))
     }
 
-    /// The keys of what is in a dir, if it is encrypted.
+    /// Returns the keys of a dir, if it is encrypted.
     async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
         let found = self.engine.mos.inspect(|tx| {
             if !dsl::blocks::is_zapified(tx, dir)? {
@@ -380,7 +381,7 @@ impl Datasets<'_> {
         keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
     }
 
-    /// How a head's properties want its blocks to be written.
+    /// Returns the block policy in a head's properties.
     pub(crate) async fn settings_of(self, object: u64) -> Result<DatasetPolicy> {
         self.engine
             .mos
@@ -391,7 +392,7 @@ impl Datasets<'_> {
             .await
     }
 
-    /// Who tells the owners of objects.
+    /// Returns the probe that finds the owners of objects.
     pub(crate) fn owner_probe(self) -> Option<Arc<dyn OwnerProbe>> {
         self.engine
             .heads
@@ -409,7 +410,7 @@ impl Engine {
         if let Some(head) = self.heads.get(object) {
             return Ok(head);
         }
-        // While a sync is under way the dataset may be another one at its end.
+        // During a sync the dataset may be replaced.
         let _between = self.txgs.syncing.lock().await;
         let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
         self.datasets().head_of_object(object).await
@@ -420,7 +421,7 @@ fn is_same_txg(error: &Error) -> bool {
     matches!(error.cause(), Some(OpError::SameTxg))
 }
 
-/// Takes blocks down as they come.
+/// Collects blocks.
 #[derive(Debug, Default)]
 struct Blocks(Vec<BlockPtr>);
 

@@ -1,12 +1,13 @@
-//! Making a clone the owner of the snapshots that it shares with its origin (spec 04 §14.7).
+//! Promotes a clone: it becomes the owner of the snapshots that it shares with its origin (spec 04
+//! §14.7).
 //!
 //! ```text
 //!   E:  s1 ── O ── s3 ── G                 E:        .── s3 ── G
 //!              `── F ── H   :D       =>    D:  s1 ── O ── F ── H
 //! ```
 //!
-//! No block moves and no deadlist changes: snapshots get another dir, the branch at O another main
-//! line, and the dirs what of their space comes with them.
+//! No block moves and no deadlist changes: snapshots change their dir, the branch at O its main
+//! line, and their space moves between the dirs.
 
 use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::zap::edit as zap;
@@ -24,30 +25,30 @@ use crate::dsl::{
 };
 use crate::invariant;
 
-/// A dataset of a line, with its number.
+/// A dataset with its number.
 type Member = (u64, DatasetPhys);
 
-/// Who takes part.
+/// The datasets involved.
 struct Parts {
     /// The clone's dir and head.
     dir: u64,
     head: u64,
-    /// The dir and head that it was cloned from.
+    /// The dir and head of its origin.
     origin_dir: u64,
     origin_head: u64,
     /// The snapshot that it was cloned from.
     origin: u64,
-    /// The snapshot that the origin's dir was cloned from.
+    /// The origin snapshot of the origin's dir.
     first_origin: u64,
     /// The origin and the older snapshots of its dir, newest first.
     shared: Vec<Member>,
-    /// What comes after the origin in the clone's line, newest first.
+    /// The clone's datasets after the origin, newest first.
     clone_line: Vec<Member>,
-    /// What comes after the origin in its own line, newest first.
+    /// The origin's datasets after the origin, newest first.
     origin_line: Vec<Member>,
 }
 
-/// Promotes the clone of that name.
+/// Promotes the clone with this name.
 pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     let parts = gather(tx, env, name)?;
     let used = moved_sizes(tx, &parts)?;
@@ -101,7 +102,7 @@ fn gather(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<Parts> {
     })
 }
 
-/// The datasets from `from` back to `until`, which is left out.
+/// Returns the datasets from `from` back to `until`, exclusive.
 fn line(tx: &mut Tx<'_>, from: u64, until: u64) -> TxResult<Vec<Member>> {
     let mut members = Vec::new();
     let mut at = from;
@@ -114,8 +115,8 @@ fn line(tx: &mut Tx<'_>, from: u64, until: u64) -> TxResult<Vec<Member>> {
     Ok(members)
 }
 
-/// What the shared snapshots bring along: all that the origin has or that died on the way to it,
-/// less what is older.
+/// Returns the space that moves with the shared snapshots: everything that the origin references or
+/// that died before it, except what is older.
 fn moved_sizes(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<Sizes> {
     let mut used = referenced(&get_dataset(tx, parts.origin)?);
     for (_, phys) in &parts.shared {
@@ -168,7 +169,7 @@ fn check(tx: &mut Tx<'_>, env: &Env, parts: &Parts, used: Sizes, name_len: usize
     counts::check(tx, parts.dir, Count::Snapshots, count, common)
 }
 
-/// The branch at the origin: the clone's line becomes the main one.
+/// Makes the clone's line the main one at the origin.
 fn relink_branch(tx: &mut Tx<'_>, parts: &Parts, first: u64) -> TxResult<()> {
     let mut origin = get_dataset(tx, parts.origin)?;
     zap::remove_number(tx, origin.next_clones_obj, first)?;
@@ -177,7 +178,7 @@ fn relink_branch(tx: &mut Tx<'_>, parts: &Parts, first: u64) -> TxResult<()> {
     put_dataset(tx, parts.origin, &origin)
 }
 
-/// Who is whose clone.
+/// Exchanges the origins of the dirs.
 fn relink_dirs(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     let mut origin_dir = get_dir(tx, parts.origin_dir)?;
     zap::remove_number(tx, origin_dir.clones, parts.head)?;
@@ -196,7 +197,7 @@ fn relink_dirs(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     zap::insert_number(tx, dir.clones, parts.origin_head)?;
     dir.origin_obj = parts.first_origin;
     put_dir(tx, parts.dir, &dir)?;
-    // Other clones of what moves are clones of a snapshot in another dir now.
+    // Other clones of moved snapshots now have an origin in another dir.
     let old_next: Vec<u64> =
         parts.origin_line.last().map(|(object, _)| *object).into_iter().collect();
     for (_, shared) in &parts.shared {
@@ -211,7 +212,7 @@ fn relink_dirs(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     Ok(())
 }
 
-/// Branches at a shared snapshot, as they are now.
+/// Returns the branches at a shared snapshot.
 fn branches(tx: &mut Tx<'_>, shared: &DatasetPhys) -> TxResult<Vec<u64>> {
     match shared.next_clones_obj {
         0 => Ok(Vec::new()),
@@ -219,7 +220,7 @@ fn branches(tx: &mut Tx<'_>, shared: &DatasetPhys) -> TxResult<Vec<u64>> {
     }
 }
 
-/// The shared snapshots with their names and counts.
+/// Moves the shared snapshots with their names and counts.
 fn move_snapshots(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     let head = get_dataset(tx, parts.head)?;
     let origin_head = get_dataset(tx, parts.origin_head)?;
@@ -241,7 +242,7 @@ fn move_snapshots(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     Ok(())
 }
 
-/// Bookmarks of points that are in the clone's line now.
+/// Moves bookmarks of points that are now in the clone's line.
 fn move_bookmarks(tx: &mut Tx<'_>, parts: &Parts, first: u64) -> TxResult<()> {
     let txg = get_dataset(tx, parts.origin)?.creation_txg;
     for (name, mark) in bookmark::all(tx, parts.origin_head)? {
@@ -254,11 +255,11 @@ fn move_bookmarks(tx: &mut Tx<'_>, parts: &Parts, first: u64) -> TxResult<()> {
     bookmark::note_next_changed(tx, parts.head, txg, next_deadlist)
 }
 
-/// What the dirs are charged.
+/// Moves the charged space between the dirs.
 fn move_space(tx: &mut Tx<'_>, parts: &Parts, used: Sizes) -> TxResult<()> {
     let dir = get_dir(tx, parts.dir)?;
     let origin_dir = get_dir(tx, parts.origin_dir)?;
-    // The clone's dir has what the origin's had: it began with the same snapshot now.
+    // The clone's dir gets the origin of the origin's dir.
     let born_after = blocks::origin_txg(tx, &dir)?;
     let mut of_clone = 0;
     for (_, phys) in parts.shared.iter().chain(&parts.clone_line) {

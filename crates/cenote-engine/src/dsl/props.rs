@@ -1,7 +1,7 @@
 //! Effective properties in the open state of the MOS, and changes of properties (spec 04 §7).
 //!
-//! What the ZAP of one dir says is decided by [`decide`], which readers of committed states share;
-//! here the dirs are walked from the dataset up, and the first one that says something wins.
+//! [`decide`] evaluates the ZAP of one dir, for readers of committed states as well; here the dirs
+//! are walked from the dataset up, and the first one with a value wins.
 
 use cenote_block::policy::{CompressionSetting, DatasetPolicy, RedundantMetadata};
 use cenote_dmu::zap::edit as zap;
@@ -15,7 +15,7 @@ use cenote_pool::props::lookup::decide;
 
 use crate::dsl::get_dir;
 
-/// The value in force at a dir; none if nobody set it.
+/// Returns the effective value at a dir, `None` if it is set nowhere.
 pub(crate) fn effective(
     tx: &mut Tx<'_>,
     dir: u64,
@@ -37,7 +37,7 @@ pub(crate) fn effective(
 }
 
 fn local(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<Option<Value>> {
-    // Nothing is stored where a name leaves a suffix no room.
+    // A name that leaves no space for a suffix has no such entry.
     let get = |key: &str| match key.len() {
         KEY_LEN_MAX.. => Ok(None),
         _ => zap::lookup(tx, props, key),
@@ -45,12 +45,12 @@ fn local(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<Option<Value>> {
     Ok(decide(name, get)?.map(|(value, _)| value))
 }
 
-/// The number in force at a dir.
+/// Returns the effective number at a dir.
 pub(crate) fn number(tx: &mut Tx<'_>, dir: u64, name: &str, default: u64) -> TxResult<u64> {
     Ok(effective(tx, dir, name, true)?.and_then(|value| value.first()).unwrap_or(default))
 }
 
-/// How the properties of a dir want blocks to be written.
+/// Returns the block policy in the properties of a dir.
 pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
     let default = DatasetPolicy::DEFAULT;
     let compression = number(tx, dir, "compression", 1)?;
@@ -67,16 +67,15 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         redundant_metadata: RedundantMetadata::from_id(redundant)
             .unwrap_or(default.redundant_metadata),
         special_small_blocks: number(tx, dir, "special_small_blocks", 0)?,
-        // New blocks are never put into dedup tables here: the property asks for it, and nothing on
-        // disk depends on its being done.
+        // New blocks are never put into dedup tables: nothing on disk requires it.
         is_dedup: false,
         indirect_shift: indirect_shift(tx, dir)?,
         ..default
     })
 }
 
-/// User property: bytes of the indirect blocks of new objects, 4K to 128K. For measurements; what
-/// is no such size counts as not set.
+/// User property: size of the indirect blocks of new objects, 4K to 128K, for measurements; other
+/// values are ignored.
 pub(crate) const INDIRECT_BLOCK_SIZE: &str = "cenote:indirect_block_size";
 
 fn indirect_shift(tx: &mut Tx<'_>, dir: u64) -> TxResult<u8> {
@@ -85,7 +84,7 @@ fn indirect_shift(tx: &mut Tx<'_>, dir: u64) -> TxResult<u8> {
     Ok(text.and_then(shift_of).unwrap_or(0))
 }
 
-/// Log2 of a size that indirect blocks can have.
+/// Returns log2 of a valid size of indirect blocks.
 fn shift_of(text: &str) -> Option<u8> {
     let kilo = text.strip_suffix(['K', 'k']);
     let number: u64 = kilo.unwrap_or(text).parse().ok()?;
@@ -94,12 +93,12 @@ fn shift_of(text: &str) -> Option<u8> {
     fits.then(|| bytes.ilog2() as u8)
 }
 
-/// The number that a dir itself has for a property that is not inherited; 0 if it has none.
+/// Returns a dir's own number for a property that is not inherited, 0 if it has none.
 pub(crate) fn own_number(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<u64> {
     Ok(local(tx, props, name)?.and_then(|value| value.first()).unwrap_or(0))
 }
 
-/// Removes what is stored under a name with a suffix. Nothing is where a name leaves it no room.
+/// Removes the entry of a name with a suffix, if the name leaves space for the suffix.
 fn take(tx: &mut Tx<'_>, props: u64, name: &str, suffix: &str) -> TxResult<()> {
     let key = format!("{name}{suffix}");
     if key.len() < KEY_LEN_MAX {
@@ -131,7 +130,7 @@ pub(crate) fn inherit(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
     Ok(())
 }
 
-/// Goes back to the received value (`zfs inherit -S`).
+/// Restores the received value (`zfs inherit -S`).
 pub(crate) fn revert(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
     zap::take(tx, props, name)?;
     take(tx, props, name, INHERIT)?;
@@ -144,7 +143,7 @@ pub(crate) fn receive(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) ->
     zap::update(tx, props, &format!("{name}{RECEIVED}"), value.clone())
 }
 
-/// What software that does not know the value is to see instead (spec 04 §7.1).
+/// Returns the value for software that does not know this one (spec 04 §7.1).
 fn hidden_value(name: &str, value: &Value) -> Option<u64> {
     match (name, value.single()?) {
         ("redundant_metadata", 2 | 3) | ("snapdir", 2) => Some(0),

@@ -1,4 +1,4 @@
-//! Renaming datasets and snapshots (spec 04 §14.8).
+//! Renames datasets and snapshots (spec 04 §14.8).
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -13,7 +13,7 @@ use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot};
 
-/// Gives a file system or volume, with all below it, another name and perhaps another parent.
+/// Renames a file system or volume with its descendants, and moves it if the parent differs.
 pub(crate) fn dataset(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -64,12 +64,12 @@ pub(crate) fn dataset(
     Ok(())
 }
 
-/// Every name that would come of it must be one.
+/// Every resulting name must be valid.
 fn check_names(tx: &mut Tx<'_>, env: &Env, dir: u64, (from, to): (&str, &str)) -> TxResult<()> {
     if to.contains(['@', '#']) {
         return Err(OpError::Name.into());
     }
-    // Only a depth that grows is held against the limit.
+    // The limit applies only if the depth grows.
     let deeper = names::depth(to).saturating_sub(names::depth(from));
     if deeper > 0 {
         names::check_new(env, to)?;
@@ -103,7 +103,7 @@ fn check_below(
     Ok(())
 }
 
-/// The dir counts as one file system, with what it counts itself.
+/// Moves the counts: the dir counts as one file system, plus its own counts.
 fn move_counts(tx: &mut Tx<'_>, object: u64, (from, to): (u64, u64), common: u64) -> TxResult<()> {
     let Some(filesystems) = counts::get(tx, object, Count::Filesystems)? else { return Ok(()) };
     let snapshots = counts::get(tx, object, Count::Snapshots)?.unwrap_or(0);
@@ -115,7 +115,7 @@ fn move_counts(tx: &mut Tx<'_>, object: u64, (from, to): (u64, u64), common: u64
     Ok(())
 }
 
-/// Charges a parent for a child that comes (1) or goes (-1).
+/// Charges a parent for a child that is added (1) or removed (-1).
 fn charge(tx: &mut Tx<'_>, parent: u64, child: &DirPhys, sign: i64) -> TxResult<()> {
     let sizes = Sizes {
         used: sign * child.used_bytes as i64,
@@ -131,8 +131,8 @@ fn charge(tx: &mut Tx<'_>, parent: u64, child: &DirPhys, sign: i64) -> TxResult<
     Ok(())
 }
 
-/// Gives the snapshot `dataset@from` another name; with `is_recursive` also those of that name
-/// below.
+/// Renames the snapshot `dataset@from`; with `is_recursive` also those with this name of
+/// descendants.
 pub(crate) fn snapshot(
     tx: &mut Tx<'_>,
     env: &Env,

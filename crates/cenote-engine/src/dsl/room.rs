@@ -1,4 +1,4 @@
-//! What room there is (spec 04 §17.1, §17.5, §20).
+//! Available space (spec 04 §17.1, §17.5, §20).
 
 use cenote_dmu::bpobj::edit as bpobj;
 use cenote_dmu::{Tx, TxResult};
@@ -7,7 +7,7 @@ use cenote_ondisk::dsl::{DirPhys, key};
 use crate::dsl::names::DEPTH_MAX;
 use crate::dsl::{Env, OpError, directory_object, get_dir, need_directory_object};
 
-/// MOS blocks have three copies, and are taken to be of this size.
+/// Charge for a changed MOS block: three copies of this size.
 const BLOCK_CHARGE: u64 = 3 * (16 << 10);
 
 /// The pool's space.
@@ -15,29 +15,29 @@ const BLOCK_CHARGE: u64 = 3 * (16 << 10);
 pub(crate) struct PoolSpace {
     /// Deflated space of the normal class.
     pub(crate) rdspace: u64,
-    /// The same with what other classes hold.
+    /// Space for datasets, including other classes.
     pub(crate) dspace: u64,
-    /// What is kept back.
+    /// Slop space.
     pub(crate) slop: u64,
-    /// Freed in recent txgs and not usable yet.
+    /// Deferred frees: freed in recent txgs and not usable yet.
     pub(crate) deferred: u64,
-    /// Freed, and held by the pool's checkpoint.
+    /// Freed space that the checkpoint holds.
     pub(crate) checkpoint: u64,
 }
 
-/// How much of what is kept back an operation may use.
+/// The part of the slop space that an operation may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Reserve {
-    /// Nothing: it makes the pool fuller.
+    /// None, for operations that use space.
     Normal,
-    /// Half: administrators' work.
+    /// Half, for administrative work.
     Half,
-    /// Three quarters: what may make room.
+    /// Three quarters, for operations that free space.
     Most,
 }
 
 impl PoolSpace {
-    /// Space for datasets, `parked` bytes of which wait on the list of deferred frees.
+    /// Returns the space for datasets; `parked` bytes are on the list of deferred frees.
     pub(crate) fn usable(&self, reserve: Reserve, parked: u64) -> u64 {
         let kept = match reserve {
             Reserve::Normal => self.slop,
@@ -47,8 +47,8 @@ impl PoolSpace {
         self.usable_but(kept, parked)
     }
 
-    /// How far the last change that makes the pool fuller may go, with its worst cost: what is left
-    /// then is for administrators' work, and for what makes room.
+    /// Returns the limit for changes that use space, with their worst-case cost: the rest is for
+    /// administrative work, and for changes that free space.
     pub(crate) fn ceiling(&self, parked: u64) -> u64 {
         self.usable_but(self.slop / 2 + self.slop / 8, parked)
     }
@@ -59,7 +59,7 @@ impl PoolSpace {
     }
 }
 
-/// Bytes on the list of deferred frees.
+/// Returns the bytes on the list of deferred frees.
 pub(crate) fn parked(tx: &mut Tx<'_>) -> TxResult<u64> {
     match directory_object(tx, key::SYNC_BPOBJ)? {
         Some(list) => Ok(bpobj::space(tx, list)?.used),
@@ -67,7 +67,7 @@ pub(crate) fn parked(tx: &mut Tx<'_>) -> TxResult<u64> {
     }
 }
 
-/// Refuses an operation that changes so many blocks of the MOS if the pool is too full for it.
+/// Refuses an operation that changes `blocks` of the MOS if the pool is too full.
 pub(crate) fn check_pool(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -86,12 +86,12 @@ pub(crate) fn check_pool(
     Ok(())
 }
 
-/// Bytes that may still be charged to a dir, by what is on disk.
+/// Returns the bytes that may still be charged to a dir, according to the MOS.
 pub(crate) fn available(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<u64> {
     available_after(tx, env, dir, (0, 0))
 }
 
-/// The same once `relief.1` bytes less are charged to the dir `relief.0`, one above.
+/// Returns the same after `relief.1` bytes less are charged to the ancestor `relief.0`.
 pub(crate) fn available_after(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -122,12 +122,12 @@ pub(crate) fn available_after(
     Ok(space.unwrap_or(0))
 }
 
-/// What the dir counts for in its parent.
+/// Returns the dir's charge to its parent.
 pub(crate) fn share(dir: &DirPhys) -> u64 {
     dir.used_bytes.max(dir.reserved)
 }
 
-/// The dirs from `dir` up to the root.
+/// Returns the dirs from `dir` up to the root.
 pub(crate) fn ancestry(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<u64>> {
     let mut chain = Vec::new();
     let mut at = dir;
@@ -138,7 +138,8 @@ pub(crate) fn ancestry(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<u64>> {
     Ok(chain)
 }
 
-/// Whether `bytes` can move from the dir `from` to the dir `to`, which frees them above both.
+/// Checks whether `bytes` can move from the dir `from` to the dir `to`, which frees them above
+/// both.
 pub(crate) fn check_transfer(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -148,7 +149,8 @@ pub(crate) fn check_transfer(
 ) -> TxResult<u64> {
     let (ours, theirs) = (ancestry(tx, from)?, ancestry(tx, to)?);
     let common = theirs.iter().copied().find(|dir| ours.contains(dir)).unwrap_or(0);
-    // What leaves `from` lowers the share of each dir below the common one by at most that.
+    // Removing them from `from` reduces the charge of each dir below the common one by at most
+    // that.
     let mut relief = bytes;
     for dir in ours.iter().copied().take_while(|dir| *dir != common) {
         let phys = get_dir(tx, dir)?;

@@ -1,8 +1,9 @@
-//! A scrub or resilver that another program left under way (spec 04 §21).
+//! Scrubs and resilvers that another program left running (spec 04 §21).
 //!
-//! Its state names datasets, and would have to follow every change of their structure. Nothing here
-//! continues a scan, so it is cancelled before the first such change, and says so in the history.
-//! What devices miss stays on record (DTLs): a resilver that is needed begins anew.
+//! The state of a scan names datasets, and would have to follow every change of their structure.
+//! The engine does not continue scans, so a scan is cancelled before the first such change, and the
+//! history records that. Missing data of devices stays in their DTLs: a needed resilver starts
+//! again.
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -13,7 +14,7 @@ use cenote_rt::Error;
 
 use crate::dsl::{Env, OpError, history};
 
-/// Cancels a scan that is under way. True if there was one.
+/// Cancels a running scan. Returns true if there was one.
 pub(crate) fn cancel(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
     let scrubbed = cancel_scan(tx, env)?;
     Ok(cancel_error_scrub(tx, env)? || scrubbed)
@@ -23,7 +24,7 @@ fn cancel_scan(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
     let Some(value) = zap::lookup(tx, DIRECTORY, SCAN)? else { return Ok(false) };
     let words = value.words();
     let mut scan = ScanPhys::decode(&words).map_err(|error| {
-        // 25 words: an error of old releases, which only they can clear.
+        // 25 words: damage by old releases, which only they can repair.
         Error::corrupt(error).in_object(0, DIRECTORY)
     })?;
     if scan.state != ScanState::Scanning {

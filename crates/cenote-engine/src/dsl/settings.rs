@@ -1,5 +1,5 @@
-//! Setting properties: what may be set, and what it means beyond the list of properties
-//! (spec 04 §7.3, §17.4, §18).
+//! Sets properties: permitted values, and effects other than the stored value (spec 04 §7.3, §17.4,
+//! §18).
 //!
 //! ```text
 //!   quota, reservation        list and dir          reservation moves CHILD_RSRV of the parent
@@ -23,10 +23,10 @@ use crate::dsl::{
     props, put_dataset, put_dir, room,
 };
 
-/// Longest name, and longest text with its NUL.
+/// Maximum length of a name, and of a text with its NUL.
 const NAME_MAX: usize = 256;
 const TEXT_MAX: usize = 8192;
-/// Compression zstd; its level stands above these bits.
+/// Compression zstd; its level is above these bits.
 const COMPRESSION_MASK: u64 = 0x7f;
 const ZSTD: u64 = 16;
 const RECORD_MIN: u64 = 512;
@@ -40,9 +40,9 @@ pub enum Change {
     Set(Value),
     /// `zfs inherit`.
     Inherit,
-    /// `zfs inherit -S`: back to the received value.
+    /// `zfs inherit -S`: restores the received value.
     Revert,
-    /// A value that came with a stream.
+    /// A value from a stream.
     Receive(Value),
 }
 
@@ -74,7 +74,7 @@ pub(crate) fn apply(
     Ok(())
 }
 
-/// Changes properties of a head that was just made.
+/// Changes properties of a new head.
 pub(crate) fn apply_new(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -117,7 +117,7 @@ fn describe(
     Ok((event, format!("{property}={value}")))
 }
 
-/// Refuses what cannot be.
+/// Refuses invalid changes.
 fn check(tx: &mut Tx<'_>, name: &str, change: &Change, is_snapshot: bool) -> TxResult<()> {
     if name.len() >= NAME_MAX {
         return Err(OpError::TooLong.into());
@@ -184,7 +184,7 @@ fn check_value(tx: &mut Tx<'_>, property: &Property, value: &Value) -> TxResult<
         },
         "dnodesize" if number != 0 => need(tx, "large_dnode"),
         "longname" if number != 0 => need(tx, "longname"),
-        // Tables of duplicates are not kept here (docs/compatibility.md).
+        // Dedup tables are not written (docs/compatibility.md).
         "dedup" if number != 2 => Err(OpError::Unsupported.into()),
         _ => Ok(()),
     }
@@ -265,7 +265,7 @@ fn change_head(
     }
 }
 
-/// The limit on a dir's use.
+/// Sets the quota of a dir.
 fn set_quota(tx: &mut Tx<'_>, object: u64, quota: u64) -> TxResult<()> {
     let mut dir = get_dir(tx, object)?;
     if quota != 0 && (quota < dir.reserved || quota < dir.used_bytes) {
@@ -294,7 +294,7 @@ fn check_reserved(tx: &mut Tx<'_>, env: &Env, object: u64, reserved: u64) -> TxR
     Ok(())
 }
 
-/// What a dir has reserved in its parent.
+/// Sets the reservation of a dir.
 pub(super) fn set_reserved(tx: &mut Tx<'_>, object: u64, reserved: u64) -> TxResult<()> {
     let mut dir = get_dir(tx, object)?;
     let before = room::share(&dir);
@@ -308,7 +308,7 @@ pub(super) fn set_reserved(tx: &mut Tx<'_>, object: u64, reserved: u64) -> TxRes
     Ok(())
 }
 
-/// What a head has reserved for its own blocks, in the list of properties too.
+/// Sets the refreservation of a head, in the property ZAP as well.
 pub(super) fn set_refreservation(
     tx: &mut Tx<'_>,
     dir: u64,

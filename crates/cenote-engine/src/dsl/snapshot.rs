@@ -1,4 +1,4 @@
-//! Snapshots: taking one, and letting one go (spec 04 §14.2, §14.4).
+//! Takes and destroys snapshots (spec 04 §14.2, §14.4).
 //!
 //! ```text
 //!   before    P <── head (deadlist d)
@@ -20,12 +20,12 @@ use crate::dsl::{
 };
 use crate::invariant;
 
-/// Pool directory: the pool's properties.
+/// Pool directory entry: the pool's properties.
 const POOL_PROPS: &str = "pool_props";
 /// Pool property: the dataset to boot from.
 const BOOTFS: &str = "bootfs";
 
-/// Takes the snapshot `pool/fs@name`. Gives its object.
+/// Takes the snapshot `pool/fs@name`. Returns its object.
 pub(crate) fn take_named(tx: &mut Tx<'_>, env: &Env, full_name: &str) -> TxResult<u64> {
     names::check_new(env, full_name)?;
     let name = names::Name::parse(full_name);
@@ -38,7 +38,7 @@ pub(crate) fn take_named(tx: &mut Tx<'_>, env: &Env, full_name: &str) -> TxResul
     Ok(object)
 }
 
-/// Takes a snapshot of a head. Gives its object.
+/// Takes a snapshot of a head. Returns its object.
 pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> TxResult<u64> {
     let mut head = get_dataset(tx, head_object)?;
     let dir = get_dir(tx, head.dir_obj)?;
@@ -88,7 +88,7 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> 
     head.flags |= DatasetFlags::UNIQUE_ACCURATE;
     put_dataset(tx, head_object, &head)?;
 
-    // What the reservation covered now belongs to the snapshot, and is reserved anew.
+    // The space covered by the reservation now belongs to the snapshot, and is reserved again.
     let reserved = unique.min(refreservation) as i64;
     if reserved != 0 {
         let sizes = Sizes { used: reserved, ..Sizes::default() };
@@ -99,7 +99,7 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> 
     Ok(object)
 }
 
-/// What came after `prev` was `old`, and is `new` from now on.
+/// Replaces the next dataset `old` of `prev` by `new`.
 fn replace_next(tx: &mut Tx<'_>, prev_object: u64, old: u64, new: u64) -> TxResult<()> {
     if prev_object == 0 {
         return Ok(());
@@ -116,7 +116,7 @@ fn replace_next(tx: &mut Tx<'_>, prev_object: u64, old: u64, new: u64) -> TxResu
     zap::insert_number(tx, prev.next_clones_obj, new)
 }
 
-/// The features that a dataset's blocks need, on another dataset with the same blocks.
+/// Copies the features of a dataset's blocks to another dataset with the same blocks.
 pub(super) fn copy_features(tx: &mut Tx<'_>, from: u64, to: u64) -> TxResult<()> {
     for (name, value) in feature_keys(tx, from)? {
         blocks::zapify(tx, to)?;
@@ -127,7 +127,7 @@ pub(super) fn copy_features(tx: &mut Tx<'_>, from: u64, to: u64) -> TxResult<()>
     Ok(())
 }
 
-/// Takes the features off a dataset that goes.
+/// Removes the features of a destroyed dataset.
 pub(super) fn drop_features(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     for (name, _) in feature_keys(tx, object)? {
         zap::remove(tx, object, features::known(name).guid)?;
@@ -136,7 +136,7 @@ pub(super) fn drop_features(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// The features of a dataset with what is stored for them.
+/// Returns the features of a dataset with their stored values.
 pub(super) fn feature_keys(tx: &mut Tx<'_>, object: u64) -> TxResult<Vec<(&'static str, Value)>> {
     use cenote_ondisk::feature::{FEATURES, FeatureFlags};
     if tx.dnode(object)?.object_type != ObjectType::ZAP_METADATA {
@@ -151,7 +151,7 @@ pub(super) fn feature_keys(tx: &mut Tx<'_>, object: u64) -> TxResult<Vec<(&'stat
     Ok(found)
 }
 
-/// When the snapshots of a dir changed last.
+/// Records the time of the last change of a dir's snapshots.
 pub(super) fn note_change(tx: &mut Tx<'_>, ctx: &Context, dir: u64) -> TxResult<()> {
     if !features::is_enabled(tx, "extensible_dataset")? {
         return Ok(());
@@ -160,8 +160,8 @@ pub(super) fn note_change(tx: &mut Tx<'_>, ctx: &Context, dir: u64) -> TxResult<
     zap::update(tx, dir, key::SNAPSHOTS_CHANGED, Value::words_of(&[ctx.now, 0]))
 }
 
-/// Destroys the snapshot of that name. One that is not there counts as destroyed. With
-/// `is_deferred` it stays as long as somebody needs it, and goes then.
+/// Destroys the snapshot with this name. One that does not exist counts as destroyed. With
+/// `is_deferred` a snapshot with holds or clones is destroyed later.
 pub(crate) fn destroy_named(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -185,12 +185,12 @@ pub(crate) fn destroy_named(
     destroy(tx, env, object)
 }
 
-/// What somebody reads stays, also if it would only have to go later.
+/// An open snapshot is not destroyed, not even deferred.
 fn check_unread(env: &Env, object: u64) -> TxResult<()> {
     if env.opened.has(object) { Err(OpError::Busy.into()) } else { Ok(()) }
 }
 
-/// Destroys a snapshot. Its blocks that nobody else holds wait to be freed.
+/// Destroys a snapshot. Its unshared blocks are queued to be freed.
 pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     check_unread(env, object)?;
     let snapshot = get_dataset(tx, object)?;
@@ -257,7 +257,7 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     free_object(tx, object)
 }
 
-/// The pool cannot boot from what is gone.
+/// Clears `bootfs` if it names the destroyed dataset.
 pub(super) fn clear_bootfs(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     if let Some(props) = crate::dsl::directory_object(tx, POOL_PROPS)?
         && zap::lookup(tx, props, BOOTFS)?.and_then(|value| value.first()) == Some(object)
@@ -267,7 +267,7 @@ pub(super) fn clear_bootfs(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Destroys a snapshot that only waited for nobody to need it, if nobody does.
+/// Destroys a snapshot whose destruction was deferred, if nothing needs it any more.
 pub(super) fn destroy_if_due(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     if object != 0 && tx.find(object)?.is_some() && hold::is_due(tx, object)? {
         destroy(tx, env, object)?;
@@ -275,7 +275,7 @@ pub(super) fn destroy_if_due(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResul
     Ok(())
 }
 
-/// Moves what died after `min` from a deadlist to the queue of what is freed.
+/// Moves blocks that died after `min` from a deadlist to the queue of frees.
 fn free_range(tx: &mut Tx<'_>, dir: u64, deadlist: u64, min: u64) -> TxResult<()> {
     let queue = need_directory_object(tx, key::FREE_BPOBJ)?;
     let sizes = Sizes::from(deadlist::move_to(tx, deadlist, queue, min)?);
@@ -284,14 +284,14 @@ fn free_range(tx: &mut Tx<'_>, dir: u64, deadlist: u64, min: u64) -> TxResult<()
     space::did_use(tx, freeing, Use::Head, sizes)
 }
 
-/// The dir that is charged for what waits to be freed.
+/// Returns the dir that is charged for queued frees.
 pub(crate) fn free_dir(tx: &mut Tx<'_>) -> TxResult<u64> {
     let root = need_directory_object(tx, key::ROOT_DATASET)?;
     let children = get_dir(tx, root)?.child_dir_zapobj;
     zap::require_u64(tx, children, key::FREE_DIR)
 }
 
-/// Clones that began after the snapshot have its txg among their keys, and lose it.
+/// Removes the snapshot's txg from the keys of clones that began after it.
 pub(super) fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxResult<()> {
     if dir.clones == 0 {
         return Ok(());
@@ -300,7 +300,7 @@ pub(super) fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxR
         let head = get_dataset(tx, clone)?;
         let clone_dir = get_dir(tx, head.dir_obj)?;
         if blocks::origin_txg(tx, &clone_dir)? > txg {
-            // A bookmark of the clone at that point may have the key for itself.
+            // A bookmark of the clone at that point may need the key.
             if !bookmark::keeps_key(tx, clone, txg)? {
                 remove_key(tx, head.deadlist_obj, txg)?;
             }
@@ -310,7 +310,7 @@ pub(super) fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxR
     Ok(())
 }
 
-/// Removes a key that may be there.
+/// Removes a key if it exists.
 pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, txg: u64) -> TxResult<()> {
     match deadlist::keys(tx, object)? {
         Some(keys) if keys.contains_key(&txg) => deadlist::remove_key(tx, object, txg),
@@ -318,7 +318,8 @@ pub(super) fn remove_key(tx: &mut Tx<'_>, object: u64, txg: u64) -> TxResult<()>
     }
 }
 
-/// What only the head has, once another snapshot is before it (spec 04 §8, I6).
+/// Recomputes the unique space of the head after its previous snapshot has changed (spec 04 §8,
+/// I6).
 pub(super) fn recount_head(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     let mut head = get_dataset(tx, object)?;
     let dir = get_dir(tx, head.dir_obj)?;
@@ -345,7 +346,7 @@ pub(super) fn recount_head(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Number of holds.
+/// Returns the number of holds.
 pub(super) fn holds(tx: &mut Tx<'_>, snapshot: &DatasetPhys) -> TxResult<u64> {
     match snapshot.userrefs_obj {
         0 => Ok(0),

@@ -1,12 +1,13 @@
-//! Who is charged for what: the arithmetic of dirs (spec 04 §17.2).
+//! Charges dirs for space (spec 04 §17.2).
 //!
 //! ```text
 //!   used = HEAD + SNAP + CHILD + CHILD_RSRV + REFRSRV          (each dir, always)
 //!   a dir's share in its parent = max(used, reserved)
 //! ```
 //!
-//! A change of `used` goes up the tree as a change of the share: what a reservation covers already
-//! moves between CHILD_RSRV and CHILD of the parent and leaves the parent's own use alone.
+//! A change of `used` goes up the tree as a change of the dir's charge: the part covered by a
+//! reservation moves between CHILD_RSRV and CHILD of the parent and does not change the parent's
+//! own use.
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -16,19 +17,19 @@ use cenote_vdev::Tree;
 use crate::dsl::{get_dir, put_dir};
 use crate::invariant;
 
-/// Space in the three sizes in which it is accounted: allocated and deflated, stored, logical.
+/// The three accounted sizes: allocated (deflated), physical, logical.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Sizes {
     /// Allocated bytes, deflated.
     pub(crate) used: i64,
-    /// Stored bytes.
+    /// Physical bytes.
     pub(crate) compressed: i64,
     /// Logical bytes.
     pub(crate) uncompressed: i64,
 }
 
 impl Sizes {
-    /// What a block counts for (spec 04 §9.1).
+    /// Returns the sizes of a block (spec 04 §9.1).
     pub(crate) fn of(bp: &BlockPtr, tree: &Tree) -> Self {
         if bp.is_hole() || bp.is_redacted() {
             return Self::default();
@@ -43,7 +44,7 @@ impl Sizes {
         Self { used: dsize(bp, tree) as i64, compressed: psize, uncompressed }
     }
 
-    /// All three negated.
+    /// Returns the negated sizes.
     pub(crate) fn negated(self) -> Self {
         Self { used: -self.used, compressed: -self.compressed, uncompressed: -self.uncompressed }
     }
@@ -75,7 +76,7 @@ impl std::ops::SubAssign for Sizes {
     }
 }
 
-/// Allocated bytes of all copies, deflated.
+/// Returns the allocated bytes of all copies, deflated.
 pub(crate) fn dsize(bp: &BlockPtr, tree: &Tree) -> u64 {
     if bp.is_hole() || bp.is_embedded() || bp.is_redacted() {
         return 0;
@@ -88,18 +89,18 @@ pub(crate) fn dsize(bp: &BlockPtr, tree: &Tree) -> u64 {
         .sum()
 }
 
-/// A word of a dir's breakdown.
+/// A word of a dir's space breakdown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Use {
     /// Blocks of the head.
     Head,
     /// Blocks that only snapshots hold.
     Snap,
-    /// What children use.
+    /// Space used by children.
     Child,
-    /// What children have reserved beyond that.
+    /// Space reserved by children beyond their use.
     ChildReserved,
-    /// What the head has reserved beyond its own blocks.
+    /// Space reserved by the head beyond its own blocks.
     RefReserved,
 }
 
@@ -130,7 +131,7 @@ fn add_sizes(dir: &mut DirPhys, sizes: Sizes) -> TxResult<()> {
     add(&mut dir.uncompressed_bytes, sizes.uncompressed, "uncompressed of a dir")
 }
 
-/// Charges `sizes` to the dir as `kind`, and its share to the dirs above.
+/// Charges `sizes` to the dir as `kind`, and the change to its ancestors.
 pub(crate) fn did_use(tx: &mut Tx<'_>, object: u64, kind: Use, sizes: Sizes) -> TxResult<()> {
     let mut dir = get_dir(tx, object)?;
     let before = share(&dir);
@@ -172,7 +173,7 @@ fn charge_parent(tx: &mut Tx<'_>, dir: &DirPhys, before: u64, sizes: Sizes) -> T
     transfer(tx, dir.parent_obj, above, sizes.used, Use::ChildReserved, Use::Child)
 }
 
-/// Calls `bytes` of the dir `to` what was `from`; nothing above changes.
+/// Moves `bytes` of the dir from `from` to `to`; its ancestors do not change.
 pub(crate) fn reclassify(
     tx: &mut Tx<'_>,
     object: u64,

@@ -1,5 +1,4 @@
-//! Exchanging the contents of a head and a clone, and going back to a snapshot with it
-//! (spec 04 §14.6).
+//! Exchanges the contents of a head and a clone, which implements rollback (spec 04 §14.6).
 //!
 //! ```text
 //!   P ──> head  (what came since)        P ──> head (as P)
@@ -18,12 +17,12 @@ use crate::dsl::{
 };
 use crate::invariant;
 
-/// Name of the clone that a rollback makes and destroys.
+/// Name of the temporary clone of a rollback.
 const ROLLBACK: &str = "%rollback";
-/// Snapshots older than every txg are the pool's own.
+/// Snapshots created before this txg are internal to the pool.
 const TXG_INITIAL: u64 = create::TXG_INITIAL;
 
-/// Goes back to the latest snapshot, `wanted` if that is named. Gives its object.
+/// Rolls back to the latest snapshot, which must be `wanted` if that is given. Returns its object.
 pub(crate) fn rollback(
     tx: &mut Tx<'_>,
     env: &Env,
@@ -51,7 +50,7 @@ pub(crate) fn rollback(
             return Err(if is_ours { OpError::NotLatest } else { OpError::NoSnapshot }.into());
         }
     } else if get_dataset(tx, latest)?.next_snap_obj != object {
-        // The origin is nobody's own snapshot, unless it is named.
+        // The origin is not the dataset's own snapshot, unless it is named.
         return Err(OpError::NoSnapshot.into());
     }
     let marks = bookmark::all(tx, object)?;
@@ -68,7 +67,7 @@ pub(crate) fn rollback(
     Ok(latest)
 }
 
-/// A head that becomes as a snapshot must fit its quota, and its reservation the pool.
+/// Checks the quota and the refreservation of a head with the contents of a snapshot.
 fn check_room(tx: &mut Tx<'_>, env: &Env, object: u64, snapshot: u64) -> TxResult<()> {
     let head = get_dataset(tx, object)?;
     let dir = get_dir(tx, head.dir_obj)?;
@@ -126,7 +125,7 @@ pub(crate) fn swap(
     put_dataset(tx, clone_object, &clone)?;
     put_dataset(tx, head_object, &head)?;
 
-    // The clone's dir first where it grows: it lies below the head's, whose sums include it.
+    // The clone's dir first if it grows: it is below the head's, whose sums include it.
     space::did_use(tx, clone.dir_obj, Use::Head, moved.negated())?;
     space::did_use(tx, head.dir_obj, Use::Head, moved)?;
     space::reclassify(tx, head.dir_obj, to_snap, Use::Head, Use::Snap)?;
@@ -137,7 +136,7 @@ pub(crate) fn swap(
     bookmark::note_next_changed(tx, head_object, previous.creation_txg, head.deadlist_obj)
 }
 
-/// What a head has, with what died since its previous snapshot.
+/// Returns a head's space, including blocks that died since its previous snapshot.
 fn sizes_with_dead(tx: &mut Tx<'_>, head: &cenote_ondisk::dsl::DatasetPhys) -> TxResult<Sizes> {
     let mut sizes = Sizes {
         used: head.referenced_bytes as i64,
@@ -148,7 +147,7 @@ fn sizes_with_dead(tx: &mut Tx<'_>, head: &cenote_ondisk::dsl::DatasetPhys) -> T
     Ok(sizes)
 }
 
-/// Features belong to contents.
+/// Exchanges the features, which belong to the contents.
 fn swap_features(tx: &mut Tx<'_>, one: u64, other: u64) -> TxResult<()> {
     let (of_one, of_other) = (snapshot::feature_keys(tx, one)?, snapshot::feature_keys(tx, other)?);
     snapshot::drop_features(tx, one)?;

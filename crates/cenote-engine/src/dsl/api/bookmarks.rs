@@ -14,7 +14,7 @@ pub struct Bookmarks<'e> {
 }
 
 impl Bookmarks<'_> {
-    /// Makes the bookmarks `pool/fs#name`, each of a snapshot or another bookmark, in one txg.
+    /// Creates the bookmarks `pool/fs#name`, each of a snapshot or another bookmark, in one txg.
     pub async fn create(self, wanted: Vec<(String, String)>) -> Result<()> {
         let request = Request::normal(wanted.len() as u64).changing(&[]);
         self.engine
@@ -29,7 +29,7 @@ impl Bookmarks<'_> {
             .await
     }
 
-    /// Destroys bookmarks in one txg. One that is not there counts as destroyed.
+    /// Destroys bookmarks in one txg. One that does not exist counts as destroyed.
     pub async fn destroy_all(self, wanted: Vec<String>) -> Result<()> {
         let request = Request::half(wanted.len() as u64).changing(&[]);
         self.engine

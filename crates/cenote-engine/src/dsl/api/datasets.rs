@@ -1,7 +1,7 @@
 //! Operations on file systems, volumes and clones.
 //!
-//! Space is that of the last commit, as OpenZFS reports it to `statfs`: changes of the open txg do
-//! not count (spec 04 §17).
+//! Space is that of the last commit, as in OpenZFS's `statfs`: changes of the open txg do not count
+//! (spec 04 §17).
 
 use std::sync::{Arc, PoisonError};
 
@@ -24,7 +24,7 @@ use crate::dsl::{
 };
 use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
 
-/// A dataset to be made.
+/// A dataset to create.
 pub struct NewDataset {
     /// Full name.
     pub name: String,
@@ -32,9 +32,9 @@ pub struct NewDataset {
     pub kind: ObjSetType,
     /// Local properties.
     pub props: Vec<(String, Value)>,
-    /// What it begins with.
+    /// Fills its object set.
     pub fill: Fill,
-    /// The user who asks for it.
+    /// The user who creates it.
     pub creator: Creator,
 }
 
@@ -45,11 +45,11 @@ fn parent_of(name: &str) -> Option<&str> {
 /// Space of a head.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HeadSpace {
-    /// Bytes that it refers to.
+    /// Referenced bytes.
     pub referenced: u64,
-    /// Bytes that it may still refer to.
+    /// Available bytes.
     pub available: u64,
-    /// Objects that it has.
+    /// Number of objects.
     pub objects: u64,
     /// Identity of its contents (`fsid_guid`).
     pub fsid: u64,
@@ -62,7 +62,7 @@ pub struct Datasets<'e> {
 }
 
 impl Datasets<'_> {
-    /// Makes a file system or volume, and opens it.
+    /// Creates a file system or volume, and opens it.
     pub async fn create(self, new: NewDataset) -> Result<Arc<Head>> {
         let answer = Answer::new();
         let task = CreateDataset { new, answer: Arc::clone(&answer) };
@@ -70,7 +70,7 @@ impl Datasets<'_> {
         answer.take()
     }
 
-    /// Makes a clone of a snapshot, with properties of its own, and opens it.
+    /// Creates a clone of a snapshot, with its own properties, and opens it.
     pub async fn clone_snapshot(
         self,
         origin: &str,
@@ -90,24 +90,23 @@ impl Datasets<'_> {
         self.engine.head(name).await
     }
 
-    /// Destroys a file system or volume. Its space comes back bit by bit, in this txg and later
-    /// ones.
+    /// Destroys a file system or volume. Its space is freed in this txg and later ones.
     pub async fn destroy(self, name: &str) -> Result<()> {
         let request = Request::free().dooming(name).changing(&[name]);
         let name = name.to_owned();
         self.operate(request, move |tx, env, effects| destroy::head(tx, env, effects, &name)).await
     }
 
-    /// Makes a clone the owner of the snapshots that it shares with its origin.
+    /// Promotes a clone: it becomes the owner of the snapshots that it shares with its origin.
     pub async fn promote(self, name: &str) -> Result<()> {
         let name = name.to_owned();
-        // Its charge depends on how many snapshots move, and is checked with them.
+        // Its charge depends on the number of snapshots that move, and is checked with them.
         let request = Request::half(2).ending_scan().changing(&[]);
         self.operate(request, move |tx, env, _| promote::promote(tx, env, &name)).await
     }
 
-    /// Goes back to the latest snapshot, which must be `wanted` if that is given. Gives its name.
-    /// A head that is open is another one afterwards.
+    /// Rolls back to the latest snapshot, which must be `wanted` if that is given, and returns its
+    /// name. An open head is another one afterwards.
     pub async fn rollback(self, name: &str, wanted: Option<&str>) -> Result<String> {
         let request = Request { blocks: 1, ..Request::half(1).dooming(name).changing(&[name]) };
         let (name, wanted) = (name.to_owned(), wanted.map(str::to_owned));
@@ -118,7 +117,7 @@ impl Datasets<'_> {
         .await
     }
 
-    /// Gives a file system or volume, with all below it, another name.
+    /// Renames a file system or volume and its descendants.
     pub async fn rename(self, from: &str, to: &str) -> Result<()> {
         let request = Request::half(3).below(parent_of(to)).changing(&[from, to]);
         let (from, to) = (from.to_owned(), to.to_owned());
@@ -133,7 +132,7 @@ impl Datasets<'_> {
         self.operate(request, move |tx, env, _| deleg::allow(tx, env, &name, &grants)).await
     }
 
-    /// Takes permissions on datasets away (`zfs unallow`), in one txg.
+    /// Removes permissions on datasets (`zfs unallow`), in one txg.
     pub async fn unallow(self, names: Vec<String>, grants: Vec<GrantChange>) -> Result<()> {
         self.operate(Request::free().changing(&[]), move |tx, env, _| {
             each(&names, |name| name, |name| deleg::unallow(tx, env, name, &grants))
@@ -141,9 +140,8 @@ impl Datasets<'_> {
         .await
     }
 
-    /// Clears away what programs that are gone have left: half-received datasets that cannot go on,
-    /// and temporary holds (spec 04 §20, end). Called once the pool is open and its logs are
-    /// claimed.
+    /// Removes leftovers of ended programs: partially received datasets that cannot be resumed, and
+    /// temporary holds (spec 04 §20, end). Called once the pool is open and its logs are claimed.
     pub(crate) async fn remove_leftovers(self) -> Result<()> {
         let pool = self.engine.config().facts.name;
         let (abandoned, has_holds) = self
@@ -164,7 +162,7 @@ impl Datasets<'_> {
         for name in abandoned {
             match self.destroy(&name).await {
                 Ok(()) => destroyed.push(name),
-                // It has children or snapshots: not a dataset that a receive has made.
+                // With children or snapshots it was not created by a receive.
                 Err(error) if error.kind() == Kind::Busy => {}
                 Err(error) => return Err(error),
             }
@@ -181,10 +179,10 @@ impl Datasets<'_> {
         Ok(())
     }
 
-    /// The space of a head (spec 04 §17.5).
+    /// Returns the space of a head (spec 04 §17.5).
     ///
     /// # Errors
-    /// An error of reading the MOS; `Kind::NotFound` if the dataset is gone.
+    /// Errors of reading the MOS; `Kind::NotFound` if the dataset was destroyed.
     pub async fn space_of(self, head: &Head) -> Result<HeadSpace> {
         let (object, env) = (head.object(), self.env(self.engine.open_txg()));
         let objects = head.live().inspect(|tx| Ok(tx.object_count())).await?;
@@ -206,22 +204,21 @@ impl Datasets<'_> {
             .await
     }
 
-    /// The name of a head by its number.
+    /// Returns the name of a head by its number.
     ///
     /// # Errors
-    /// `Kind::NotFound` if it is gone.
+    /// `Kind::NotFound` if it was destroyed.
     pub async fn name_of(self, head: u64) -> Result<String> {
         let pool = self.engine.config().facts.name;
         self.engine.mos.inspect(|tx| names::name_below(tx, &pool, head)).await
     }
 
-    /// From now on heads that are opened have their objects accounted to the owners that `probe`
-    /// finds.
+    /// Sets the probe that finds the owners of objects in heads that are opened from now on.
     pub fn set_owner_probe(self, probe: Arc<dyn OwnerProbe>) {
         *self.engine.heads.owner_probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe);
     }
 
-    /// Whether somebody tells the owners of objects.
+    /// Whether a probe finds the owners of objects.
     pub fn has_owner_probe(self) -> bool {
         self.owner_probe().is_some()
     }
@@ -238,7 +235,7 @@ impl CreateDataset {
         let Scope { engine, context } = scope;
         let NewDataset { name, kind, props, fill, creator } = &mut self.new;
         let creator = *creator;
-        // Contents that cannot be made are found out before anything is changed.
+        // Invalid contents are detected before anything is changed.
         let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
         trial.apply(context.txg, |tx| fill(tx)).await?;
         let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
@@ -270,8 +267,7 @@ impl Task for CreateDataset {
             match self.create(scope).await {
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
                 Ok(object) => {
-                    // From here on the dataset exists in this txg, and must get its contents with
-                    // it.
+                    // From here on the dataset exists in this txg, and must get its contents in it.
                     let head = self.fill(scope, object).await?;
                     self.answer.put(Ok(head));
                     Ok(())

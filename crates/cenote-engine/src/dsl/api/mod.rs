@@ -1,4 +1,4 @@
-//! Operations on datasets by name, for callers of the engine: a part of it for each subject.
+//! Operations on datasets by name, for callers of the engine.
 
 pub(crate) mod bookmarks;
 pub(crate) mod datasets;
@@ -7,7 +7,7 @@ pub(crate) mod snapshots;
 
 use cenote_dmu::{TxResult, TxStop};
 
-/// Calls `act` with each of several datasets; an error names the dataset that it came from.
+/// Calls `act` with each of several datasets; an error names its dataset.
 pub(crate) fn each<T>(
     wanted: &[T],
     name: impl Fn(&T) -> &str,

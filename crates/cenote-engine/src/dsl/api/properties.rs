@@ -1,4 +1,4 @@
-//! Properties of datasets and snapshots: their values in effect, and changes of them.
+//! Properties of datasets and snapshots: effective values and changes.
 
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
@@ -15,7 +15,7 @@ pub struct Properties<'e> {
 }
 
 impl Properties<'_> {
-    /// Changes properties of a dataset or snapshot in one txg. Heads that are open follow.
+    /// Changes properties of a dataset or snapshot in one txg. Open heads adapt.
     pub async fn change(self, name: &str, changes: Vec<(String, Change)>) -> Result<()> {
         let name = name.to_owned();
         let is_charged = |(name, change): &&(String, Change)| {
@@ -24,7 +24,7 @@ impl Properties<'_> {
             !is_limit && matches!(change, Change::Set(_) | Change::Receive(_))
         };
         let blocks = 2 * changes.iter().filter(is_charged).count() as u64;
-        // A snapshot has user properties only, and those say nothing about mounts.
+        // A snapshot has only user properties, which do not affect mounts.
         let is_shown = changes.iter().any(|(property, _)| !property.contains(':'));
         let changing = if is_shown { &[name.as_str()][..] } else { &[] };
         let request = Request::half(blocks).changing(changing);
@@ -41,16 +41,16 @@ impl Properties<'_> {
         self.change(name, vec![(property.to_owned(), Change::Set(value))]).await
     }
 
-    /// Takes a property's local value off (`zfs inherit`, with `-S` if `is_reverted`).
+    /// Removes a property's local value (`zfs inherit`, with `-S` if `is_reverted`).
     pub async fn inherit(self, name: &str, property: &str, is_reverted: bool) -> Result<()> {
         let change = if is_reverted { Change::Revert } else { Change::Inherit };
         self.change(name, vec![(property.to_owned(), change)]).await
     }
 
-    /// The value in effect of properties with numbers, each with what it is when nobody set it.
+    /// Returns the effective values of number properties; each is given with its default.
     ///
     /// # Errors
-    /// Those of reading the MOS; `Kind::NotFound` if the dataset is gone.
+    /// Errors of reading the MOS; `Kind::NotFound` if the dataset was destroyed.
     pub async fn numbers_of(self, head: &Head, wanted: &[(&str, u64)]) -> Result<Vec<u64>> {
         let object = head.object();
         self.engine
@@ -63,10 +63,10 @@ impl Properties<'_> {
             .await
     }
 
-    /// The number that stands in a head's own list of properties; 0 if there is none.
+    /// Returns the number that a head's own property ZAP has, 0 if there is none.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such dataset.
+    /// `Kind::NotFound` if the dataset does not exist.
     pub async fn own_number(self, name: &str, property: &str) -> Result<u64> {
         self.engine
             .mos

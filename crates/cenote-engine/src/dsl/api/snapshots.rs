@@ -21,12 +21,12 @@ pub struct Snapshots<'e> {
 }
 
 impl Snapshots<'_> {
-    /// Takes a snapshot of each head named, all in one txg: `pool/fs@name`.
+    /// Takes snapshots, `pool/fs@name` each, in one txg.
     pub async fn create(self, wanted: Vec<String>) -> Result<()> {
         self.create_with(wanted, Vec::new()).await
     }
 
-    /// The same, with user properties for each of them.
+    /// Like [`create`](Self::create), with user properties for each snapshot.
     pub async fn create_with(self, wanted: Vec<String>, props: Vec<(String, Value)>) -> Result<()> {
         let request = Request::normal(3 * wanted.len() as u64).ending_scan().changing(&[]);
         let props: Vec<_> =
@@ -51,8 +51,8 @@ impl Snapshots<'_> {
         self.destroy_all(vec![name.to_owned()], false).await
     }
 
-    /// Destroys snapshots, all in one txg. With `is_deferred` those that somebody needs go later.
-    /// One that is not there counts as destroyed.
+    /// Destroys snapshots in one txg. With `is_deferred`, those in use are destroyed later. One
+    /// that does not exist counts as destroyed.
     pub async fn destroy_all(self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
         self.engine
@@ -67,8 +67,8 @@ impl Snapshots<'_> {
             .await
     }
 
-    /// Gives the snapshot `dataset@from` the name `to`; with `is_recursive` also those of that name
-    /// below the dataset.
+    /// Renames the snapshot `dataset@from` to `to`; with `is_recursive` also snapshots with this
+    /// name of descendants.
     pub async fn rename(
         self,
         dataset: &str,
@@ -101,7 +101,8 @@ impl Snapshots<'_> {
             .await
     }
 
-    /// Takes holds off snapshots, (name, tag) each, in one txg. What only waited for that goes.
+    /// Releases holds, (name, tag) each, in one txg. Snapshots whose destruction was deferred are
+    /// destroyed with the last.
     pub async fn release(self, wanted: Vec<(String, String)>) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
         self.engine
@@ -115,7 +116,7 @@ impl Snapshots<'_> {
     /// Opens a snapshot, `pool/dataset@name`, for reading.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such snapshot.
+    /// `Kind::NotFound` if the snapshot does not exist.
     pub async fn open(self, name: &str) -> Result<OpenSnapshot> {
         let found = self
             .engine
@@ -141,10 +142,10 @@ impl Snapshots<'_> {
         Ok(OpenSnapshot { contents, _count: count })
     }
 
-    /// The snapshots of a head as (name, number), by number.
+    /// Returns the snapshots of a head as (name, number), by number.
     ///
     /// # Errors
-    /// Those of reading the MOS.
+    /// Errors of reading the MOS.
     pub async fn of_head(self, head: &Head) -> Result<Vec<(String, u64)>> {
         let mut found = self
             .engine
@@ -158,10 +159,10 @@ impl Snapshots<'_> {
         Ok(found)
     }
 
-    /// The number of a head's snapshot of that name, as the file system compares names.
+    /// Returns the number of a head's snapshot, with the file system's rules for case.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is none.
+    /// `Kind::NotFound` if it does not exist.
     pub async fn find(self, head: &Head, name: &str) -> Result<u64> {
         self.engine
             .mos
