@@ -64,7 +64,7 @@ impl BlockStore {
     ///
     /// # Errors
     /// If the pointer itself is invalid; everything else is in the report. `Kind::Overtaken` if the
-    /// state being read was released.
+    /// state being read was released; `Kind::Closed` if the pool was closed.
     pub async fn scrub(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<ScrubReport> {
         let tree = std::sync::Arc::clone(self.tree());
         let reading = self.reading(grounds, 0);
@@ -82,6 +82,8 @@ impl BlockStore {
         if report.is_clean() {
             return Ok(report);
         }
+        // The devices were closed under the reader: what could not be read is not bad.
+        self.tree().check_open()?;
         match self.judge(bp, reading, None) {
             Evidence::Proven(_) => {
                 self.tree().count_checksum_errors(report.bad.iter().map(|part| &part.child));

@@ -50,6 +50,15 @@ pub enum Kind {
     Closed,
 }
 
+impl Kind {
+    /// Whether a reader lost its pool, or the state that it read. Such an error says nothing about
+    /// the data: it ends a reader that otherwise reports errors and continues.
+    #[must_use]
+    pub const fn is_interruption(self) -> bool {
+        matches!(self, Self::Overtaken | Self::Closed)
+    }
+}
+
 /// Where it happened. Every layer fills in what it knows and nobody else has filled in.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct At {

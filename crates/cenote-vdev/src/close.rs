@@ -32,11 +32,11 @@ impl Tree {
         self.is_closed.load(Ordering::Acquire)
     }
 
-    /// Refuses a tree that was closed.
+    /// Checks that the tree was not closed.
     ///
     /// # Errors
     /// `Kind::Closed`; the cause is a [`TreeClosed`](crate::TreeClosed).
-    pub(crate) fn check_open(&self) -> Result<()> {
+    pub fn check_open(&self) -> Result<()> {
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 

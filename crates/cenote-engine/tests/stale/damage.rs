@@ -18,7 +18,7 @@ enum Reader {
 
 /// Overwrites one side of the blocks that nobody changes.
 async fn spoil(world: &World) {
-    let view = world.engine.view().await.unwrap();
+    let view = world.engine().view().await.unwrap();
     let set = view.dataset(DATASET).await.unwrap().open().await.unwrap();
     let dnode = set.dnode(world.object).await.unwrap();
     for block in world.blocks() - FIXED..world.blocks() {
@@ -32,10 +32,10 @@ async fn spoil(world: &World) {
 async fn read_all(world: &World, reader: Reader) {
     // A mirror is asked side by side.
     for _ in 0..4 {
-        world.engine.store().clear_cache();
+        world.engine().store().clear_cache();
         let (first, end) = (world.blocks() - FIXED, world.blocks());
-        let open = world.engine.snapshots().open(&format!("{DATASET}@kept")).await.unwrap();
-        let view = world.engine.view().await.unwrap();
+        let open = world.engine().snapshots().open(&format!("{DATASET}@kept")).await.unwrap();
+        let view = world.engine().view().await.unwrap();
         let set = match reader {
             Reader::Live => None,
             Reader::Snapshot => Some(Arc::clone(open.contents())),
@@ -44,7 +44,8 @@ async fn read_all(world: &World, reader: Reader) {
         for block in first..end {
             let bytes = match &set {
                 None => {
-                    let live = world.head.live();
+                    let head = world.head();
+                    let live = head.live();
                     let read =
                         live.inspect(|tx| tx.read(world.object, block * BLOCK, BLOCK as usize));
                     read.await.unwrap()
@@ -63,13 +64,13 @@ fn run(reader: Reader) {
     world::set_tunables();
     cenote_rt::simulate(7, async {
         let world = World::new(Layout::Mirror, 5, 7).await;
-        world.engine.snapshots().create(vec![format!("{DATASET}@kept")]).await.unwrap();
+        world.engine().snapshots().create(vec![format!("{DATASET}@kept")]).await.unwrap();
         spoil(&world).await;
         let churned = Arc::clone(&world);
-        let churn = cenote_rt::spawn(async move { churned.churn(10).await });
+        let churn = cenote_rt::spawn(async move { churned.churn(0..10).await });
         read_all(&world, reader).await;
         churn.await.unwrap();
-        let stats = world.engine.tree().leaves().next().unwrap().1.stats();
+        let stats = world.engine().tree().leaves().next().unwrap().1.stats();
         let may_repair = reader != Reader::View;
         assert!(stats.checksum_errors > 0, "{reader:?}: {stats:?}");
         assert_eq!(stats.repairs > 0, may_repair, "{reader:?}: {stats:?}");

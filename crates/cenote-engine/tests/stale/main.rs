@@ -1,7 +1,7 @@
 //! Readers beside writers that reuse space as fast as they can.
 //!
 //! A pool is filled to some percentage and then written over without an end, with snapshots that
-//! come and go, while all kinds of readers read it: views that are held for long, the live head,
+//! come and go, and exports and imports in between, while all kinds of readers read it: views that are held for long, the live head,
 //! held snapshots, the verifier, the leak checker, reads ahead; and metaslabs leave memory and are
 //! loaded again. Reads of devices take long, some longer than several txgs, so that pointers grow
 //! old under their readers (`slow`).
@@ -37,17 +37,25 @@ fn run(layout: Layout, fill: u64, seed: u64) {
     cenote_rt::simulate(seed, async {
         let world = World::new(layout, fill, seed).await;
         let readers = readers::start(&world);
-        world.churn(if wants_all() { 200 } else { 30 }).await;
+        let ends: &[u64] = if wants_all() { &[50, 100, 150, 200] } else { &[30, 40] };
+        let mut first = 0;
+        for end in ends {
+            world.churn(first..*end).await;
+            world.export_and_import().await;
+            first = *end;
+        }
         world.end();
         let seen = readers.join().await;
         println!(
-            "{layout:?} {fill} %: {} reads, {} overtaken, {} checks, {} slow reads, {} txgs",
+            "{layout:?} {fill} %: {} reads, {} overtaken, {} closed, {} checks, {} slow reads, {} txgs",
             seen.reads,
             seen.overtaken,
+            seen.closed,
             seen.checks,
             world.slow_reads(),
-            world.engine.uberblock().txg
+            world.engine().uberblock().txg
         );
+        assert!(seen.closed > 0, "no reader met an export");
         assert!(seen.reads > 100, "the readers read nothing: {seen:?}");
         world.judge().await;
     })
@@ -92,8 +100,12 @@ fn with_a_bug() {
     if let Some(bug) = bug {
         seeded::set(Some(bug));
         world::set_tunables();
-        for fill in FILLS {
-            run(Layout::Mirror, fill, 1);
+        // It ends with the first pool in which the bug shows.
+        for seed in 1..9 {
+            for fill in FILLS {
+                println!("seed {seed}");
+                run(Layout::Mirror, fill, seed);
+            }
         }
     }
 }

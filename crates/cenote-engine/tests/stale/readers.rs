@@ -1,11 +1,13 @@
-//! All kinds of readers. Each reads what the model has, or is overtaken; anything else is a failure.
+//! All kinds of readers. Each reads what the model has, is overtaken, or finds the pool exported;
+//! anything else is a failure.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Pool, leaks};
-use cenote_rt::{BoxFuture, JoinHandle, Kind, Result, Rng, yield_now};
+use cenote_rt::{BoxFuture, Error, JoinHandle, Kind, Result, Rng, yield_now};
 
 use crate::world::{BLOCK, DATASET, World, salt_of};
 
@@ -16,6 +18,8 @@ pub(crate) struct Seen {
     pub(crate) reads: u64,
     /// Readers whose state was given up.
     pub(crate) overtaken: u64,
+    /// Readers under which the pool was exported.
+    pub(crate) closed: u64,
     /// Pools that were verified, or checked for leaks.
     pub(crate) checks: u64,
 }
@@ -24,6 +28,7 @@ pub(crate) struct Seen {
 struct Counts {
     reads: AtomicU64,
     overtaken: AtomicU64,
+    closed: AtomicU64,
     checks: AtomicU64,
 }
 
@@ -40,8 +45,9 @@ impl Readers {
             task.await.expect("a reader failed");
         }
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let Counts { reads, overtaken, checks } = &*self.counts;
-        Seen { reads: get(reads), overtaken: get(overtaken), checks: get(checks) }
+        let Counts { reads, overtaken, closed, checks } = &*self.counts;
+        let (overtaken, closed) = (get(overtaken), get(closed));
+        Seen { reads: get(reads), overtaken, closed, checks: get(checks) }
     }
 }
 
@@ -74,15 +80,45 @@ async fn rest(rng: &mut Rng, turns: u64) {
     }
 }
 
-/// True if that is a good end; a state that was given up is one.
-fn is_overtaken<T>(result: &Result<T>, counts: &Counts) -> bool {
-    match result {
-        Ok(_) => false,
-        Err(error) if error.kind() == Kind::Overtaken => {
-            counts.overtaken.fetch_add(1, Ordering::Relaxed);
-            true
+/// The number of exports and imports before a reader took the engine.
+#[derive(Clone, Copy)]
+struct Since(u64);
+
+impl Since {
+    /// Most readers wait while the pool is exported, one in ten tries to read.
+    async fn now(world: &World, rng: &mut Rng) -> Self {
+        while world.is_exported() && rng.below(10) != 0 {
+            cenote_rt::sleep(Duration::from_secs(1)).await;
         }
-        Err(error) => panic!("{error:?}"),
+        Self(world.changes())
+    }
+
+    /// Whether an error is right: the state was given up, or the pool was exported meanwhile.
+    fn expects(self, error: &Error, world: &World) -> bool {
+        match error.kind() {
+            Kind::Overtaken => true,
+            Kind::Closed => world.is_exported() || world.changes() > self.0,
+            _ => false,
+        }
+    }
+
+    /// Returns what was read, none if the error is right.
+    fn check<T>(self, result: Result<T>, world: &World, counts: &Counts) -> Option<T> {
+        match result {
+            Ok(read) => return Some(read),
+            Err(error) if !self.expects(&error, world) => panic!("{error:?}"),
+            Err(error) if error.kind() == Kind::Closed => &counts.closed,
+            Err(_) => &counts.overtaken,
+        }
+        .fetch_add(1, Ordering::Relaxed);
+        None
+    }
+
+    /// The same for readers whose state is never given up.
+    fn check_held<T>(self, result: Result<T>, world: &World, counts: &Counts) -> Option<T> {
+        let error = result.as_ref().err();
+        assert_ne!(error.map(Error::kind), Some(Kind::Overtaken), "{error:?}");
+        self.check(result, world, counts)
     }
 }
 
@@ -90,9 +126,11 @@ fn is_overtaken<T>(result: &Result<T>, counts: &Counts) -> bool {
 async fn hold_views(world: &World, counts: &Counts, number: u64) {
     let mut rng = rng_of(world, 1, number);
     while !world.is_over() {
-        let view = world.engine.view().await.unwrap();
-        let result = read_view(world, counts, &view, &mut rng).await;
-        is_overtaken(&result, counts);
+        yield_now().await;
+        let since = Since::now(world, &mut rng).await;
+        let view = world.engine().view().await;
+        let Some(view) = since.check(view, world, counts) else { continue };
+        since.check(read_view(world, counts, &view, &mut rng).await, world, counts);
     }
 }
 
@@ -101,7 +139,7 @@ async fn read_view(world: &World, counts: &Counts, view: &Arc<Pool>, rng: &mut R
     let dnode = set.dnode(world.object).await?;
     // For a moment, or for many txgs.
     let end = view.txg() + if rng.below(2) == 0 { 2 } else { rng.below(60) };
-    while world.engine.uberblock().txg < end {
+    while world.engine().uberblock().txg < end {
         let block = rng.below(world.blocks());
         match rng.below(8) {
             0 => dnode.prefetch_block(0, block).await,
@@ -131,21 +169,22 @@ async fn read_live(world: &World, counts: &Counts, number: u64) {
     let mut rng = rng_of(world, 2, number);
     while !world.is_over() {
         let block = rng.below(world.blocks());
-        let since = world.model().returned[block as usize];
-        let read = world
-            .head
-            .live()
-            .inspect(|tx| tx.read(world.object, block * BLOCK, BLOCK as usize))
-            .await
-            .unwrap_or_else(|error| panic!("a live read of block {block}: {error:?}"));
+        let (since, head) = (Since::now(world, &mut rng).await, world.head());
+        let first = world.model().returned[block as usize];
+        let live = head.live();
+        let read = live.inspect(|tx| tx.read(world.object, block * BLOCK, BLOCK as usize)).await;
+        let Some(read) = since.check_held(read, world, counts) else {
+            yield_now().await;
+            continue;
+        };
         let salt = salt_of(block, &read);
         assert!(
-            world.model().history[block as usize][since..].contains(&salt),
+            world.model().history[block as usize][first..].contains(&salt),
             "block {block} is {salt:#x}"
         );
         counts.reads.fetch_add(1, Ordering::Relaxed);
         if rng.below(50) == 0 {
-            world.engine.store().clear_cache();
+            world.engine().store().clear_cache();
         }
         rest(&mut rng, 100).await;
     }
@@ -161,18 +200,19 @@ async fn read_snapshots(world: &World, counts: &Counts) {
             continue;
         }
         let name = &names[rng.below(names.len() as u64) as usize];
-        let open = match world.engine.snapshots().open(name).await {
-            Ok(open) => open,
-            Err(error) => {
-                assert_eq!(error.kind(), Kind::NotFound, "{error}");
-                continue;
-            }
+        let since = Since::now(world, &mut rng).await;
+        let open = match world.engine().snapshots().open(name).await {
+            Err(error) if error.kind() == Kind::NotFound => continue,
+            open => since.check_held(open, world, counts),
         };
+        let Some(open) = open else { continue };
         let Some(salts) = world.model().snapshots.get(name).cloned() else { continue };
-        let dnode = open.contents().dnode(world.object).await.expect("it is held");
+        let dnode = open.contents().dnode(world.object).await;
+        let Some(dnode) = since.check_held(dnode, world, counts) else { continue };
         for _ in 0..rng.below(200) {
             let block = rng.below(salts.len() as u64);
-            let read = dnode.read_at(block * BLOCK, BLOCK as usize).await.expect("it is held");
+            let read = dnode.read_at(block * BLOCK, BLOCK as usize).await;
+            let Some(read) = since.check_held(read, world, counts) else { break };
             assert_eq!(salt_of(block, &read), salts[block as usize], "block {block} of {name}");
             counts.reads.fetch_add(1, Ordering::Relaxed);
             rest(&mut rng, 100).await;
@@ -180,7 +220,7 @@ async fn read_snapshots(world: &World, counts: &Counts) {
         // Whoever keeps the contents for longer hears that they are gone.
         drop(open);
         let late = dnode.read_at(0, BLOCK as usize).await;
-        assert!(late.is_err_and(|error| error.kind() == Kind::Overtaken));
+        assert!(late.is_err_and(|error| since.expects(&error, world)));
     }
 }
 
@@ -199,16 +239,19 @@ async fn check_all(world: &World, counts: &Counts) {
     let mut rng = rng_of(world, 4, 0);
     while !world.is_over() {
         rest(&mut rng, 40_000).await;
-        let view = world.engine.view().await.unwrap();
+        yield_now().await;
+        let since = Since::now(world, &mut rng).await;
+        let view = world.engine().view().await;
+        let Some(view) = since.check(view, world, counts) else { continue };
         let observer = Arc::new(Strict(Arc::clone(&view)));
         let verified = verify::pool(&view, observer, Arc::<Progress>::default()).await;
-        if !is_overtaken(&verified, counts) {
+        if since.check(verified, world, counts).is_some() {
             counts.checks.fetch_add(1, Ordering::Relaxed);
         }
-        let view = world.engine.view().await.unwrap();
+        let view = world.engine().view().await;
+        let Some(view) = since.check(view, world, counts) else { continue };
         let checked = leaks::check(&view).await;
-        if !is_overtaken(&checked, counts) {
-            let report = checked.unwrap();
+        if let Some(report) = since.check(checked, world, counts) {
             assert!(report.is_clean(), "{:?}", report.lines());
             counts.checks.fetch_add(1, Ordering::Relaxed);
         }

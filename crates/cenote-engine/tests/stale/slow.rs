@@ -17,6 +17,9 @@ pub(crate) struct SlowDevice {
     is_slow: AtomicBool,
     /// Reads that waited for long.
     pub(crate) long: AtomicU64,
+    is_exported: AtomicBool,
+    /// Requests that came while the pool was exported.
+    pub(crate) unexpected: AtomicU64,
 }
 
 impl SlowDevice {
@@ -27,11 +30,24 @@ impl SlowDevice {
             rng: Mutex::new(Rng::seeded(seed << 8 | index as u64)),
             is_slow: AtomicBool::new(false),
             long: AtomicU64::new(0),
+            is_exported: AtomicBool::new(false),
+            unexpected: AtomicU64::new(0),
         })
     }
 
     pub(crate) fn set_slow(&self, is_slow: bool) {
         self.is_slow.store(is_slow, Ordering::Relaxed);
+    }
+
+    /// Between an export and the next import no request may come.
+    pub(crate) fn set_exported(&self, is_exported: bool) {
+        self.is_exported.store(is_exported, Ordering::Relaxed);
+    }
+
+    fn note_request(&self) {
+        if self.is_exported.load(Ordering::Relaxed) {
+            self.unexpected.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     pub(crate) fn image(&self) -> Image {
@@ -69,6 +85,7 @@ impl Device for SlowDevice {
 
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
+            self.note_request();
             let (before, after) = self.turns();
             wait(before).await;
             let read = self.inner.read(offset, buf).await;
@@ -78,14 +95,17 @@ impl Device for SlowDevice {
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.note_request();
         self.inner.write(offset, parts)
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.note_request();
         self.inner.flush()
     }
 
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        self.note_request();
         self.inner.discard(offset, len)
     }
 }

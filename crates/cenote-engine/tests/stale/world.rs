@@ -1,6 +1,7 @@
 //! A pool that is written over without an end, and the model of what is in it.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -78,11 +79,18 @@ impl Model {
     }
 }
 
+/// The pool as it is open now.
+struct Opened {
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    /// Exports that have begun, and imports that have ended: odd while it is exported.
+    changes: u64,
+}
+
 /// A pool and its model.
 pub(crate) struct World {
     pub(crate) devices: Vec<Arc<SlowDevice>>,
-    pub(crate) engine: Arc<Engine>,
-    pub(crate) head: Arc<Head>,
+    opened: Mutex<Opened>,
     pub(crate) object: u64,
     pub(crate) seed: u64,
     model: Mutex<Model>,
@@ -117,16 +125,13 @@ impl World {
         let copies = if layout == Layout::Copies { 2 } else { 1 };
         engine.properties().set(DATASET, "copies", Value::U64(copies)).await.unwrap();
         engine.properties().set(DATASET, "compression", Value::U64(2)).await.unwrap();
-        // Little is cached, and metaslabs leave memory at every occasion.
-        engine.store().set_cache_capacity(1 << 20);
-        engine.allocator().set_memory(1 << 10);
+        keep_little_in_memory(&engine);
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK);
         let charge = Charge::free(16 << 10);
         let object = engine.apply_charged(&head, charge, |tx| tx.allocate(&spec)).await.unwrap().0;
         let world = Arc::new(Self {
             devices,
-            engine,
-            head,
+            opened: Mutex::new(Opened { engine, head, changes: 0 }),
             object,
             seed,
             model: Mutex::default(),
@@ -140,7 +145,7 @@ impl World {
 
     /// Writes so many percent of what a user may write.
     async fn fill(&self, percent: u64, copies: u64) {
-        let space = self.engine.allocator().normal_space();
+        let space = self.engine().allocator().normal_space();
         // Half of a tiny pool is kept back.
         let room = space / 2 / copies / BLOCK;
         let blocks = if percent < 99 { room * percent / 100 } else { u64::MAX };
@@ -161,6 +166,49 @@ impl World {
             }
         }
         self.sync().await;
+    }
+
+    fn opened(&self) -> MutexGuard<'_, Opened> {
+        self.opened.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn engine(&self) -> Arc<Engine> {
+        Arc::clone(&self.opened().engine)
+    }
+
+    pub(crate) fn head(&self) -> Arc<Head> {
+        Arc::clone(&self.opened().head)
+    }
+
+    /// Exports that have begun, and imports that have ended.
+    pub(crate) fn changes(&self) -> u64 {
+        self.opened().changes
+    }
+
+    pub(crate) fn is_exported(&self) -> bool {
+        self.changes() % 2 == 1
+    }
+
+    /// Exports the pool under its readers, and imports it again. No device is touched in between.
+    pub(crate) async fn export_and_import(&self) {
+        self.judge_counts();
+        self.opened().changes += 1;
+        self.engine().export().await.unwrap();
+        self.devices.iter().for_each(|device| device.set_exported(true));
+        // Readers that noticed nothing go on meanwhile.
+        cenote_rt::sleep(Duration::from_secs(20)).await;
+        for device in &self.devices {
+            let unexpected = device.unexpected.load(Ordering::Relaxed);
+            assert_eq!(unexpected, 0, "requests to {} after the export", device.info().path);
+            device.set_exported(false);
+        }
+        let (devices, guid) = (pools::as_devices(&self.devices), self.engine().guid());
+        let opened = Engine::open_devices(devices, guid, &OpenOptions::default()).await;
+        let engine = opened.unwrap();
+        keep_little_in_memory(&engine);
+        let head = engine.head(DATASET).await.unwrap();
+        let mut opened = self.opened();
+        *opened = Opened { engine, head, changes: opened.changes + 1 };
     }
 
     pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
@@ -191,7 +239,7 @@ impl World {
         self.model().history[block as usize].push(salt);
         let (object, charge) = (self.object, Charge::write(BLOCK));
         let change = |tx: &mut Tx<'_>| tx.write(object, block * BLOCK, &bytes);
-        let written = self.engine.apply_charged(&self.head, charge, change).await.map(drop);
+        let written = self.engine().apply_charged(&self.head(), charge, change).await.map(drop);
         let mut model = self.model();
         let salts = &mut model.history[block as usize];
         if written.is_err() {
@@ -208,15 +256,15 @@ impl World {
     /// Commits, and takes down what.
     async fn sync(&self) {
         let now = self.model().now();
-        self.engine.sync().await.unwrap();
-        let txg = self.engine.uberblock().txg;
+        self.engine().sync().await.unwrap();
+        let txg = self.engine().uberblock().txg;
         self.model().committed.insert(txg, now);
     }
 
-    /// Writes over, for so many rounds.
-    pub(crate) async fn churn(&self, rounds: u64) {
-        let mut snapshots = VecDeque::new();
-        for round in 0..rounds {
+    /// Writes over, in rounds.
+    pub(crate) async fn churn(&self, rounds: Range<u64>) {
+        let mut snapshots: VecDeque<_> = self.model().snapshots.keys().cloned().collect();
+        for round in rounds {
             let count = self.blocks();
             let (writes, churned) = (self.below(40) + 10, count - FIXED);
             for step in 0..writes {
@@ -236,14 +284,14 @@ impl World {
             if round % 3 == 0 {
                 let name = format!("{DATASET}@{round}");
                 let now = self.model().now();
-                if self.engine.snapshots().create(vec![name.clone()]).await.is_ok() {
+                if self.engine().snapshots().create(vec![name.clone()]).await.is_ok() {
                     self.model().snapshots.insert(name.clone(), now);
                     snapshots.push_back(name);
                 }
             }
             while snapshots.len() > SNAPSHOTS || (self.is_tight() && !snapshots.is_empty()) {
                 let name = snapshots.pop_front().unwrap();
-                match self.engine.snapshots().destroy(&name).await {
+                match self.engine().snapshots().destroy(&name).await {
                     Ok(()) => drop(self.model().snapshots.remove(&name)),
                     // Somebody reads it.
                     Err(error) => {
@@ -259,7 +307,7 @@ impl World {
 
     /// Whether writes are refused soon.
     fn is_tight(&self) -> bool {
-        let figures = self.engine.allocator().vdev_figures();
+        let figures = self.engine().allocator().vdev_figures();
         let space: u64 = figures.iter().map(|vdev| vdev.space.space).sum();
         let taken: u64 = figures.iter().map(|vdev| vdev.space.allocated).sum();
         taken > space * 45 / 100
@@ -273,15 +321,16 @@ impl World {
     pub(crate) async fn judge(&self) {
         self.devices.iter().for_each(|device| device.set_slow(false));
         self.settle().await;
-        self.engine.store().clear_cache();
+        self.engine().store().clear_cache();
         let now = self.model().now();
+        let head = self.head();
         for (block, salt) in (0..).zip(&now) {
-            let read =
-                self.head.live().inspect(|tx| tx.read(self.object, block * BLOCK, BLOCK as usize));
+            let live = head.live();
+            let read = live.inspect(|tx| tx.read(self.object, block * BLOCK, BLOCK as usize));
             assert_eq!(salt_of(block, &read.await.unwrap()), *salt, "block {block}");
         }
         self.judge_counts();
-        self.engine.export().await.unwrap();
+        self.engine().export().await.unwrap();
         let scan = scan_devices(pools::as_devices(&self.devices)).await;
         let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
         let set = pool.dataset(DATASET).await.unwrap().open().await.unwrap();
@@ -298,21 +347,21 @@ impl World {
     /// Until everything that was freed is free.
     pub(crate) async fn settle(&self) {
         for _ in 0..4 {
-            self.engine.sync().await.unwrap();
+            self.engine().sync().await.unwrap();
         }
-        while self.engine.space().has_pending_frees().await.unwrap() {
-            self.engine.sync().await.unwrap();
+        while self.engine().space().has_pending_frees().await.unwrap() {
+            self.engine().sync().await.unwrap();
         }
     }
 
     fn judge_counts(&self) {
-        for (_, leaf) in self.engine.tree().leaves() {
+        for (_, leaf) in self.engine().tree().leaves() {
             let stats = leaf.stats();
             let errors = (stats.read_errors, stats.checksum_errors, stats.repairs);
             assert_eq!(errors, (0, 0, 0), "{}: READ, CKSUM, repairs", leaf.path());
         }
-        assert_eq!(self.engine.store().stats().parts_repaired, 0);
-        let events = self.engine.health().events().after(0);
+        assert_eq!(self.engine().store().stats().parts_repaired, 0);
+        let events = self.engine().health().events().after(0);
         let is_damage = |event: &Event| matches!(event, Event::Lost { .. } | Event::Bad { .. });
         let damage: Vec<_> = events.iter().filter(|noted| is_damage(&noted.event)).collect();
         assert!(damage.is_empty(), "{damage:?}");
@@ -327,6 +376,12 @@ pub(crate) async fn salts(set: &Arc<ObjSet>, object: u64, count: u64) -> Result<
         salts.push(salt_of(block, &dnode.read_at(block * BLOCK, BLOCK as usize).await?));
     }
     Ok(salts)
+}
+
+/// Little is cached, and metaslabs leave memory at every occasion.
+fn keep_little_in_memory(engine: &Engine) {
+    engine.store().set_cache_capacity(1 << 20);
+    engine.allocator().set_memory(1 << 10);
 }
 
 async fn create(shape: &str, devices: Vec<Arc<dyn Device>>, seed: u64) -> Arc<Engine> {

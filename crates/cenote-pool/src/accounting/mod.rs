@@ -124,6 +124,7 @@ impl Space {
         space.checkpoint = is_checkpointed.then_some(held);
         space.read_shared(pool).await;
         space.sum_up();
+        pool.check_valid()?;
         Ok(space)
     }
 

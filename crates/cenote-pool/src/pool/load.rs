@@ -104,8 +104,8 @@ fn load_guid() -> Result<u64> {
 
 /// Marks an error as a damaged MOS, and keeps its location.
 pub(super) fn corrupt(error: Error) -> Error {
-    if matches!(error.kind(), Kind::Limit | Kind::Overtaken) || error.cause::<OpenError>().is_some()
-    {
+    let is_of_its_own = error.kind() == Kind::Limit || error.kind().is_interruption();
+    if is_of_its_own || error.cause::<OpenError>().is_some() {
         return error;
     }
     let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();

@@ -64,13 +64,14 @@ impl Pool {
         &self.grounds
     }
 
-    /// Checks that the blocks of this state were not reused while they were read. Commands that
-    /// ignore read errors call it before they print results.
+    /// Checks that the state could be read until now. Readers that report errors and continue call
+    /// this before they return what they found.
     ///
     /// # Errors
-    /// `Kind::Overtaken` if blocks of this state may have been reused: read again from a fresh
-    /// view.
+    /// `Kind::Overtaken` if the state was given up: read again from a fresh view. `Kind::Closed` if
+    /// the pool was closed.
     pub fn check_valid(&self) -> Result<()> {
+        self.tree().check_open()?;
         self.grounds.check()
     }
 

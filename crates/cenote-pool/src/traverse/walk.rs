@@ -8,7 +8,7 @@ use cenote_dmu::objset::META_DNODE;
 use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
-use cenote_rt::{BoxFuture, Buf, Error, Kind, Result, tunables};
+use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
 
 use super::{Damage, Flow, Mark, Options, Order, Visitor};
 
@@ -110,7 +110,7 @@ impl<'p> Walk<'p> {
                     return Ok(Flow::Stop);
                 }
             }
-            Err(error) if error.kind() == Kind::Overtaken => return Err(error),
+            Err(error) if error.kind().is_interruption() => return Err(error),
             Err(error) => visitor.damage(Damage { place, bp: Some(*root), error }),
         }
         if !is_new {
@@ -213,7 +213,7 @@ impl<'p> Walk<'p> {
                         return Ok(Flow::Stop);
                     }
                 }
-                Err(error) if error.kind() == Kind::Overtaken => return Err(error),
+                Err(error) if error.kind().is_interruption() => return Err(error),
                 Err(error) => visitor.damage(Damage { place, bp: Some(pointer.bp), error }),
             }
             if self.options.order == Order::Up {

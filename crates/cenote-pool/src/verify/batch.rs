@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use cenote_block::{CopyFailure, Grounds, ScrubReport};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Result};
 use cenote_vdev::{LeafRange, Tree, VdevKind};
 
 use super::extents::Extents;
@@ -111,7 +111,7 @@ async fn scrub(run: &Run, job: &Job, copy: &Copy, extents: &Extents<'_>) -> bool
             is_clean
         }
         // This error ends the run.
-        Err(error) if error.kind() == Kind::Overtaken => true,
+        Err(error) if error.kind().is_interruption() => true,
         Err(error) => {
             // The pointer is invalid and so are its other copies: reported once.
             if copy.dva == WHOLE || copy.dva == 0 {

@@ -165,7 +165,8 @@ pub async fn expected_bytes(pool: &Pool) -> Result<u64> {
 /// Verifies the whole pool.
 ///
 /// # Errors
-/// `Kind::Overtaken` if blocks of the state were reused because the pool is being written.
+/// `Kind::Overtaken` if the pool is being written and the state that was read was given up;
+/// `Kind::Closed` if the pool was closed.
 pub async fn pool(
     pool: &Arc<Pool>,
     observer: Arc<dyn Observer>,

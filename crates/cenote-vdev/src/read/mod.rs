@@ -455,7 +455,7 @@ impl Tree {
     }
 
     /// Like [`read`](Self::read), but reads leaves through `reader`.
-    pub async fn read_with(
+    pub(crate) async fn read_with(
         &self,
         reader: &dyn LeafReader,
         place: impl Into<Place>,
