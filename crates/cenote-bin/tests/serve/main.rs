@@ -14,6 +14,7 @@ mod follow;
 mod fuse;
 mod mounts;
 mod nbd;
+mod pipe;
 mod places;
 mod posix;
 mod rollback;
