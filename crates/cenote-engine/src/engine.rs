@@ -1,4 +1,4 @@
-//! The engine: the parts of a pool that is open for writing.
+//! The engine: a pool that is open for writing.
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError, Weak};
@@ -41,9 +41,9 @@ use crate::zil::{IntentLogs, LogState};
 /// [`snapshots`](Engine::snapshots), [`bookmarks`](Engine::bookmarks),
 /// [`properties`](Engine::properties), [`intent_logs`](Engine::intent_logs),
 /// [`leaves`](Engine::leaves), [`space`](Engine::space), [`admin`](Engine::admin) and
-/// [`health`](Engine::health). What is left here opens and closes the pool and runs its txgs.
+/// [`health`](Engine::health). The engine itself opens and closes the pool and runs its txgs.
 pub struct Engine {
-    /// Itself: work that must come to its end runs in tasks that own the engine.
+    /// Itself: tasks that must run to the end own the engine.
     pub(crate) me: Weak<Self>,
     pub(crate) tree: Arc<Tree>,
     pub(crate) store: Arc<BlockStore>,
@@ -58,11 +58,11 @@ pub struct Engine {
     pub(crate) leaf: LeafState,
     pub(crate) health: HealthState,
     pub(crate) views: Views,
-    /// Nothing is ever written.
+    /// The pool is open for reading only.
     pub(crate) is_read_only: bool,
 }
 
-/// What an engine is put together from.
+/// The parts of an engine.
 pub(crate) struct Parts {
     pub(crate) tree: Arc<Tree>,
     pub(crate) store: Arc<BlockStore>,
@@ -71,7 +71,8 @@ pub(crate) struct Parts {
     pub(crate) suspension: Arc<Suspension>,
     pub(crate) mos_dir: u64,
     pub(crate) config: Config,
-    /// Every txg up to it is taken: the uberblock's, or after a rewind the last one given up.
+    /// The txg before the first open one: that of the uberblock, or after a rewind the last
+    /// discarded one.
     pub(crate) base_txg: u64,
     pub(crate) uberblock: Uberblock,
     pub(crate) policy: PoolPolicy,
@@ -87,7 +88,7 @@ impl Engine {
         let open_txg = (parts.base_txg + 1).max(TXG_INITIAL);
         let facts = &parts.config.facts;
         let damage = Arc::new(Damage::new(&facts.name, facts.pool_guid));
-        // A store that was read from before reports to whoever asked first, and keeps to that.
+        // A store keeps the first reporter that it was given.
         parts.store.set_reporter(Arc::<Damage>::clone(&damage));
         parts.suspension.watch(&parts.tree);
         let views = Views { keys: parts.keys, ..Views::default() };
@@ -159,43 +160,43 @@ impl Engine {
         Health { engine: self }
     }
 
-    /// The heads that are open.
+    /// Returns the open heads.
     pub fn open_heads(&self) -> Vec<Arc<Head>> {
         self.heads.all()
     }
 
-    /// Acts by tunables of which the pool keeps copies: the bounds of memory.
+    /// Applies tunables that the pool has copies of: memory limits.
     pub fn retune(&self) {
         self.alloc.set_memory(tunables::ALLOCATOR_MEMORY.get());
         self.store.set_cache_capacity(tunables::BLOCK_CACHE_BYTES.get());
     }
 
-    /// The vdevs.
+    /// Returns the vdev tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
     }
 
-    /// The blocks.
+    /// Returns the block store.
     pub fn store(&self) -> &Arc<BlockStore> {
         &self.store
     }
 
-    /// The space.
+    /// Returns the allocator.
     pub fn allocator(&self) -> &Arc<SpaceAllocator> {
         &self.alloc
     }
 
-    /// The uberblock that was written last.
+    /// Returns the last written uberblock.
     pub fn uberblock(&self) -> Uberblock {
         *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the pool was opened for reading only.
+    /// Whether the pool is open for reading only.
     pub fn is_read_only(&self) -> bool {
         self.is_read_only
     }
 
-    /// The txg that takes changes now.
+    /// Returns the open txg.
     pub fn open_txg(&self) -> u64 {
         self.txgs.open.load(Ordering::Acquire)
     }
@@ -226,7 +227,7 @@ impl Engine {
         Context { txg, now, seed }
     }
 
-    /// Refuses everything while the pool is suspended, and once it is stopped.
+    /// Fails while the pool is suspended, and after it was stopped.
     pub(crate) fn check_running(&self) -> Result<()> {
         self.check_stopped()?;
         match self.health.suspension.cause() {
@@ -243,7 +244,7 @@ impl Engine {
         }
     }
 
-    /// Waits while the pool is suspended, or refuses at once: as `failmode` says.
+    /// Waits while the pool is suspended, or fails immediately: according to `failmode`.
     pub(crate) async fn until_running(&self) -> Result<()> {
         if self.is_read_only {
             return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
@@ -258,8 +259,8 @@ impl Engine {
         self.check_stopped()
     }
 
-    /// Changes the MOS in the next sync in whatever way. For laboratories and tests: nothing is
-    /// checked, and the pool may be ruined.
+    /// Changes the MOS in the next sync without any check, which can damage the pool. For
+    /// experiments and tests.
     pub async fn tamper<T: Send + 'static>(
         &self,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T> + Send + 'static,
@@ -269,7 +270,7 @@ impl Engine {
         done
     }
 
-    /// Nothing is written any more.
+    /// Stops all writes.
     pub(crate) fn stop(&self, cause: &str) {
         self.state().stopped.get_or_insert_with(|| cause.to_owned());
         self.health.suspension.abandon();
@@ -282,7 +283,7 @@ impl std::fmt::Debug for Engine {
     }
 }
 
-/// A number that nobody can foresee, from which an engine's own are drawn.
+/// Returns an unpredictable seed for the engine's random numbers.
 pub(crate) fn random_seed() -> Result<u64> {
     let mut bytes = [0; 8];
     cenote_rt::secret_bytes(&mut bytes)?;

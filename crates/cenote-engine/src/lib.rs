@@ -6,9 +6,9 @@
 //!   Engine::sync    open txg ──close──> syncing txg ──passes, labels, uberblock──> committed
 //! ```
 //!
-//! Everything that users do is a change of an object set in memory, in the txg that is open at
-//! that moment; administrators' operations are tasks that change the MOS while a txg is synced.
-//! Nothing of a txg counts before its uberblock is on disk, and then all of it does.
+//! Everything that users do changes an object set in memory, in the open txg; administrative
+//! operations are tasks that change the MOS while a txg is synced. A txg takes effect completely
+//! when its uberblock is on disk, and not at all before.
 //!
 //! The rooms:
 //! ```text
@@ -23,9 +23,9 @@
 //! Order of locks: `syncing` (held during a whole sync), then `config`, `state`, and the locks of
 //! lower layers. Only `syncing` is held across I/O.
 //!
-//! Devices that fail in the middle of a sync suspend the pool, which goes on once it is cleared
-//! (`suspend`). An invariant that does not hold stops it: no uberblock is written any more, what
-//! was committed stays, and every later change is refused.
+//! If devices fail during a sync, the pool is suspended until it is cleared (`suspend`). A broken
+//! invariant stops it: no uberblock is written any more, committed data stays, and every later
+//! change is refused.
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
@@ -71,5 +71,5 @@ pub use zil::IntentLogs;
 pub(crate) use config::Config;
 pub(crate) use engine::{Parts, random_seed};
 pub(crate) use error::{invariant, invariant_error, is_fatal, is_txg_passed};
-pub(crate) use txg::suspend::{Steady, Suspension};
+pub(crate) use txg::suspend::{SuspendAwareStore, Suspension};
 pub(crate) use txg::tasks::{Answer, Scope, Task};

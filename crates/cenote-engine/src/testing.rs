@@ -1,4 +1,4 @@
-//! What tests in here need.
+//! Helpers of this crate's unit tests.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cenote_vdev::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec
 use crate::Engine;
 use crate::admin::create::CreateSpec as PoolSpec;
 
-/// A new pool `t` in memory.
+/// Creates a pool `t` in memory.
 pub(crate) async fn pool() -> Arc<Engine> {
     let device: Arc<dyn Device> = Arc::new(ImageDevice::new("d", Image::zeroed(64 << 20)));
     let leaves = vec![LeafSpec::of(device.info())];

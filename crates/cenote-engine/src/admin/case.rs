@@ -15,7 +15,12 @@ const INSENSITIVE: u64 = 1;
 
 impl Admin<'_> {
     /// Marks a dataset if its new contents are case-insensitive (spec 03 §7, end).
-    pub(crate) async fn note_case(self, txg: u64, object: u64, live: &Live) -> Result<()> {
+    pub(crate) async fn mark_case_insensitive(
+        self,
+        txg: u64,
+        object: u64,
+        live: &Live,
+    ) -> Result<()> {
         let case = live
             .inspect(|tx| match tx.find(MASTER_NODE_OBJ)? {
                 Some(dnode) if dnode.object_type == ObjectType::MASTER_NODE => {

@@ -34,7 +34,9 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::admin::import;
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
-use crate::{Config, Engine, EngineError, Head, Parts, Scope, Steady, Suspension, Task, admin};
+use crate::{
+    Config, Engine, EngineError, Head, Parts, Scope, SuspendAwareStore, Suspension, Task, admin,
+};
 
 /// First txg of a new pool, in which its vdevs are created.
 pub const FIRST_TXG: u64 = TXG_INITIAL;
@@ -117,7 +119,7 @@ impl Engine {
         let maps = store::Maps::new(&blocks, &suspension);
         let alloc = new_allocator(&spec, &tree, &maps)?;
         blocks.set_allocator(Arc::clone(&alloc));
-        let mos = Live::create(Steady::mos(&blocks, &suspension), 0, ObjSetType::Meta);
+        let mos = Live::create(SuspendAwareStore::mos(&blocks, &suspension), 0, ObjSetType::Meta);
         let mut config = Config {
             facts,
             stored_name: None,
@@ -277,12 +279,12 @@ impl Task for Birth {
                 config.touch();
             });
             let live = Live::create(
-                Steady::head(&engine.store, &engine.health.suspension, None),
+                SuspendAwareStore::head(&engine.store, &engine.health.suspension, None),
                 mos.root_dataset,
                 ObjSetType::Zfs,
             );
             live.apply(context.txg, |tx| (self.spec.fill_root)(tx)).await?;
-            engine.admin().note_case(context.txg, mos.root_dataset, &live).await?;
+            engine.admin().mark_case_insensitive(context.txg, mos.root_dataset, &live).await?;
             let settings = engine.datasets().settings_of(mos.root_dataset).await?;
             let policy = engine.pool_policy();
             let head = Head::new(

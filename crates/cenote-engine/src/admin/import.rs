@@ -30,7 +30,7 @@ use cenote_vdev::Tree;
 use crate::admin::events::{Event, PoolEvent};
 use crate::leaf::leaves;
 use crate::txg::{closing, store};
-use crate::{Config, Engine, EngineError, Parts, Steady, Suspension};
+use crate::{Config, Engine, EngineError, Parts, SuspendAwareStore, Suspension};
 
 /// Number of allocators of each class.
 const ALLOCATORS: usize = 4;
@@ -97,7 +97,7 @@ impl Engine {
         let opened = Self::take_over(&pool, base_txg, &options).await;
         if opened.is_err() {
             // Running tasks may still reference the tree, and must not be waited for.
-            pool.tree().close(closing::patience()).await;
+            pool.tree().close(closing::answer_timeout()).await;
         }
         opened
     }
@@ -181,14 +181,14 @@ impl Engine {
             is_unrecorded: false,
             is_dirty: false,
         };
-        leaves::forgive(&mut config.root);
+        leaves::clear_faults(&mut config.root);
         // The next commit writes the new owner to every label.
         config.touch();
         Ok(Self::assemble(Parts {
             tree: Arc::clone(pool.tree()),
             store: Arc::clone(pool.store()),
             alloc,
-            mos: Live::open(Steady::mos(pool.store(), &suspension), pool.mos())?,
+            mos: Live::open(SuspendAwareStore::mos(pool.store(), &suspension), pool.mos())?,
             suspension,
             mos_dir,
             config,

@@ -144,7 +144,7 @@ impl Task for Add {
                 Ok(config) => {
                     // The MOS contains the vdevs: from here on a failure is one of the pool.
                     let known = before.root.children.len();
-                    engine.admin().take_in(&config.root.children[known..], new, context.txg)?;
+                    engine.admin().add_tops(&config.root.children[known..], new, context.txg)?;
                     engine.with_config(|there| *there = config);
                     self.answer.put(Ok(()));
                 }
@@ -157,7 +157,7 @@ impl Task for Add {
 impl Admin<'_> {
     /// Adds top-level vdevs to the tree and the allocator. They are allocated from once `txg`,
     /// which writes their labels, is committed: before that an import would not find their blocks.
-    fn take_in(self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
+    fn add_tops(self, tops: &[VdevConfig], new: &NewVdevs, txg: u64) -> Result<()> {
         for (top, (_, class)) in tops.iter().zip(&new.tops) {
             self.engine.tree.grow(top, |leaf| new.device(leaf.guid).ok().map(Arc::clone))?;
             let spec = import::vdev_spec(&self.engine.tree, top, create::class_of(*class));

@@ -129,7 +129,7 @@ pub enum OpError {
     /// It does not exist.
     #[error("dataset does not exist")]
     NotFound,
-    /// It is in use, or partially received.
+    /// The dataset is in use, or partially received.
     #[error("dataset is busy")]
     Busy,
     /// It was created in the same txg: retried in the next one.
@@ -168,7 +168,7 @@ pub enum OpError {
     /// There are later snapshots or bookmarks.
     #[error("more recent snapshots or bookmarks exist")]
     NotLatest,
-    /// It is not a clone.
+    /// The dataset is not a clone.
     #[error("not a cloned filesystem")]
     NotAClone,
     /// A volume cannot have children.
@@ -180,10 +180,10 @@ pub enum OpError {
     /// The name is that of another pool.
     #[error("dataset is in another pool")]
     OtherPool,
-    /// It is not a snapshot.
+    /// The dataset is not a snapshot.
     #[error("not a snapshot")]
     NotASnapshot,
-    /// It is not a file system or volume.
+    /// The dataset is not a file system or volume.
     #[error("not a filesystem or volume")]
     NotAHead,
     /// The root file system can be neither destroyed nor renamed.

@@ -35,7 +35,7 @@ use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, names, props, scan};
-use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
+use crate::{Answer, Engine, Head, Notice, Scope, SuspendAwareStore, Task};
 
 /// Maximum number of repetitions because something was created in the same txg.
 const RETRIES_MAX: usize = 8;
@@ -353,7 +353,8 @@ impl Datasets<'_> {
         let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
         let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
         let is_encrypted = keys.is_some();
-        let blocks = Steady::head(&self.engine.store, &self.engine.health.suspension, keys);
+        let blocks =
+            SuspendAwareStore::head(&self.engine.store, &self.engine.health.suspension, keys);
         let live = if self.engine.is_read_only {
             Live::open_read_only(blocks, &set)
         } else {

@@ -1,8 +1,8 @@
-//! Which txgs each leaf lacks, kept in the MOS (spec 06 §8).
+//! Dirty time logs of leaves, kept in the MOS (spec 06 §8).
 //!
-//! A leaf that was away, or refused a write, has the txg in its log before the block counts as
-//! written; here the log becomes a space map that the leaf's config names, in the same txg. Units
-//! are txgs. An empty log has no object.
+//! A leaf that was absent or failed a write has the txg in its DTL before the block counts as
+//! written; here the DTL becomes a space map that the leaf's config names, in the same txg. Units
+//! are txgs. An empty DTL has no object.
 
 use cenote_dmu::spacemap::edit as spacemap;
 use cenote_dmu::{Tx, TxResult};
@@ -13,11 +13,11 @@ use cenote_vdev::TxgRanges;
 use crate::Leaves;
 use crate::dsl::features;
 
-/// Block size of such a map.
+/// Block size of a DTL's space map.
 const BLOCK: u64 = 4 << 10;
 
 impl Leaves<'_> {
-    /// Writes down the logs that changed since the last pass.
+    /// Writes the DTLs that changed since the last pass.
     pub(crate) async fn record_dtls(self, txg: u64, pass: u32) -> Result<()> {
         for (guid, ranges) in self.engine.tree.changed_dtls() {
             let object = self.dtl_object(guid);
@@ -40,7 +40,7 @@ impl Leaves<'_> {
     }
 }
 
-/// Makes the map say `ranges`. Gives its object, which goes when there is nothing to say.
+/// Makes the space map contain `ranges`. Returns its object, which is freed when `ranges` is empty.
 fn store(
     tx: &mut Tx<'_>,
     object: Option<u64>,
@@ -59,7 +59,7 @@ fn store(
         }
         return Ok(None);
     }
-    // The form of a map that is there does not change, and neither does the count of forms.
+    // The format of an existing map does not change, and neither does the feature's refcount.
     let object = if let Some(object) = object {
         let (_, has_histogram) = spacemap::length(tx, object)?;
         spacemap::truncate(tx, object, &spacemap::MapFormat { has_histogram, ..form })?

@@ -8,12 +8,12 @@
 //!   clear        errors forgotten, faulted leaves back; a suspended pool goes on
 //! ```
 //!
-//! What a leaf lacks is in its dirty time log, which leaves and comes back with it: until a
-//! resilver, reads take it as a last resort for what the log names, and believe checksums only
+//! The missing txgs of a leaf are in its DTL, which stays with it when it is removed and comes
+//! back: until a resilver, such blocks are read from it as a last resort, and verified by checksums
 //! (spec 06 §2.3, §8, §10).
 //!
-//! The config says how a leaf is in the txg in which that is known, and is changed by tasks of a
-//! sync only. The state of the vdev itself changes at once.
+//! Only tasks of a sync change a leaf's state in the config, in the txg in which the change is
+//! known. The state of the vdev itself changes immediately.
 
 use std::sync::Arc;
 
@@ -27,15 +27,14 @@ use crate::Leaves;
 use crate::admin::events::{Event, PoolEvent};
 use crate::{EngineError, Suspended};
 
-/// One look at the leaves at a time.
+/// Serializes checks of the leaves.
 #[derive(Debug, Default)]
 pub(crate) struct Service {
-    turn: AsyncMutex<()>,
+    probing: AsyncMutex<()>,
 }
 
-/// A leaf that was found faulted gets a new chance when the pool is opened, unless somebody wanted
-/// it that way (spec 06 §10).
-pub(crate) fn forgive(root: &mut VdevConfig) {
+/// Clears the fault of leaves at import, unless an administrator faulted them (spec 06 §10).
+pub(crate) fn clear_faults(root: &mut VdevConfig) {
     for_leaves(root, &mut |leaf| {
         let told = VdevAux::of_config(leaf.aux_state.as_deref());
         if leaf.faulted && told != VdevAux::External {
@@ -52,19 +51,19 @@ fn for_leaves(vdev: &mut VdevConfig, change: &mut impl FnMut(&mut LeafConfig)) {
 }
 
 impl Leaves<'_> {
-    /// Looks into the leaves of which an I/O failed; in a sync, before its config is written.
+    /// Probes the leaves with failed I/O; in a sync, before its config is written.
     pub(crate) async fn probe_failed(self) {
         if !self.engine.tree.has_failed() {
             return;
         }
-        let _turn = self.engine.leaf.service.turn.lock().await;
+        let _probing = self.engine.leaf.service.probing.lock().await;
         for id in self.engine.tree.take_failed() {
             let leaf = self.engine.tree.leaf(id);
             if !leaf.is_writable() {
                 continue;
             }
             let Err(aux) = self.engine.tree.probe(id).await else { continue };
-            // The config has no word for a device that is too short: the next opening sees it.
+            // The config has no state for a device that is too small: the next import detects it.
             if self.take_out_failed(id, aux) && aux == VdevAux::ErrExceeded {
                 self.engine.with_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {
@@ -77,8 +76,8 @@ impl Leaves<'_> {
         }
     }
 
-    /// Takes a leaf that failed its probe out of service because of `aux`, unless nothing can stand
-    /// in for it. Tells whether it went.
+    /// Takes a leaf that failed its probe out of service because of `aux`, unless it is required.
+    /// Returns whether it was taken out.
     fn take_out_failed(self, id: LeafId, aux: VdevAux) -> bool {
         let guid = self.engine.tree.leaf(id).guid();
         let is_short = aux == VdevAux::BadLabel;
@@ -89,7 +88,7 @@ impl Leaves<'_> {
             self.engine.tree.take_out_of_service_unless_needed(guid, state, aux)
         };
         if goes {
-            self.leave_logs(guid);
+            self.move_logs_off(guid);
         } else {
             state = VdevState::Degraded;
             self.engine.tree.set_status(guid, state, aux);
@@ -99,17 +98,17 @@ impl Leaves<'_> {
     }
 
     /// Whether a leaf belongs to a log vdev that the pool can do without: everything in the logs is
-    /// in memory, too, until its txg is synced. Not so for logs of an earlier opening that wait for
-    /// their replay: those are on the log vdev alone.
+    /// in memory, too, until its txg is synced. False for logs that are to be replayed: these are
+    /// on the log vdev only.
     fn is_spare_log(self, guid: u64) -> bool {
         self.engine.tree.top_of(guid).is_some_and(Vdev::is_log)
             && !self.engine.heads.all().iter().any(|head| head.log().is_claimed())
     }
 
-    /// Has the logs leave the log vdev of a leaf that went out of service, if the vdev went with
-    /// it: no chain goes on there, and what was committed there is synced as soon as possible,
-    /// since it is nowhere else but in memory.
-    fn leave_logs(self, guid: u64) {
+    /// Moves the logs off a failed log vdev, if the vdev failed with this leaf: no chain continues
+    /// there, and everything committed there is synced as soon as possible, since it is only in
+    /// memory.
+    fn move_logs_off(self, guid: u64) {
         let dead =
             self.engine.tree.top_of(guid).filter(|top| top.is_log() && !top.state().is_readable());
         let Some(dead) = dead.map(Vdev::id) else { return };
@@ -118,24 +117,23 @@ impl Leaves<'_> {
             is_any |= head.log().leave_vdev(dead);
         }
         let Some(engine) = self.engine.me.upgrade().filter(|_| is_any) else { return };
-        // Not waited for: this may be in a sync, and the next one begins when that has ended.
+        // Not waited for: this may run in a sync, and the next sync begins when that has ended.
         cenote_rt::spawn_background(async move { engine.sync().await });
     }
 
-    /// Takes a leaf out of service: for good, or until the pool is opened again.
+    /// Takes a leaf offline, permanently or until the next import.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if something is on it alone; those
-    /// of a sync.
+    /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if it has the only copy of some
+    /// data; errors of a sync.
     pub async fn offline(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Offline, is_temporary).await
     }
 
-    /// The same for a device that is to count as broken: it stays so until it is cleared or put
-    /// into service.
+    /// Like [`offline`](Self::offline), but faults the leaf, until it is cleared or brought online.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`offline`](Self::offline).
     pub async fn fault(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Faulted, is_temporary).await
     }
@@ -145,7 +143,7 @@ impl Leaves<'_> {
         let is_fault = state == VdevState::Faulted;
         let aux = if is_fault { VdevAux::External } else { VdevAux::None };
         let tree = Arc::clone(&self.engine.tree);
-        // As OpenZFS does: what is in the logs is synced, and then they need no vdev.
+        // As in OpenZFS: the logs are synced, and then do not need the vdev.
         let is_log = self.is_spare_log(guid) && tree.is_dtl_required(guid);
         if is_log {
             self.engine.intent_logs().drain().await?;
@@ -170,23 +168,22 @@ impl Leaves<'_> {
         let done = done.await;
         if is_log {
             self.engine.intent_logs().thaw_all();
-            self.leave_logs(guid);
+            self.move_logs_off(guid);
         }
         done?;
         self.engine.health.damage.note(Event::State { leaf: guid, state });
         Ok(())
     }
 
-    /// Puts a leaf into service, whyever it was out; on `device`, if one is given. What it lacks
-    /// stays noted.
+    /// Brings a leaf online, whatever its state was; on `device`, if one is given. Its DTL stays.
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no such leaf; `Kind::Io` if its device does not answer;
-    /// `Kind::Invalid` if the device is another's; those of a sync.
+    /// `Kind::Invalid` if the device is another's; errors of a sync.
     pub async fn online(self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
         self.check_known(guid)?;
         {
-            let _turn = self.engine.leaf.service.turn.lock().await;
+            let _probing = self.engine.leaf.service.probing.lock().await;
             match device {
                 Some(device) => self.bring_back_on(guid, device).await?,
                 None => self.bring_back(guid).await?,
@@ -196,12 +193,12 @@ impl Leaves<'_> {
         self.forget_faults(vec![guid], Vec::new()).await
     }
 
-    /// Forgets errors, of one vdev or of all, brings faulted leaves back that answer, and lets a
-    /// suspended pool go on.
+    /// Clears errors of one vdev or of all, brings faulted leaves back if they answer, and resumes
+    /// a suspended pool.
     ///
     /// # Errors
-    /// `Kind::Io` if a leaf that is needed still fails, or the pool must not go on;
-    /// `Kind::NotFound` if there is no such vdev; those of a sync.
+    /// `Kind::Io` if a required leaf still fails, or the pool must not be resumed; `Kind::NotFound`
+    /// if there is no such vdev; errors of a sync.
     pub async fn clear(self, guid: Option<u64>) -> Result<()> {
         self.engine.check_stopped()?;
         let suspended = self.engine.health().suspended();
@@ -223,7 +220,7 @@ impl Leaves<'_> {
         self.forget_faults(back, gone).await
     }
 
-    /// Brings back what answers. Gives the leaves that came back and those that went.
+    /// Brings back the leaves that answer. Returns the leaves that came back and those that failed.
     async fn bring_back_failed(self, guid: Option<u64>) -> Result<(Vec<u64>, Vec<u64>)> {
         let wanted: Vec<u64> = match guid {
             None => self.engine.tree.leaves().map(|(_, leaf)| leaf.guid()).collect(),
@@ -234,7 +231,7 @@ impl Leaves<'_> {
                 vdev.leaves().map(|leaf| leaf.guid).collect()
             }
         };
-        let _turn = self.engine.leaf.service.turn.lock().await;
+        let _probing = self.engine.leaf.service.probing.lock().await;
         let (mut back, mut gone, mut failing) = (Vec::new(), Vec::new(), None);
         for guid in wanted {
             let Some(id) = self.engine.tree.leaf_of(guid) else { continue };
@@ -258,7 +255,7 @@ impl Leaves<'_> {
                 Err(error) => match aux_of(&error) {
                     aux if !self.take_out_failed(id, aux) => failing = failing.or(Some(guid)),
                     VdevAux::ErrExceeded => gone.push(guid),
-                    // The next opening sees for itself that the device is too short.
+                    // The next import detects a device that is too small.
                     _ => {}
                 },
             }
@@ -269,7 +266,7 @@ impl Leaves<'_> {
         }
     }
 
-    /// On the device that it has, or whatever is at its path now.
+    /// Brings back a leaf on its device, or on the one at its path.
     async fn bring_back(self, guid: u64) -> Result<()> {
         let Err(error) = self.engine.tree.return_to_service(guid, None).await else {
             return Ok(());
@@ -281,12 +278,12 @@ impl Leaves<'_> {
         let open = move || FileDevice::open(std::path::Path::new(&path), OpenMode::Exclusive);
         match cenote_rt::blocking(open).await? {
             Ok(device) => self.bring_back_on(guid, device).await,
-            // That the device it had does not answer says more.
+            // The error of the old device is more useful.
             Err(_) => Err(error),
         }
     }
 
-    /// On another device, if its labels say that it is this leaf's.
+    /// Brings back a leaf on another device with this leaf's labels.
     async fn bring_back_on(self, guid: u64, device: Arc<dyn Device>) -> Result<()> {
         let pool = self.engine.config().facts.pool_guid;
         let found = Found::read(Arc::clone(&device)).await;
@@ -302,7 +299,7 @@ impl Leaves<'_> {
         self.engine.tree.return_to_service(guid, Some(device)).await
     }
 
-    /// The config says what became of leaves.
+    /// Updates the states of leaves in the config.
     async fn forget_faults(self, back: Vec<u64>, gone: Vec<u64>) -> Result<()> {
         self.engine
             .admin()
@@ -320,7 +317,7 @@ impl Leaves<'_> {
                         vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
                     }
                 }
-                // Also for its own sake: the labels of a leaf that is back are old.
+                // Needed in any case: the labels of a leaf that is back are stale.
                 config.touch();
                 Ok(())
             })
@@ -333,7 +330,7 @@ impl Leaves<'_> {
     }
 }
 
-/// What the error of a leaf that does not come back says of it.
+/// Returns the cause of a leaf's state for an error of bringing it back.
 fn aux_of(error: &Error) -> VdevAux {
     match error.cause() {
         Some(ServiceError::TooSmall { .. }) => VdevAux::BadLabel,
@@ -341,7 +338,7 @@ fn aux_of(error: &Error) -> VdevAux {
     }
 }
 
-/// It has no device to be asked.
+/// A distributed spare has no device of its own.
 fn is_distributed(vdev: &Vdev) -> bool {
     vdev.kind() == VdevKind::DraidSpare
 }

@@ -1,4 +1,4 @@
-//! Leaves: the ones that fail and come back, what they lack, and trim and initialize.
+//! Leaves: failures and recovery, dirty time logs, trim and initialize.
 
 mod dtl;
 pub(crate) mod leafwork;
@@ -10,9 +10,9 @@ use leafwork::{AutoTrim, LeafWorks};
 #[derive(Debug, Default)]
 pub(crate) struct LeafState {
     service: leaves::Service,
-    /// Trim and initialize that are running.
+    /// Running trim and initialize.
     works: LeafWorks,
-    /// Freed ranges that autotrim will discard.
+    /// Freed ranges for autotrim.
     pub(crate) auto_trim: AutoTrim,
 }
 

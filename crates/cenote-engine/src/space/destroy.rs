@@ -1,14 +1,13 @@
-//! Giving back the space of what was destroyed, a part in each txg (spec 04 §12).
+//! Frees the space of destroyed datasets and snapshots, a part in each txg (spec 04 §12).
 //!
 //! ```text
 //!   free_bpobj   blocks of destroyed snapshots      taken from the end
 //!   bptree_obj   roots of destroyed heads           walked, from where the last txg stopped
 //! ```
 //!
-//! What waits is charged to `$FREE`. Each sync takes some of it, takes that off the queue and off
-//! the charge, and frees it in the same txg, so that a crash in between finds either all or
-//! nothing. How much is bounded in blocks and in time: whoever waits for the txg must not wait for
-//! a million of them.
+//! Queued space is charged to `$FREE`. Each sync removes a part from the queue and the charge, and
+//! frees it in the same txg, so that a crash leaves all or nothing. The part is limited in blocks
+//! and in time, since callers wait for the txg.
 
 mod walk;
 
@@ -34,13 +33,13 @@ use crate::dsl::{directory_object, features, need_directory_object, snapshot};
 use walk::{End, Harvest};
 
 impl SpaceManager<'_> {
-    /// Takes blocks off the queues, as many as one txg may have, and gives them to be freed.
+    /// Removes as many blocks from the queues as one txg may free, and returns them to be freed.
     pub(crate) async fn free_some(self, txg: u64) -> Result<Vec<BlockPtr>> {
         let max = tunables::ASYNC_BLOCK_MAX_BLOCKS.get_usize();
         let time = Duration::from_millis(tunables::FREE_MIN_TIME_MS.get());
         let deadline = cenote_rt::monotonic().saturating_add(time);
         let (mut freed, is_empty) = self.take_queued(txg, max).await?;
-        // Dead trees come when the list is empty.
+        // Dead trees follow when the list is empty.
         while is_empty && freed.len() < max && cenote_rt::monotonic() < deadline {
             let left = max - freed.len();
             let Some(blocks) = self.free_from_tree(txg, left, deadline).await? else { break };
@@ -49,7 +48,7 @@ impl SpaceManager<'_> {
         Ok(freed)
     }
 
-    /// Whether anything that was destroyed waits to be freed.
+    /// Whether space of destroyed datasets is yet to be freed.
     pub async fn has_pending_frees(self) -> Result<bool> {
         self.engine
             .mos
@@ -60,27 +59,27 @@ impl SpaceManager<'_> {
             .await
     }
 
-    /// Whether the next txg will give space back by itself: of what was destroyed and can be read,
-    /// or of a checkpoint that was given up.
+    /// Whether the next txg will free space in the background: of destroyed datasets with readable
+    /// trees, or of a discarded checkpoint.
     pub async fn has_background_work(self) -> bool {
         if self.checkpoint_state() == CheckpointState::Discarding {
             return true;
         }
         let stalled = self.stalled_trees();
         let found = self.engine.mos.inspect(|tx| {
-            // A MOS that is only just being made has no queue.
+            // A new MOS has no queue yet.
             let Some(list) = directory_object(tx, key::FREE_BPOBJ)? else { return Ok(false) };
             Ok(!bpobj::is_empty(tx, list)? || next_entry(tx, &stalled)?.is_some())
         });
         found.await.unwrap_or(false)
     }
 
-    /// Takes blocks off the list; tells also whether nothing is left on it.
+    /// Removes blocks from the list; also returns whether it is empty.
     async fn take_queued(self, txg: u64, max: usize) -> Result<(Vec<BlockPtr>, bool)> {
         let tree = &self.engine.tree;
         self.engine
             .mos_apply(txg, |tx| {
-                // A MOS that is only just being made has no queue.
+                // A new MOS has no queue yet.
                 if tx.find(DIRECTORY)?.is_none() {
                     return Ok((Vec::new(), false));
                 }
@@ -89,14 +88,15 @@ impl SpaceManager<'_> {
                 if taken.blocks.is_empty() {
                     return Ok((taken.blocks, true));
                 }
-                // Exactly what the queue's own sums lost, whatever the blocks themselves say.
+                // Exactly the decrease of the queue's own sums, whatever the sizes of the blocks
+                // are.
                 charge_less(tx, Sizes::from(taken.space))?;
                 Ok((taken.blocks, taken.is_empty))
             })
             .await
     }
 
-    /// Takes blocks off a dead tree; none if no tree waits that can be read.
+    /// Removes blocks from a dead tree; returns `None` if there is no readable tree.
     async fn free_from_tree(
         self,
         txg: u64,
@@ -125,7 +125,7 @@ impl SpaceManager<'_> {
             })
             .await?;
         if let End::Damaged(_, error) = end {
-            // What lies before the damage is freed; the rest stays allocated and on the queue.
+            // Everything before the damage is freed; the rest stays allocated and queued.
             self.add_stalled_tree(entry.bp);
             self.engine.health().add_notice(Notice::DeadTreeDamaged { cause: error.to_string() });
         }
@@ -140,7 +140,8 @@ impl SpaceManager<'_> {
         self.engine.space.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(root);
     }
 
-    /// All blocks of a tree born after `min_txg`, for pools where dead trees cannot wait.
+    /// Returns all blocks of a tree born after `min_txg`, for pools without the queue of dead
+    /// trees.
     pub(crate) async fn whole_tree(self, root: &BlockPtr, min_txg: u64) -> Result<Vec<BlockPtr>> {
         let entry = BptreeEntry {
             bp: *root,
@@ -164,7 +165,7 @@ fn to_space(sizes: Sizes) -> Space {
     }
 }
 
-/// What is freed is not charged to `$FREE` any more.
+/// Reduces the charge of `$FREE`.
 fn charge_less(tx: &mut Tx<'_>, sizes: Sizes) -> TxResult<()> {
     if sizes == Sizes::default() {
         return Ok(());
@@ -173,7 +174,7 @@ fn charge_less(tx: &mut Tx<'_>, sizes: Sizes) -> TxResult<()> {
     space::did_use(tx, dir, Use::Head, sizes.negated())
 }
 
-/// The first dead tree that can be read, with the queue and its number there.
+/// Returns the first readable dead tree, with the queue and its index there.
 fn next_entry(tx: &mut Tx<'_>, stalled: &[BlockPtr]) -> TxResult<Option<(u64, u64, BptreeEntry)>> {
     let Some(queue) = directory_object(tx, key::BPTREE_OBJ)? else { return Ok(None) };
     let header = bptree::header(tx, queue)?;
@@ -186,7 +187,7 @@ fn next_entry(tx: &mut Tx<'_>, stalled: &[BlockPtr]) -> TxResult<Option<(u64, u6
     Ok(None)
 }
 
-/// A tree is gone; the queue goes with the last, and its feature with it.
+/// Removes a freed tree; the queue and its feature are removed with the last.
 fn finish(tx: &mut Tx<'_>, queue: u64, index: u64) -> TxResult<()> {
     bptree::finish(tx, queue, index)?;
     if bptree::is_empty(tx, queue)? {

@@ -1,14 +1,13 @@
-//! Writing down what was allocated and freed: space maps and their logs, in every pass of a sync
-//! (spec 05 §4, §5.2, §5.3).
+//! Writes space maps and their logs in every pass of a sync (spec 05 §4, §5.2, §5.3).
 //!
 //! ```text
 //!   pass 1   flush:  oldest metaslabs ── unflushed changes ──> their own maps; older logs go
 //!   each     change: allocs, then frees ── log of this txg, or the own map without logs
 //! ```
 //!
-//! Recording changes the MOS, whose blocks must be allocated, which must be recorded: the passes
-//! of the sync go on until nothing is left to write down. What stands in the maps when the
-//! uberblock is written is exactly what that uberblock reaches.
+//! Writing them changes the MOS, whose blocks are allocated, which must be recorded: the sync runs
+//! passes until nothing is left to record. The maps written before the uberblock contain exactly
+//! the blocks that it reaches.
 
 use std::collections::BTreeMap;
 
@@ -33,27 +32,27 @@ use crate::dsl::features;
 use crate::invariant;
 use crate::space::checkpoint;
 
-/// Pool directory: the logs by txg.
+/// Pool directory entry: the logs by txg.
 const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
-/// ZAP of a top-level vdev: from which txg on logs count for each metaslab.
+/// Entry of a top-level vdev's ZAP: the txg from which logs apply, for each metaslab.
 const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
-/// Block size of the array of those.
+/// Block size of that array.
 const UNFLUSHED_BLOCK: u64 = 128 << 10;
-/// Bytes of a block of a log, by which its length is measured.
+/// Block size of a log, in which its length is measured.
 const LOG_BLOCK: u64 = 128 << 10;
 
-/// What a pass changed beyond the MOS.
+/// Changes of a pass outside of the MOS.
 #[derive(Debug, Default)]
 pub(crate) struct Recorded {
-    /// Objects of metaslab arrays that were made, by id of the vdev: the config changes.
+    /// New metaslab array objects, by vdev id: the config changes.
     pub(crate) arrays: BTreeMap<u64, u64>,
-    /// Bytes that the checkpoint holds from now on, by id of the vdev.
+    /// Bytes that the checkpoint holds from now on, by vdev id.
     held: BTreeMap<u64, u64>,
-    /// Whether anything was written down.
+    /// Whether anything was written.
     pub(crate) is_changed: bool,
 }
 
-/// Features that decide on the form of maps.
+/// Features that determine the format of maps.
 #[derive(Debug, Clone, Copy)]
 struct Forms {
     has_logs: bool,
@@ -62,8 +61,7 @@ struct Forms {
 }
 
 impl Forms {
-    /// `has_logs` is the allocator's: a feature that is enabled now counts from the next opening
-    /// on.
+    /// `has_logs` is the allocator's: enabling the feature takes effect at the next import.
     fn of(tx: &mut Tx<'_>, has_logs: bool) -> TxResult<Self> {
         Ok(Self {
             has_logs,
@@ -77,7 +75,7 @@ impl Forms {
     }
 }
 
-/// One pass over the metaslabs.
+/// One pass through the metaslabs.
 struct Recorder<'a> {
     root: &'a VdevConfig,
     txg: u64,
@@ -87,7 +85,7 @@ struct Recorder<'a> {
 }
 
 impl SpaceManager<'_> {
-    /// Flushes (pass 1) and writes down all that changed since the last pass.
+    /// Flushes metaslabs (pass 1) and writes all changes since the last pass.
     pub(crate) async fn record_space(self, txg: u64, pass: u32) -> Result<Recorded> {
         let root = self.engine.config().root.clone();
         let mut flushes = Vec::new();
@@ -97,7 +95,7 @@ impl SpaceManager<'_> {
                 flushes.push(flush);
             }
         }
-        // Condensing looks at the metaslab as of before this txg's own changes, which come after.
+        // Condensing uses the state before this txg's changes, which are appended afterwards.
         let condensable = if pass == 1 { self.engine.alloc.changed(txg) } else { Vec::new() };
         let mut condensed = BTreeMap::new();
         for (vdev, metaslab) in
@@ -181,7 +179,7 @@ impl<'a> Recorder<'a> {
         self.set_unflushed(tx, flush.vdev, flush.metaslab, self.txg)
     }
 
-    /// The map anew: everything allocated, then what is free.
+    /// Rewrites the map: everything allocated, then the free ranges.
     fn condense(
         &self,
         tx: &mut Tx<'_>,
@@ -195,7 +193,7 @@ impl<'a> Recorder<'a> {
         let (_, had_histogram) = spacemap::length(tx, old)?;
         let object = spacemap::truncate(tx, old, &form)?;
         if object != old {
-            // A map of another form takes its place.
+            // Replaced by a map of another format.
             match (had_histogram, form.has_histogram) {
                 (false, true) => drop(features::add(tx, "spacemap_histogram", 1)?),
                 (true, false) => drop(features::add(tx, "spacemap_histogram", -1)?),
@@ -269,7 +267,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The object of the metaslab array, which may have been made in this pass.
+    /// Returns the object of the metaslab array, which may have been created in this pass.
     fn array(&self, top: &VdevConfig) -> u64 {
         match top.top.metaslab_array {
             0 => self.recorded.arrays.get(&top.id).copied().unwrap_or(0),
@@ -277,7 +275,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The map of a metaslab, made if it has none.
+    /// Returns the map of a metaslab; creates it if necessary.
     fn map(&mut self, tx: &mut Tx<'_>, top: &VdevConfig, metaslab: u64) -> TxResult<u64> {
         if self.array(top) == 0 {
             let array = tx.allocate(&ObjectSpec::new(ObjectType::OBJECT_ARRAY, 0))?;
@@ -306,7 +304,7 @@ impl<'a> Recorder<'a> {
         }
     }
 
-    /// The log of this txg, made if there is none.
+    /// Returns the log of this txg; creates it if necessary.
     fn log(&self, tx: &mut Tx<'_>) -> TxResult<u64> {
         let logs = if let Some(logs) = dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? {
             logs
@@ -342,7 +340,7 @@ impl<'a> Recorder<'a> {
     }
 }
 
-/// The numbers that decide on condensing; none without a map.
+/// Returns the figures that determine condensing, `None` without a map.
 fn figures(
     tx: &mut Tx<'_>,
     root: &VdevConfig,
@@ -358,7 +356,7 @@ fn figures(
     if object == 0 {
         return Ok(None);
     }
-    // Logs do not matter for what a map has.
+    // Logs do not affect the contents of a map.
     let forms = Forms::of(tx, false)?;
     let (length, has_histogram) = spacemap::length(tx, object)?;
     Ok(Some(MapFigures {
@@ -369,12 +367,12 @@ fn figures(
     }))
 }
 
-/// `ranges`, without the first of them if that bug is in.
+/// Returns `ranges`, without the first of them if this bug is seeded.
 fn less(ranges: &RangeSet, bug: Bug) -> RangeSet {
     ranges.iter().skip(usize::from(is_on(bug))).collect()
 }
 
-/// A new map; maps with a histogram are counted.
+/// Creates a map; the feature counts maps with a histogram.
 fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
     if form.has_histogram {
         features::add(tx, "spacemap_histogram", 1)?;
@@ -382,7 +380,7 @@ fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
     spacemap::create(tx, form)
 }
 
-/// Removes the logs of txgs before `oldest`: every metaslab has them in its own map.
+/// Removes the logs of txgs before `oldest`, which every metaslab has in its own map.
 fn drop_logs(tx: &mut Tx<'_>, oldest: u64) -> TxResult<()> {
     let Some(logs) = dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? else { return Ok(()) };
     for (txg, log) in zap::numbers(tx, logs)?.into_iter().filter(|(txg, _)| *txg < oldest) {
@@ -396,7 +394,7 @@ fn drop_logs(tx: &mut Tx<'_>, oldest: u64) -> TxResult<()> {
     Ok(())
 }
 
-/// Bytes of the log of `txg`; 0 if there is none.
+/// Returns the length of the log of `txg`, 0 if there is none.
 fn log_length(tx: &mut Tx<'_>, txg: u64) -> TxResult<u64> {
     let Some(logs) = dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? else { return Ok(0) };
     let log = zap::lookup_u64(tx, logs, &key::of_number(txg))?;
@@ -406,7 +404,7 @@ fn log_length(tx: &mut Tx<'_>, txg: u64) -> TxResult<u64> {
     })
 }
 
-/// Where the map of a metaslab counts from, and in which units.
+/// Returns the location and the unit of a metaslab's map.
 fn metaslab_geometry(vdev: &VdevConfig, metaslab: u64) -> Geometry {
     let TopConfig { metaslab_shift, ashift, .. } = vdev.top;
     let (start, size) = metaslab_range(metaslab, metaslab_shift as u32, row_size(vdev));

@@ -1,4 +1,4 @@
-//! Space: what is allocated and freed, what a checkpoint keeps, what destroyed datasets give back.
+//! Space: space maps, the checkpoint, and freeing of destroyed datasets.
 
 pub(crate) mod checkpoint;
 mod destroy;
@@ -16,7 +16,7 @@ use checkpoint::Checkpoint;
 pub(crate) struct SpaceState {
     /// Metaslab arrays of top-level vdevs, for loading metaslabs.
     pub(crate) maps: Arc<Maps>,
-    /// Roots of destroyed trees that cannot be read. Held for a copy or a push.
+    /// Roots of unreadable dead trees. Held for a copy or a push.
     stalled: Mutex<Vec<BlockPtr>>,
     pub(crate) checkpoint: Checkpoint,
 }
@@ -27,14 +27,14 @@ impl SpaceState {
     }
 }
 
-/// The checkpoint, and space that destroyed datasets give back; made by [`Engine::space`].
+/// The checkpoint, and the space of destroyed datasets; made by [`Engine::space`].
 #[derive(Debug, Clone, Copy)]
 pub struct SpaceManager<'e> {
     pub(crate) engine: &'e Engine,
 }
 
 impl SpaceManager<'_> {
-    /// Space that is kept back (spec 04 §17.1).
+    /// Returns the slop space (spec 04 §17.1).
     pub(crate) fn slop(self) -> u64 {
         cenote_pool::accounting::deflate::slop(
             self.engine.alloc.normal_space(),

@@ -1,4 +1,4 @@
-//! What is done with the contents of an open head, counted for whoever watches.
+//! Counters of the operations on an open head.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,20 +13,20 @@ pub struct Activity {
     records: AtomicU64,
 }
 
-/// Their values.
+/// Values of the counters.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct ActivityCounts {
-    /// Requests to read.
+    /// Read requests.
     pub reads: u64,
-    /// Bytes that they got.
+    /// Bytes read.
     pub read_bytes: u64,
-    /// Requests to write.
+    /// Write requests.
     pub writes: u64,
-    /// Bytes that they wrote.
+    /// Bytes written.
     pub written_bytes: u64,
-    /// Times that what was recorded was made durable.
+    /// Commits of the intent log.
     pub commits: u64,
-    /// Records of the intent log that were written for that.
+    /// Records of the intent log written by commits.
     pub records: u64,
 }
 
@@ -35,25 +35,25 @@ fn add(counter: &AtomicU64, count: u64) {
 }
 
 impl Activity {
-    /// Somebody read so many bytes.
+    /// Counts a read.
     pub fn read(&self, bytes: u64) {
         add(&self.reads, 1);
         add(&self.read_bytes, bytes);
     }
 
-    /// Somebody wrote so many bytes.
+    /// Counts a write.
     pub fn written(&self, bytes: u64) {
         add(&self.writes, 1);
         add(&self.written_bytes, bytes);
     }
 
-    /// So many records went into the log.
+    /// Counts a commit with this number of records.
     pub(crate) fn committed(&self, records: u64) {
         add(&self.commits, 1);
         add(&self.records, records);
     }
 
-    /// The counts now.
+    /// Returns the current values.
     pub fn counts(&self) -> ActivityCounts {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         ActivityCounts {

@@ -1,15 +1,14 @@
-//! Whether a change may enter the open txg: quotas, reservations, and the pool's own end
-//! (spec 04 §17.6, §19.2).
+//! Admission of changes to the open txg: quotas, reservations, and the pool's capacity (spec 04
+//! §17.6, §19.2).
 //!
 //! ```text
 //!   charge ── dataset's dir ── parent ── ... ── root
 //!             used + what is under way < quota, at each; what a reservation covers stops there
 //! ```
 //!
-//! A change is charged with the worst that it can cost, until its txg is on disk and the real cost
-//! stands in the dirs. One that would only fit if less were under way waits for a sync; one that
-//! cannot fit is refused. What the pool keeps back (the slop) is shared out so that a full pool can
-//! be emptied:
+//! A change is charged with its worst-case cost until its txg is on disk and the real cost is in
+//! the dirs. A change that would fit with fewer changes in flight waits for a sync; one that cannot
+//! fit is refused. The slop space is divided so that a full pool can be emptied:
 //!
 //! ```text
 //!   used ──> | 3/8 of the slop               | 1/8               | 1/4                | 1/4
@@ -17,23 +16,22 @@
 //!            | with their worst cost         | work              | ends of datasets   | themselves
 //! ```
 //!
-//! A change enters while less than the pool's usable space is in use, as in OpenZFS, but not if its
-//! worst cost reaches behind the first part. OpenZFS has no such end: there one write of many small
-//! records on large sectors can take all that would be needed to remove it again. What frees more
-//! than it takes passes quotas.
+//! A change is admitted while less than the pool's usable space is in use, as in OpenZFS, but not
+//! if its worst-case cost extends past the first part. OpenZFS has no such limit: there one write
+//! of many small records on large sectors can take all space that would be needed to remove it
+//! again. Changes that free more than they take bypass quotas.
 //!
-//! The worst is known once a change is made: the blocks that syncing its txg writes more than
-//! without it ([`Footprint`]), each split into sectors for lack of longer ranges
-//! ([`SpaceBound`]), and what tells of them in lists and maps. A block, data or pointers, that is
-//! changed again in the same txg costs nothing more. Until then the change stands for what it said
-//! that it would write. Records of a log are charged twice, in their txg and in the next, which
-//! frees the blocks of the log.
+//! The worst case is known once a change is made: the additional blocks that syncing its txg writes
+//! because of it ([`Footprint`]), each split into sectors if there are no longer ranges
+//! ([`SpaceBound`]), and their entries in lists and maps. A block, data or indirect, that is
+//! changed again in the same txg costs nothing more. Until then the change is charged with its
+//! announced writes. Log records are charged twice, in their txg and in the next, which frees the
+//! log blocks.
 //!
-//! What is left out, the MOS and what each txg writes of a data set whatever is changed, has its
-//! room in what the pool keeps back.
+//! Not charged are the MOS and the blocks that each txg writes of a dataset regardless of changes;
+//! they use the slop space.
 //!
-//! Where there is little room, a sync begins as soon as half of it is under way, so that changes
-//! go on meanwhile.
+//! If space is short, a sync begins when half of it is in flight, so that changes can continue.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,57 +49,57 @@ use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{blocks, props, room};
 use crate::{Engine, EngineError, Head, is_txg_passed};
 
-/// What a change is charged of which nothing is known: dnodes and a block of names.
+/// Charge of a change with unknown cost: dnodes and a block of names.
 const UNKNOWN_BYTES: u64 = 16 << 10;
-/// What each block is charged for entries in lists of dead blocks and maps of space, three copies
-/// of them, and an item of a log is for its share of a block.
+/// Charge for the entries of each block in deadlists and space maps, three copies of them; for a
+/// log record, its share of a block.
 const ENTRY_BYTES: u64 = 1 << 10;
-/// What the worst case is over the likely one, where nothing is split.
-const WORST_OVER_LIKELY: u64 = 2;
-/// What is under way may exceed a quota by this part of it: OpenZFS lets it exceed a 32nd, and
-/// counts what is written 24 times.
+/// The worst case divided by the expected cost, if nothing is split.
+const WORST_OVER_EXPECTED: u64 = 2;
+/// Changes in flight may exceed a quota by this part of it: OpenZFS permits a 32nd, and counts
+/// writes 24 times.
 const OVERSHOOT_PART: u64 = 32 * 24;
-/// Syncs that a change waits for room: freed space comes back after three.
+/// Maximum number of syncs that a change waits for: freed space is available after three.
 const WAITS_MAX: usize = 6;
 
-/// What a change may cost.
+/// Announced cost of a change.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Charge {
-    /// Bytes that it writes, as spec 04 §19.2 counts them.
+    /// Bytes that it writes, counted as in spec 04 §19.2.
     pub bytes: u64,
-    /// Blocks that it writes besides, and the size of each.
+    /// Number of additional blocks, and the size of each.
     pub blocks: (u64, u64),
-    /// It frees more than it takes.
+    /// It frees more than it uses.
     pub is_freeing: bool,
 }
 
 impl Charge {
-    /// A change of which nothing is known before.
+    /// A change of unknown cost.
     pub(crate) const UNKNOWN: Self = Self::write(UNKNOWN_BYTES);
 
-    /// A change that writes so many bytes.
+    /// Returns the charge of a change that writes so many bytes.
     #[must_use]
     pub const fn write(bytes: u64) -> Self {
         Self { bytes, blocks: (0, 0), is_freeing: false }
     }
 
-    /// The same, which also writes `count` blocks of `size` bytes. Small blocks cost more than one
-    /// of their sum: each takes whole sectors.
+    /// Adds `count` blocks of `size` bytes. Small blocks cost more than one of their total size:
+    /// each takes whole sectors.
     #[must_use]
     pub const fn with_blocks(self, count: u64, size: u64) -> Self {
         Self { blocks: (count, size), ..self }
     }
 
-    /// A change that frees space and writes so many bytes for that.
+    /// Returns the charge of a change that frees space and writes so many bytes.
     #[must_use]
     pub const fn free(bytes: u64) -> Self {
         Self { bytes, blocks: (0, 0), is_freeing: true }
     }
 }
 
-/// A dir on the way up.
+/// Limits of a dir on the way up.
 #[derive(Debug, Clone, Copy)]
-struct Station {
+struct DirLimits {
     dir: u64,
     used: u64,
     reserved: u64,
@@ -109,10 +107,10 @@ struct Station {
     has_head: bool,
 }
 
-/// What stands in the MOS of a head and of the dirs above it.
+/// Limits of a head and of the dirs above it, from the MOS.
 #[derive(Debug)]
-struct Line {
-    stations: Vec<Station>,
+struct HeadLimits {
+    dirs: Vec<DirLimits>,
     unfilled: u64,
     refquota: u64,
     referenced: u64,
@@ -120,40 +118,40 @@ struct Line {
     parked: u64,
 }
 
-/// What came of a request.
+/// Result of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Verdict {
-    Enter(Entered),
+    Enter(Admitted),
     Wait(OpError),
     Refuse(OpError),
 }
 
-/// A change that may be made.
+/// An admitted change.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-struct Entered {
-    /// What was charged, by dir.
+struct Admitted {
+    /// The charges, by dir.
     charges: Vec<(u64, u64)>,
-    /// Half of the room of one of them is under way in the open txg.
+    /// Half of the space of one of the dirs is in flight in the open txg.
     is_tight: bool,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     /// Charges by dir and txg.
-    under_way: BTreeMap<u64, BTreeMap<u64, u64>>,
-    /// The last txg that was synced.
+    in_flight: BTreeMap<u64, BTreeMap<u64, u64>>,
+    /// The last synced txg.
     synced: u64,
-    /// Lines by head, since the last sync.
-    lines: BTreeMap<u64, Arc<Line>>,
+    /// Limits by head, since the last sync.
+    limits_by_head: BTreeMap<u64, Arc<HeadLimits>>,
 }
 
-/// What is under way.
+/// The changes in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Admission {
     // Held for arithmetic, never across I/O.
     inner: Mutex<Inner>,
-    /// Held by the one who syncs for room while others wait: one sync is for all of them. Before
-    /// `syncing`.
+    /// Held by the task that syncs for space while others wait: one sync is for all of them. Taken
+    /// before `syncing`.
     gate: AsyncMutex<()>,
     /// The open txg is to be synced although it is small.
     is_tight: AtomicBool,
@@ -164,18 +162,18 @@ impl Admission {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `txg` is on disk: what it cost stands in the MOS.
+    /// Removes the charges of `txg`, which is on disk.
     pub(crate) fn synced(&self, txg: u64) {
         let mut inner = self.lock();
-        inner.lines.clear();
+        inner.limits_by_head.clear();
         inner.synced = txg;
-        for charges in inner.under_way.values_mut() {
+        for charges in inner.in_flight.values_mut() {
             charges.retain(|of, _| *of > txg);
         }
-        inner.under_way.retain(|_, charges| !charges.is_empty());
+        inner.in_flight.retain(|_, charges| !charges.is_empty());
     }
 
-    /// Whether a sync was asked for since this was.
+    /// Returns whether a sync was requested since the last call.
     pub(crate) fn take_tight(&self) -> bool {
         self.is_tight.swap(false, Ordering::AcqRel)
     }
@@ -186,35 +184,35 @@ impl Admission {
 
     fn request(
         &self,
-        line: &Line,
+        limits: &HeadLimits,
         pool: &PoolSpace,
         charge: Charge,
         bytes: u64,
         txg: u64,
     ) -> Verdict {
         let mut inner = self.lock();
-        let mut entered = Entered::default();
+        let mut admitted = Admitted::default();
         let mut rest = bytes;
-        // What the dataset has reserved is enough once less is under way.
+        // The dataset's reservation suffices once fewer changes are in flight.
         let mut may_fill = false;
-        let last = line.stations.len().saturating_sub(1);
+        let last = limits.dirs.len().saturating_sub(1);
         let is_free_of_quota =
-            charge.is_freeing || line.is_volume || line.stations.iter().any(|dir| !dir.has_head);
-        for (index, station) in line.stations.iter().enumerate() {
-            let charges = inner.under_way.get(&station.dir);
-            let under_way: u64 = charges.map_or(0, |charges| charges.values().sum());
+            charge.is_freeing || limits.is_volume || limits.dirs.iter().any(|dir| !dir.has_head);
+        for (index, station) in limits.dirs.iter().enumerate() {
+            let charges = inner.in_flight.get(&station.dir);
+            let in_flight: u64 = charges.map_or(0, |charges| charges.values().sum());
             let open = charges.and_then(|charges| charges.get(&txg).copied()).unwrap_or(0);
             let mut used = station.used;
             let mut passed_on = rest;
             if index == 0 {
-                used = used.saturating_sub(line.unfilled);
-                passed_on = if likely(under_way.saturating_add(rest)) <= line.unfilled {
+                used = used.saturating_sub(limits.unfilled);
+                passed_on = if expected(in_flight.saturating_add(rest)) <= limits.unfilled {
                     0
                 } else {
-                    rest.saturating_sub(line.unfilled.saturating_sub(under_way))
+                    rest.saturating_sub(limits.unfilled.saturating_sub(in_flight))
                 };
-                may_fill = under_way > 0 && likely(rest) <= line.unfilled;
-                if let Some(verdict) = check_refquota(line, charge, under_way) {
+                may_fill = in_flight > 0 && expected(rest) <= limits.unfilled;
+                if let Some(verdict) = check_refquota(limits, charge, in_flight) {
                     return verdict;
                 }
             }
@@ -226,60 +224,60 @@ impl Admission {
             let mut error = OpError::Quota;
             if index == last {
                 let reserve = if charge.is_freeing { Reserve::Most } else { Reserve::Normal };
-                let usable = pool.usable(reserve, line.parked);
+                let usable = pool.usable(reserve, limits.parked);
                 if usable.saturating_sub(pool.deferred) < quota {
                     quota = usable.saturating_sub(pool.deferred);
                     error = OpError::NoSpace;
                 }
             }
             if used >= quota {
-                // What was freed lately comes back.
+                // Recently freed space becomes available.
                 let comes_back =
                     error == OpError::NoSpace && (used - quota < pool.deferred || may_fill);
                 return if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
             }
-            if used.saturating_add(under_way) >= quota.saturating_add(quota / OVERSHOOT_PART) {
+            if used.saturating_add(in_flight) >= quota.saturating_add(quota / OVERSHOOT_PART) {
                 return Verdict::Wait(error);
             }
             if index == last && !charge.is_freeing {
-                let ceiling = pool.ceiling(line.parked).saturating_sub(pool.deferred);
-                if used.saturating_add(under_way).saturating_add(rest) > ceiling {
-                    let comes_back = under_way > 0 || pool.deferred > 0 || may_fill;
+                let ceiling = pool.ceiling(limits.parked).saturating_sub(pool.deferred);
+                if used.saturating_add(in_flight).saturating_add(rest) > ceiling {
+                    let comes_back = in_flight > 0 || pool.deferred > 0 || may_fill;
                     let error = OpError::NoSpace;
                     return if comes_back { Verdict::Wait(error) } else { Verdict::Refuse(error) };
                 }
             }
-            entered.is_tight |= open > 0 && open >= (quota - used) / 2;
-            entered.charges.push((station.dir, rest));
+            admitted.is_tight |= open > 0 && open >= (quota - used) / 2;
+            admitted.charges.push((station.dir, rest));
             let share = |used: u64| used.max(station.reserved);
-            let with = station.used.saturating_add(under_way);
+            let with = station.used.saturating_add(in_flight);
             rest = share(with.saturating_add(passed_on)).saturating_sub(share(with));
             if rest == 0 {
                 break;
             }
         }
-        for (dir, bytes) in &entered.charges {
-            *inner.under_way.entry(*dir).or_default().entry(txg).or_default() += bytes;
+        for (dir, bytes) in &admitted.charges {
+            *inner.in_flight.entry(*dir).or_default().entry(txg).or_default() += bytes;
         }
-        Verdict::Enter(entered)
+        Verdict::Enter(admitted)
     }
 
-    /// A change that was charged with `bytes` is charged with `cost` instead, and with `logged` in
-    /// this txg and the next.
+    /// Replaces the charge `bytes` of a change by `cost`, and adds `logged` in this txg and the
+    /// next.
     fn correct(&self, charges: &[(u64, u64)], bytes: u64, cost: u64, logged: u64, txg: u64) {
         let mut inner = self.lock();
-        // A txg that was synced in between is paid for.
+        // A txg that was synced meanwhile has no charges any more.
         let from = txg.max(inner.synced + 1);
         for (dir, charged) in charges {
-            let under_way = inner.under_way.entry(*dir).or_default();
-            // What a reservation took off stays off.
+            let in_flight = inner.in_flight.entry(*dir).or_default();
+            // The part covered by a reservation is not charged.
             let cost = charged.saturating_add(cost).saturating_sub(bytes);
             if from == txg {
-                let sum = under_way.entry(txg).or_default();
+                let sum = in_flight.entry(txg).or_default();
                 *sum = sum.saturating_sub(*charged).saturating_add(cost).saturating_add(logged);
             }
             if logged > 0 && from <= txg + 1 {
-                *under_way.entry(txg + 1).or_default() += logged;
+                *in_flight.entry(txg + 1).or_default() += logged;
             }
         }
     }
@@ -287,20 +285,20 @@ impl Admission {
     fn withdraw(&self, charges: &[(u64, u64)], txg: u64) {
         let mut inner = self.lock();
         for (dir, bytes) in charges {
-            if let Some(charge) = inner.under_way.get_mut(dir).and_then(|of| of.get_mut(&txg)) {
+            if let Some(charge) = inner.in_flight.get_mut(dir).and_then(|of| of.get_mut(&txg)) {
                 *charge = charge.saturating_sub(*bytes);
             }
         }
     }
 }
 
-/// What a worst case is likely to come to. By this is measured what a reservation has room for:
-/// that space is there, and who reserved it counts on it.
-const fn likely(worst: u64) -> u64 {
-    worst / WORST_OVER_LIKELY
+/// Returns the expected cost for a worst case. Reservations are compared with it: their space
+/// exists, and their owners rely on it.
+const fn expected(worst: u64) -> u64 {
+    worst / WORST_OVER_EXPECTED
 }
 
-/// The most space that a change takes by what it says before it is made.
+/// Returns the worst-case space of a change from its announced cost.
 fn worst_of_charge(bound: &SpaceBound, charge: Charge, copies: u8) -> u64 {
     let (count, size) = charge.blocks;
     let block = bound.of_block(size, copies).saturating_add(bound.of_share(ENTRY_BYTES));
@@ -310,7 +308,7 @@ fn worst_of_charge(bound: &SpaceBound, charge: Charge, copies: u8) -> u64 {
     bytes.saturating_add(blocks)
 }
 
-/// The most space that a footprint takes, in a dataset with so many copies.
+/// Returns the worst-case space of a footprint in a dataset with so many copies.
 fn worst_of(bound: &SpaceBound, footprint: &Footprint, copies: u8) -> u64 {
     let entry = bound.of_share(ENTRY_BYTES);
     let costs = footprint.blocks().map(|block| {
@@ -320,40 +318,40 @@ fn worst_of(bound: &SpaceBound, footprint: &Footprint, copies: u8) -> u64 {
     costs.fold(0, u64::saturating_add)
 }
 
-fn check_refquota(line: &Line, charge: Charge, under_way: u64) -> Option<Verdict> {
-    if line.refquota == 0 || charge.is_freeing {
+fn check_refquota(limits: &HeadLimits, charge: Charge, in_flight: u64) -> Option<Verdict> {
+    if limits.refquota == 0 || charge.is_freeing {
         return None;
     }
-    if line.referenced.saturating_add(under_way) < line.refquota {
+    if limits.referenced.saturating_add(in_flight) < limits.refquota {
         return None;
     }
-    let may_shrink = under_way > 0 || line.referenced < line.refquota;
+    let may_shrink = in_flight > 0 || limits.referenced < limits.refquota;
     Some(if may_shrink { Verdict::Wait(OpError::Quota) } else { Verdict::Refuse(OpError::Quota) })
 }
 
 impl Engine {
-    /// Changes a head in the open txg as [`Engine::apply`] does, if quotas and the pool have room
-    /// for the worst that it may cost; waits for syncs where that makes room.
+    /// Changes a head in the open txg like [`Engine::apply`], if quotas and the pool have space for
+    /// its worst-case cost; waits for syncs if they free enough.
     ///
     /// # Errors
-    /// `Kind::Quota`, `Kind::NoSpace`, those of the change.
+    /// `Kind::Quota`, `Kind::NoSpace`, errors of the change.
     pub async fn apply_charged<T>(
         &self,
         head: &Head,
         charge: Charge,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<(T, u64)> {
-        self.apply_weighed(head, charge, |tx| Ok((change(tx)?, 0))).await
+        self.apply_with_log_bytes(head, charge, |tx| Ok((change(tx)?, 0))).await
     }
 
-    /// Changes a head in the open txg, and tells that txg. The closure may run several times, and
-    /// changes nothing unless it succeeds.
+    /// Changes a head in the open txg, and returns that txg. The closure may run several times, and
+    /// has no effect unless it succeeds.
     ///
-    /// What it will write is not known before: it enters for little. Whoever knows what a change
-    /// costs, or frees with it, says so ([`Engine::apply_charged`]).
+    /// The cost is unknown and a small one is charged. Use [`Engine::apply_charged`] if the cost is
+    /// known, or the change frees space.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`apply_charged`](Self::apply_charged).
     pub async fn apply<T>(
         &self,
         head: &Head,
@@ -362,16 +360,15 @@ impl Engine {
         self.apply_charged(head, Charge::UNKNOWN, change).await
     }
 
-    /// [`apply_charged`](Self::apply_charged) of a change that also tells how many bytes it may
-    /// have written before its txg is synced: those of a log ([`Log::weigh`]). Who writes a block
-    /// over and over and has it durable each time takes the space of one block for it, and of as
-    /// many in the log.
+    /// Like [`apply_charged`](Self::apply_charged), for a change that also returns how many bytes
+    /// of log may be written for it before its txg is synced ([`Log::log_bytes`]). Rewriting a block
+    /// durably many times uses the space of one block, and as many in the log.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`apply_charged`](Self::apply_charged).
     ///
-    /// [`Log::weigh`]: crate::zil::Log::weigh
-    pub async fn apply_weighed<T>(
+    /// [`Log::log_bytes`]: crate::zil::Log::log_bytes
+    pub async fn apply_with_log_bytes<T>(
         &self,
         head: &Head,
         charge: Charge,
@@ -389,10 +386,11 @@ impl Engine {
             }
             let txg = self.open_txg();
             let synced = self.throttle.admission.last_synced();
-            let line = self.line(head).await?;
+            let limits = self.limits(head).await?;
             let pool = self.datasets().pool_space();
-            let entered = match self.throttle.admission.request(&line, &pool, charge, bytes, txg) {
-                Verdict::Enter(entered) => entered,
+            let admitted = match self.throttle.admission.request(&limits, &pool, charge, bytes, txg)
+            {
+                Verdict::Enter(admitted) => admitted,
                 Verdict::Wait(_) if waits < WAITS_MAX => {
                     waits += 1;
                     self.sync_for_room(synced).await?;
@@ -407,17 +405,17 @@ impl Engine {
                         0 => 0,
                         logged => bound.of_whole(logged.saturating_add(ENTRY_BYTES)),
                     };
-                    self.throttle.admission.correct(&entered.charges, bytes, cost, logged, txg);
+                    self.throttle.admission.correct(&admitted.charges, bytes, cost, logged, txg);
                     self.note_dirty(head, txg);
-                    if entered.is_tight {
+                    if admitted.is_tight {
                         self.throttle.admission.is_tight.store(true, Ordering::Release);
                         self.throttle.wake.notify_one();
                     }
                     return Ok((value, txg));
                 }
                 Err(error) => {
-                    self.throttle.admission.withdraw(&entered.charges, txg);
-                    // The txg was closed in between: the change belongs in the next one.
+                    self.throttle.admission.withdraw(&admitted.charges, txg);
+                    // The txg was closed meanwhile: the change belongs to the next one.
                     if !is_txg_passed(&error) {
                         return Err(error);
                     }
@@ -426,10 +424,10 @@ impl Engine {
         }
     }
 
-    /// Syncs, unless a txg after `synced` has been synced meanwhile: then there may be room.
+    /// Syncs, unless a txg after `synced` was synced meanwhile, which may have freed space.
     async fn sync_for_room(&self, synced: u64) -> Result<()> {
         let _one = self.throttle.admission.gate.lock().await;
-        // What is being synced comes to its end first: it may be enough, and what is open gathers.
+        // A running sync ends first: it may free enough, and the open txg collects more changes.
         drop(self.txgs.syncing.lock().await);
         if self.throttle.admission.last_synced() == synced {
             self.sync().await?;
@@ -437,31 +435,31 @@ impl Engine {
         Ok(())
     }
 
-    async fn line(&self, head: &Head) -> Result<Arc<Line>> {
-        if let Some(line) = self.throttle.admission.lock().lines.get(&head.object()) {
-            return Ok(Arc::clone(line));
+    async fn limits(&self, head: &Head) -> Result<Arc<HeadLimits>> {
+        if let Some(limits) = self.throttle.admission.lock().limits_by_head.get(&head.object()) {
+            return Ok(Arc::clone(limits));
         }
         let is_volume = head.live().kind() == ObjSetType::Zvol;
         let object = head.object();
-        let line = self.mos.inspect(|tx| read_line(tx, object, is_volume)).await;
-        let line = Arc::new(line.map_err(|error| {
+        let limits = self.mos.inspect(|tx| read_limits(tx, object, is_volume)).await;
+        let limits = Arc::new(limits.map_err(|error| {
             if error.kind() == Kind::NotFound {
                 return Error::not_found(EngineError::HeadGone(object));
             }
             error
         })?);
-        self.throttle.admission.lock().lines.insert(object, Arc::clone(&line));
-        Ok(line)
+        self.throttle.admission.lock().limits_by_head.insert(object, Arc::clone(&limits));
+        Ok(limits)
     }
 }
 
-fn read_line(tx: &mut Tx<'_>, object: u64, is_volume: bool) -> TxResult<Line> {
+fn read_limits(tx: &mut Tx<'_>, object: u64, is_volume: bool) -> TxResult<HeadLimits> {
     let phys = dsl::get_dataset(tx, object)?;
     let own = dsl::get_dir(tx, phys.dir_obj)?;
-    let mut stations = Vec::new();
+    let mut dirs = Vec::new();
     for dir in room::ancestry(tx, phys.dir_obj)? {
         let dir_phys = dsl::get_dir(tx, dir)?;
-        stations.push(Station {
+        dirs.push(DirLimits {
             dir,
             used: dir_phys.used_bytes,
             reserved: dir_phys.reserved,
@@ -470,8 +468,8 @@ fn read_line(tx: &mut Tx<'_>, object: u64, is_volume: bool) -> TxResult<Line> {
         });
     }
     let reserved = blocks::refreservation(tx, &own)?;
-    Ok(Line {
-        stations,
+    Ok(HeadLimits {
+        dirs,
         unfilled: reserved.saturating_sub(phys.unique_bytes),
         refquota: props::own_number(tx, own.props_zapobj, "refquota")?,
         referenced: phys.referenced_bytes,

@@ -1,4 +1,4 @@
-//! Leaving a pool: exported, destroyed, left in use, or given up.
+//! Closes a pool: exported, destroyed, left active, or by force.
 //!
 //! ```text
 //!   export, destroy:  work on leaves ends ─> logs end ─> sync ─> sync with the new state ─┐
@@ -8,14 +8,14 @@
 //!                                          nothing is synced any more ─> the tree is closed
 //! ```
 //!
-//! Closed means closed: when one of these returns, nothing of the engine writes to a device or
-//! keeps it locked, whoever still holds the engine, a head or a view of it
-//! ([`Tree::close`](cenote_vdev::Tree::close)). What they read then fails with `Kind::Closed`.
+//! When one of these returns, nothing of the engine writes to a device or keeps it locked, even if
+//! the engine, a head or a view of it is still referenced
+//! ([`Tree::close`](cenote_vdev::Tree::close)). Their reads then fail with `Kind::Closed`.
 //!
-//! An orderly closing takes as long as devices take, and fails if the pool is suspended: then
-//! nothing has changed, and the pool can be cleared. A closing by force ends within seconds,
-//! whatever devices do, and leaves on disk what a crash would: the last txg that was committed, and
-//! the intent logs, which the next opening replays. It tells what was not written.
+//! A regular close takes as long as the devices, and fails without changes if the pool is
+//! suspended: it can then be cleared. A close by force ends within seconds, whatever the devices
+//! do, and leaves the state of a crash on disk: the last committed txg, and the intent logs, which
+//! the next import replays. It reports the lost changes.
 
 use std::pin::pin;
 use std::sync::atomic::Ordering;
@@ -30,44 +30,45 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::txg::suspend::refusal;
 use crate::{Engine, EngineError, Notice};
 
-/// How long devices have to answer what they were asked before the tree is closed.
-pub(crate) fn patience() -> Duration {
+/// Returns how long devices may take to finish requests before the tree is closed.
+pub(crate) fn answer_timeout() -> Duration {
     Duration::from_millis(tunables::CLOSE_TIMEOUT_MS.get())
 }
 
-/// Devices that answer nothing for so long count as hanging.
+/// Returns how long a device may have unanswered requests before it counts as hanging.
 fn stall() -> Duration {
     Duration::from_millis(tunables::CLOSE_STALL_MS.get())
 }
 
-/// How often that is looked at.
+/// Interval of checks for hanging devices.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What was only in memory when a pool was closed by force.
+/// Changes in memory that were lost when a pool was closed by force.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Unwritten {
-    /// The first txg that is not on disk.
+    /// The first lost txg.
     pub first_txg: u64,
-    /// The last one.
+    /// The last lost txg.
     pub last_txg: u64,
-    /// Bytes of files and volumes that were changed in them, about.
+    /// Approximate bytes of their changes.
     pub bytes: u64,
 }
 
-/// How a closing by force ended.
+/// Result of closing by force.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct ClosedByForce {
-    /// What is lost; none if everything was on disk.
+    /// Lost changes; `None` if everything was on disk.
     pub unwritten: Option<Unwritten>,
     /// Paths of devices that did not answer: see [`Notice::SilentDevices`].
     pub silent: Vec<String>,
 }
 
 impl Engine {
-    /// Leaves the pool in order: everything is written, the labels say that nobody has it
-    /// (spec 01 §15), and its devices are closed.
+    /// Exports the pool: writes everything, marks it as exported in the labels (spec 01 §15), and
+    /// closes its devices.
     ///
-    /// # Errors
+    /// Errors of a sync; [`EngineError::Suspended`] while the pool is suspended. It then stays
+    /// open.
     /// Those of a sync; [`EngineError::Suspended`] while the pool is suspended. It is open then as
     /// before.
     pub async fn export(&self) -> Result<()> {
@@ -79,10 +80,11 @@ impl Engine {
         self.close(PoolState::Exported).await
     }
 
-    /// Marks the pool as destroyed, and closes its devices. Its data stays where it is.
+    /// Marks the pool as destroyed, and closes its devices. Its data is not overwritten.
     ///
     /// # Errors
-    /// As [`export`](Self::export); `Kind::ReadOnly` if the pool was opened for reading.
+    /// The errors of [`export`](Self::export); `Kind::ReadOnly` if the pool is open for reading
+    /// only.
     pub async fn destroy(&self) -> Result<()> {
         if self.is_read_only {
             return Err(Error::new(Kind::ReadOnly, EngineError::ReadOnly));
@@ -91,17 +93,17 @@ impl Engine {
     }
 
     async fn close(&self, state: PoolState) -> Result<()> {
-        // Waiting for devices is for whoever keeps the pool, not for whoever wants to leave it.
+        // An export does not wait for devices of a suspended pool.
         self.check_running()?;
-        // Nobody touches free space any more: soon it is somebody else's.
+        // Work on free space ends first: the devices may soon have another owner.
         self.leaves().stop_all_work().await;
-        // No log is left behind.
+        // No log remains.
         self.intent_logs().freeze_all().await;
         stages::reach("close-logs-frozen");
-        // What is open now goes to disk first, so that the last txg has little left to write.
+        // Most changes are written first, so that the last txg is small.
         if let Err(error) = self.sync_unless_suspended().await {
             self.intent_logs().thaw_all();
-            // As far as it was: what cannot go on now does with the next opening.
+            // Work that cannot be resumed now is resumed by the next import.
             drop(self.leaves().resume_work().await);
             return Err(error);
         }
@@ -114,14 +116,13 @@ impl Engine {
         self.sync().await?;
         stages::reach("close-marked");
         let is_destroyed = state == PoolState::Destroyed;
-        let deed = if is_destroyed { PoolEvent::Destroyed } else { PoolEvent::Exported };
-        self.health.damage.note(Event::Pool(deed));
+        let event = if is_destroyed { PoolEvent::Destroyed } else { PoolEvent::Exported };
+        self.health.damage.note(Event::Pool(event));
         self.end().await;
         Ok(())
     }
 
-    /// A sync that fails as soon as the pool is suspended. It goes on all the same once that is
-    /// cleared.
+    /// A sync that fails when the pool is suspended. The sync itself continues after a clear.
     async fn sync_unless_suspended(&self) -> Result<()> {
         let sync = pin!(self.sync());
         match select(sync, pin!(self.health().until_suspended())).await {
@@ -144,11 +145,10 @@ impl Engine {
         Ok(self.uberblock().txg)
     }
 
-    /// Nothing is synced any more, and the devices are closed.
+    /// Stops syncing and closes the devices.
     async fn end(&self) {
         {
-            // What somebody else has begun to sync meanwhile is written before this returns: then
-            // the devices are whoever's.
+            // A concurrent sync ends before this returns: then the devices may have another owner.
             let _one = self.txgs.syncing.lock().await;
             self.stop(&EngineError::Closed.to_string());
         }
@@ -156,7 +156,7 @@ impl Engine {
     }
 
     async fn close_tree(&self) -> Vec<String> {
-        let silent = self.tree.close(patience()).await;
+        let silent = self.tree.close(answer_timeout()).await;
         stages::reach("close-devices-closed");
         if !silent.is_empty() {
             self.health().add_notice(Notice::SilentDevices { paths: silent.clone() });
@@ -164,16 +164,16 @@ impl Engine {
         silent
     }
 
-    /// Closes the pool within seconds, whatever devices do: who waits for it gets an error, nothing
-    /// more is written, and on disk is what a crash would leave. What is lost is told here and
-    /// among the [notices](crate::Health::take_notices).
+    /// Closes the pool within seconds, whatever devices do: waiting callers get an error, nothing
+    /// more is written, and the state of a crash is on disk. Lost changes are returned and added to
+    /// the [notices](crate::Health::take_notices).
     pub async fn close_by_force(&self) -> ClosedByForce {
         let unwritten = self.unwritten();
         self.stop("closed by force");
-        // What waits for a device that hangs is cut off.
+        // Requests that wait for hanging devices end.
         let silent = self.close_tree().await;
-        // A sync that was under way ends with an error, and may be what others wait for.
-        drop(cenote_rt::until(patience(), self.txgs.syncing.lock()).await);
+        // A running sync ends with an error, and may be what others wait for.
+        drop(cenote_rt::until(answer_timeout(), self.txgs.syncing.lock()).await);
         self.health.damage.note(Event::Pool(PoolEvent::Exported));
         if let Some(unwritten) = unwritten {
             self.health().add_notice(Notice::NotWritten(unwritten));
@@ -181,7 +181,7 @@ impl Engine {
         ClosedByForce { unwritten, silent }
     }
 
-    /// What is in memory only.
+    /// Returns the changes in memory.
     fn unwritten(&self) -> Option<Unwritten> {
         let (first_txg, last_txg) = (self.uberblock().txg + 1, self.open_txg());
         let bytes = self.dirty_bytes();
@@ -193,16 +193,16 @@ impl Engine {
 }
 
 impl Health<'_> {
-    /// Waits until the pool cannot be closed in order: it is suspended or stopped, or some leaf has
-    /// answered nothing for long though it was asked. The other leaves may answer meanwhile: what
-    /// waits for the one that hangs waits for ever. Never returns once the pool is closed.
+    /// Waits until the pool cannot be closed regularly: it is suspended or stopped, or a leaf has
+    /// answered no request for long. Other leaves may answer meanwhile, but requests to the hanging
+    /// one wait forever. Never returns once the pool is closed.
     pub async fn until_stuck(self) {
-        // Of each leaf what it has answered, and since when that has not changed.
+        // For each leaf the number of answers, and the time of its last change.
         let mut last: Vec<(u64, Duration)> = Vec::new();
         loop {
             if self.engine.tree.is_closed() {
-                // A pool that was closed while it was suspended counts as suspended for ever: a
-                // wait for that would end at once, again and again.
+                // A pool that was closed while suspended counts as suspended forever: waiting for
+                // that would end immediately, again and again.
                 cenote_rt::sleep(LOOK).await;
                 continue;
             }

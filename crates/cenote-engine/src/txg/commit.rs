@@ -1,25 +1,25 @@
-//! Making a txg durable: labels and the uberblock (spec 01 §14).
+//! Makes a txg durable: labels and the uberblock (spec 01 §14).
 //!
 //! ```text
 //!   data, MOS ──flush──> labels 0, 2 ──flush──> uberblock ──flush──> labels 1, 3 ──flush──> done
 //!                        (if the config changed)                     (if the config changed)
 //! ```
 //!
-//! Each arrow is a flush of every leaf that was written, and crash safety rests on all of them:
-//! 1. Before the uberblock: what it reaches must be on disk before it is. Otherwise it would lead
-//!    into blocks that were lost with the cache.
-//! 2. Before the uberblock, between the even labels and it: a label that is newer than every
-//!    uberblock is ignored, but only as long as the other two labels are not newer as well.
-//! 3. After the uberblock, before the odd labels: the same from the other side; and nobody who
-//!    waits for the txg may be told before.
-//! 4. At the end, before space is reused: labels of this txg are whole on every device.
+//! Each arrow is a flush of every leaf that was written, and crash safety depends on all of them:
+//! 1. Before the uberblock: all blocks that it reaches must be durable. Otherwise it could lead to
+//!    blocks that were lost with the write cache.
+//! 2. Before the uberblock, after the even labels: a label that is newer than every uberblock is
+//!    ignored, but only if the other two labels are not newer as well.
+//! 3. After the uberblock, before the odd labels: likewise from the other side; and callers waiting
+//!    for the txg must not be told before.
+//! 4. At the end, before space is reused: labels of this txg are complete on every device.
 //!
-//! If one of them fails, all of it is done again, once the pool is resumed: what it writes is the
-//! same each time, and whatever of it is on disk already says the same (spec 01 §14).
+//! If one of them fails, all of it is repeated when the pool is resumed: it writes the same
+//! contents each time, so that copies already on disk are equal (spec 01 §14).
 //!
-//! What is no block has no dirty time log that would tell of a flush that failed. So a flush counts
-//! only if of the leaves that took the uberblock, and of those of each vdev that took its labels,
-//! one is left that neither failed nor left service since ([`Taken`]).
+//! Labels and uberblocks have no dirty time log that would record a failed flush. So a flush counts
+//! only if at least one of the leaves that were written neither failed nor left service since: one
+//! of those with the uberblock, and one of each vdev with its labels ([`PendingLeaves`]).
 
 use std::collections::BTreeSet;
 use std::sync::PoisonError;
@@ -35,21 +35,21 @@ use cenote_vdev::{FlushOutcome, LeafId, Tree};
 use crate::admin::events::{Event, PoolEvent};
 use crate::{Config, Engine, invariant_error};
 
-/// Top-level vdevs that get the uberblock when the config did not change.
+/// Number of top-level vdevs that get the uberblock if the config did not change.
 const UBERBLOCK_TOPS: usize = 3;
 
-/// Why a commit has to be done again.
+/// Why a commit must be repeated.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CommitError {
-    /// Nobody took it.
+    /// No leaf was written.
     #[error("no device took the {0}")]
-    NotTaken(&'static str),
-    /// Whoever took it failed to make it durable.
+    NotWritten(&'static str),
+    /// No written leaf made it durable.
     #[error("the {what} may be lost: {cause}")]
     NotDurable {
-        /// What was written.
+        /// The structure that was written.
         what: &'static str,
-        /// What the first device said.
+        /// The error of the first device.
         cause: String,
     },
 }
@@ -60,28 +60,29 @@ impl From<CommitError> for Error {
     }
 }
 
-/// Leaves that took what is to be made durable, one of which must.
+/// Leaves with a write that is yet to be made durable, on at least one of them.
 #[derive(Debug)]
-pub(crate) struct Taken {
+pub(crate) struct PendingLeaves {
     what: &'static str,
-    /// Each as it was before: its turn changes when it leaves service or gets another device.
+    /// Each with its service generation before the write, which changes when the leaf leaves
+    /// service or gets another device.
     leaves: Vec<(LeafId, u64)>,
-    /// Whether none of them need make it durable: they are those of a log vdev.
+    /// Whether no leaf must make it durable, because they belong to a log vdev.
     is_optional: bool,
 }
 
-impl Taken {
-    /// Nobody so far.
+impl PendingLeaves {
+    /// Returns an empty set.
     pub(crate) const fn none(what: &'static str) -> Self {
         Self { what, leaves: Vec::new(), is_optional: false }
     }
 
-    /// Nobody so far, and nobody need be: a pool must be found without its log devices.
+    /// Returns an empty set that may stay empty: a pool can be imported without its log devices.
     const fn optional(what: &'static str) -> Self {
         Self { what, leaves: Vec::new(), is_optional: true }
     }
 
-    /// Has a leaf take it. Gives the error if it does not.
+    /// Writes to a leaf and adds it. Returns the error if the write fails.
     pub(crate) async fn give(
         &mut self,
         tree: &Tree,
@@ -94,13 +95,13 @@ impl Taken {
         Ok(())
     }
 
-    /// Keeps those for which it is durable after a flush with that outcome.
+    /// Returns the leaves on which the write is durable after a flush with this outcome.
     ///
     /// # Errors
     /// `Kind::Io` if there is none.
     pub(crate) fn settle(mut self, tree: &Tree, flushed: &FlushOutcome) -> Result<Vec<LeafId>> {
         if self.leaves.is_empty() && !self.is_optional {
-            return Err(CommitError::NotTaken(self.what).into());
+            return Err(CommitError::NotWritten(self.what).into());
         }
         let has_failed = |leaf| flushed.failed.iter().any(|failed| failed.leaf == leaf);
         self.leaves.retain(|(id, generation)| {
@@ -116,7 +117,7 @@ impl Taken {
 }
 
 impl Engine {
-    /// Commits `txg`, whose MOS has the root `root`.
+    /// Commits `txg` with the MOS root `root`.
     pub(crate) async fn commit(&self, txg: u64, root: &BlockPtr) -> Result<()> {
         let (config, is_dirty) = self.with_config(|config| {
             let is_dirty = std::mem::take(&mut config.is_dirty);
@@ -127,14 +128,14 @@ impl Engine {
         }
         let uberblock = self.next_uberblock(txg, root, &config);
         loop {
-            // Not while another host may have the pool.
+            // Not while another host may have the pool imported.
             if !self.health.suspension.pass().await {
-                return Err(crate::txg::suspend::given_up());
+                return Err(crate::txg::suspend::abandoned_error());
             }
-            let turn = self.health.suspension.turn();
+            let resume_count = self.health.suspension.resume_count();
             match self.try_commit(&config, is_dirty, &uberblock).await {
                 Ok(()) => break,
-                Err(error) => self.health.suspension.hold(turn, error).await?,
+                Err(error) => self.health.suspension.hold(resume_count, error).await?,
             }
         }
         *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
@@ -171,15 +172,16 @@ impl Engine {
             self.flush_unless(Bug::NoFlushBeforeUberblock, taken).await?;
             stages::reach("commit-even-labels");
         }
-        // From here on others may find the txg: the last moment to see that nobody else has the
-        // pool.
+        // Importers can find the txg from here on: the last moment to check that no other host has
+        // the pool.
         self.check_host()?;
         let taken = self.write_uberblock(&tops, uberblock).await;
         // Order 3.
         let durable = self.flush_unless(Bug::NoFlushAfterUberblock, taken).await?;
         stages::reach("commit-uberblock");
         if is_dirty {
-            // Not where the uberblock may be lost: all four labels would be newer than any there.
+            // Not on leaves that may lose the uberblock: all four labels would be newer than any
+            // uberblock there.
             let taken = self.write_labels(config, &tops, Pair::Odd, Some(&durable)).await?;
             // Order 4.
             self.flush_unless(Bug::NoFlushAfterLabels, taken).await?;
@@ -202,18 +204,18 @@ impl Engine {
         uberblock
     }
 
-    /// Every leaf of the vdevs gets the config, or only those of `among`; each vdev that holds data
-    /// must have one that took it. Gives those that did, by vdev.
+    /// Writes the config to every leaf of the vdevs, or only to those of `among`; at least one leaf
+    /// of each data vdev must be written. Returns the written leaves by vdev.
     async fn write_labels(
         &self,
         config: &Config,
         tops: &[&VdevConfig],
         pair: Pair,
         among: Option<&BTreeSet<LeafId>>,
-    ) -> Result<Vec<Taken>> {
+    ) -> Result<Vec<PendingLeaves>> {
         let mut all = Vec::new();
         for top in tops {
-            let mut taken = Taken::none("label");
+            let mut taken = PendingLeaves::none("label");
             let mut last = None;
             for leaf in top.leaves() {
                 let list = label_list(&config.stored(), top, leaf.guid);
@@ -224,7 +226,7 @@ impl Engine {
                 let write = self.tree.write_label_config(id, pair, &list);
                 last = taken.give(&self.tree, id, write).await.err().or(last);
             }
-            // The pool does without a log.
+            // A pool can be imported without its log vdevs.
             if top.top.is_log {
                 continue;
             }
@@ -236,17 +238,22 @@ impl Engine {
         Ok(all)
     }
 
-    /// The uberblock goes to all four labels of every leaf. Gives the leaves that took it: those of
-    /// vdevs that hold data, of which one must keep it, and those of logs.
-    async fn write_uberblock(&self, tops: &[&VdevConfig], uberblock: &Uberblock) -> Vec<Taken> {
-        let (mut holders, mut logs) = (Taken::none("uberblock"), Taken::optional("uberblock"));
+    /// Writes the uberblock to all four labels of every leaf. Returns the written leaves: those of
+    /// data vdevs, one of which must make it durable, and those of log vdevs.
+    async fn write_uberblock(
+        &self,
+        tops: &[&VdevConfig],
+        uberblock: &Uberblock,
+    ) -> Vec<PendingLeaves> {
+        let (mut holders, mut logs) =
+            (PendingLeaves::none("uberblock"), PendingLeaves::optional("uberblock"));
         for top in tops {
             let taken = if top.top.is_log { &mut logs } else { &mut holders };
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
                 let slot = slot_of(uberblock.txg, ashift, self.health.multihost.is_on());
                 let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
-                // A leaf that fails has its error counted; the others have the uberblock.
+                // A failing leaf counts an error; the others have the uberblock.
                 let write = self.tree.write_uberblock(id, uberblock, slot);
                 drop(taken.give(&self.tree, id, write).await);
             }
@@ -254,16 +261,15 @@ impl Engine {
         vec![holders, logs]
     }
 
-    /// Makes durable what the uberblock is going to lead to: order 1, before the logs of what
-    /// leaves lack are looked at for the last time.
+    /// Flushes the blocks that the uberblock will reach: order 1, before the DTLs are read for the
+    /// last time.
     pub(crate) async fn flush_data(&self) -> Result<()> {
         self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await.map(drop)
     }
 
-    /// Flushes every leaf that was written, those that came in this very txg included, unless that
-    /// bug is in. Gives the leaves for which what they took is durable now: one at least of each of
-    /// `taken`.
-    async fn flush_unless(&self, bug: Bug, taken: Vec<Taken>) -> Result<BTreeSet<LeafId>> {
+    /// Flushes every leaf that was written, including those added in this txg, unless the bug is
+    /// seeded. Returns the leaves whose writes are durable: at least one of each of `taken`.
+    async fn flush_unless(&self, bug: Bug, taken: Vec<PendingLeaves>) -> Result<BTreeSet<LeafId>> {
         let flushed =
             if is_on(bug) { FlushOutcome::default() } else { self.tree.flush_for_commit().await? };
         let mut durable = BTreeSet::new();
@@ -274,7 +280,7 @@ impl Engine {
     }
 }
 
-/// Up to three vdevs that hold data, from one that changes with the txg on.
+/// Returns up to three data vdevs, starting from one that depends on the txg.
 fn some_tops(config: &Config, txg: u64) -> Vec<&VdevConfig> {
     let tops: Vec<_> = concrete(config)
         .into_iter()

@@ -1,4 +1,4 @@
-//! Heads that are open for writing: file systems and volumes.
+//! Open heads: file systems and volumes open for writing.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -21,21 +21,20 @@ pub struct Head {
     settings: RwLock<Settings>,
     probe: Option<Arc<dyn OwnerProbe>>,
     log: Log,
-    /// It was destroyed or replaced: what is changed here now gets nowhere.
+    /// It was destroyed or replaced: changes have no effect any more.
     is_gone: AtomicBool,
-    /// Who has it open.
+    /// Number of owners.
     owners: AtomicUsize,
-    /// Counts the changes of properties.
+    /// Number of changes of properties.
     settings_count: AtomicU64,
-    /// Bytes of changes in memory when they were counted last.
+    /// Bytes of changes in memory at the last count.
     pub(crate) dirty: AtomicU64,
     activity: Activity,
-    /// What those who have it open share. Held for a look.
+    /// State shared by all owners. Held for single reads and updates.
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
 
-/// Somebody's hold on a head: while there is one the dataset can be neither destroyed nor rolled
-/// back.
+/// Ownership of a head: the dataset can be neither destroyed nor rolled back meanwhile.
 #[derive(Debug)]
 pub struct Ownership(Arc<Head>);
 
@@ -45,7 +44,7 @@ impl Drop for Ownership {
     }
 }
 
-/// How a head's blocks are written.
+/// Block policy of a head.
 #[derive(Debug, Clone, Copy)]
 struct Settings {
     pool: PoolPolicy,
@@ -53,7 +52,7 @@ struct Settings {
 }
 
 impl Head {
-    /// A head over its object set.
+    /// Returns a head of this object set.
     pub(crate) fn new(
         object: u64,
         live: Arc<Live>,
@@ -77,15 +76,15 @@ impl Head {
         })
     }
 
-    /// Keeps the dataset from being destroyed or rolled back.
+    /// Prevents the dataset from being destroyed or rolled back.
     #[must_use]
     pub fn own(self: &Arc<Self>) -> Ownership {
         self.owners.fetch_add(1, Ordering::AcqRel);
         Ownership(Arc::clone(self))
     }
 
-    /// What everybody shares who has the head open: `mine`, or what somebody else has brought
-    /// before and still has.
+    /// Returns the state that all owners of the head share: `mine`, or that of an earlier owner
+    /// which is still referenced.
     pub fn share<T: Send + Sync + 'static>(&self, mine: Arc<T>) -> Arc<T> {
         let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
         let theirs = shared.as_ref().and_then(Weak::upgrade);
@@ -112,27 +111,27 @@ impl Head {
         self.log.close();
     }
 
-    /// Number of the dataset.
+    /// Returns the dataset object.
     pub fn object(&self) -> u64 {
         self.object
     }
 
-    /// Its object set.
+    /// Returns its object set.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
     }
 
-    /// Its intent log.
+    /// Returns its intent log.
     pub fn log(&self) -> &Log {
         &self.log
     }
 
-    /// What is done with it: whoever reads and writes it counts that here.
+    /// Returns its counters, which its readers and writers update.
     pub fn activity(&self) -> &Activity {
         &self.activity
     }
 
-    /// Changes how blocks are written from now on.
+    /// Sets the dataset's block policy from now on.
     pub fn set_policy(&self, dataset: DatasetPolicy) {
         self.live.set_indirect_shift(dataset.indirect_shift);
         self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
@@ -140,12 +139,12 @@ impl Head {
         self.settings_count.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What the pool's features mean for blocks is another thing from now on.
+    /// Sets the pool's block policy from now on.
     pub(crate) fn set_pool_policy(&self, pool: PoolPolicy) {
         self.settings.write().unwrap_or_else(PoisonError::into_inner).pool = pool;
     }
 
-    /// Counts the times that properties may have changed: who keeps some of them looks here.
+    /// Returns the number of possible changes of properties, for callers that cache some.
     pub fn settings_count(&self) -> u64 {
         self.settings_count.load(Ordering::Acquire)
     }
@@ -165,12 +164,11 @@ impl std::fmt::Debug for Head {
     }
 }
 
-/// How the blocks of a head are written in one sync: properties that change meanwhile count from
-/// the next.
+/// The block policy of a head in one sync: changed properties apply from the next sync on.
 pub(crate) struct HeadPolicy(Settings);
 
 impl HeadPolicy {
-    /// Copies of users' data.
+    /// Returns the number of copies of user data.
     pub(crate) const fn copies(&self) -> u8 {
         self.0.dataset.copies
     }
@@ -186,7 +184,7 @@ impl PolicySource for HeadPolicy {
     }
 }
 
-/// The policy for a block; what an object's own settings ask for may mean nothing.
+/// Returns the policy for a block; invalid settings of an object are ignored.
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "as the callers and the callee have them")]
 pub(crate) fn policy_of(
     pool: &PoolPolicy,
@@ -198,16 +196,16 @@ pub(crate) fn policy_of(
     })
 }
 
-/// The heads that are open, by object.
+/// The open heads, by object.
 #[derive(Default)]
 pub(crate) struct Heads {
-    // Held for a look-up, never across I/O.
+    // Held for a lookup, never across I/O.
     open: Mutex<BTreeMap<u64, Arc<Head>>>,
-    /// Those that were taken out, as long as their logs have blocks to be freed.
+    /// Removed heads whose logs still have blocks to be freed.
     removed: Mutex<Vec<Arc<Head>>>,
-    /// Snapshots that are open for reading.
+    /// Open snapshots.
     pub(crate) opened: Arc<Opened>,
-    /// Tells the owners of objects. Set before heads are opened; held for a copy.
+    /// Finds the owners of objects. Set before heads are opened; held for a copy.
     pub(crate) owner_probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
 }
 
@@ -216,7 +214,7 @@ impl Heads {
         self.lock().get(&object).cloned()
     }
 
-    /// Adds a head; the one that is there already stays.
+    /// Adds a head, unless it is open already; returns the open one.
     pub(crate) fn insert(&self, head: Arc<Head>) -> Arc<Head> {
         Arc::clone(self.lock().entry(head.object).or_insert(head))
     }
@@ -227,14 +225,14 @@ impl Heads {
         Some(head)
     }
 
-    /// Heads whose logs a sync has to look at.
+    /// Returns the heads whose logs a sync must process.
     pub(crate) fn with_logs(&self) -> Vec<Arc<Head>> {
         let mut heads = self.all();
         heads.extend(self.removed().iter().cloned());
         heads
     }
 
-    /// Forgets those that were taken out and have nothing left to free.
+    /// Forgets removed heads with nothing left to free.
     pub(crate) fn forget_removed(&self) {
         self.removed().retain(|head| head.log.has_orphans());
     }
@@ -247,7 +245,7 @@ impl Heads {
         self.lock().values().cloned().collect()
     }
 
-    /// Those that `txg` changed, in the order of their numbers.
+    /// Returns the heads that `txg` changed, by number.
     pub(crate) fn dirty(&self, txg: u64) -> Vec<Arc<Head>> {
         self.lock().values().filter(|head| head.live.is_dirty(txg)).cloned().collect()
     }

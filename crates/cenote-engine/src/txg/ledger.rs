@@ -1,7 +1,7 @@
-//! What a sync pass made of blocks: sums of what came, a list of what went.
+//! The block changes of a sync pass: sums of born blocks, and a list of killed ones.
 //!
-//! Sums are enough for blocks that are born: accounting is linear. A killed block is needed itself,
-//! for its space or for a deadlist.
+//! Sums suffice for born blocks, because accounting is linear. Killed blocks themselves are needed
+//! to be freed or put on a deadlist.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,7 +11,7 @@ use cenote_vdev::Tree;
 
 use crate::dsl::space::Sizes;
 
-/// The blocks of one object set in one pass.
+/// The block changes of one object set in one pass.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     tree: Arc<Tree>,
@@ -19,22 +19,22 @@ pub(crate) struct Ledger {
     entries: Mutex<Entries>,
 }
 
-/// What was noted.
+/// Recorded block changes.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
-    /// Sum over the blocks that were born.
+    /// Sum over the born blocks.
     pub(crate) born: Sizes,
-    /// Blocks that the set does not hold any more.
+    /// Blocks that the object set does not reference any more.
     pub(crate) killed: Vec<BlockPtr>,
 }
 
 impl Ledger {
-    /// An empty one.
+    /// Returns an empty ledger.
     pub(crate) fn new(tree: Arc<Tree>) -> Self {
         Self { tree, entries: Mutex::default() }
     }
 
-    /// What was noted since the last time.
+    /// Takes the changes since the last call.
     pub(crate) fn take(&self) -> Entries {
         std::mem::take(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
     }

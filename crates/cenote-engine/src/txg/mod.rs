@@ -1,4 +1,4 @@
-//! Transaction groups: what enters the open one, and how it gets to disk.
+//! Transaction groups: how changes enter the open one, and how it is written.
 //!
 //! ```text
 //!   admission, throttle   may this change enter the open txg, and when
@@ -37,13 +37,13 @@ use tasks::{Change, QueuedTask, Task, TaskQueue};
 /// The open txg, the one being synced and the last committed one.
 #[derive(Debug)]
 pub(crate) struct TxgState {
-    /// The txg that takes changes. Written under `syncing` only.
+    /// The open txg. Written under `syncing` only.
     pub(crate) open: AtomicU64,
-    /// The uberblock that was written last. Held for a copy.
+    /// The last written uberblock. Held for a copy.
     pub(crate) uberblock: Mutex<Uberblock>,
-    /// Tasks of the next sync. Held for a push, a take or a look.
+    /// Tasks of the next sync. Held for single reads and updates.
     pub(crate) queue: Mutex<TaskQueue>,
-    /// One sync at a time; held during the whole of it, across I/O.
+    /// Serializes syncs; held during the whole of a sync, across I/O.
     pub(crate) syncing: AsyncMutex<()>,
     /// The last txg is being written.
     pub(crate) is_closing: AtomicBool,
@@ -65,7 +65,7 @@ impl TxgState {
 }
 
 impl Engine {
-    /// A transaction on the MOS, in syncing context only.
+    /// Runs a transaction on the MOS, in syncing context only.
     pub(crate) async fn mos_apply<T>(
         &self,
         txg: u64,
@@ -74,7 +74,7 @@ impl Engine {
         self.mos.apply(txg, change).await
     }
 
-    /// Runs `change` on the MOS in the next sync, and waits until that is committed.
+    /// Runs `change` on the MOS in the next sync, and waits for the commit.
     pub(crate) async fn run<T: Send + 'static>(
         &self,
         change: impl FnMut(&mut Tx<'_>, &Context) -> TxResult<T> + Send + 'static,
@@ -84,33 +84,33 @@ impl Engine {
         answer.take()
     }
 
-    /// Runs a task in the next sync, and waits until that is committed.
+    /// Runs a task in the next sync, and waits for the commit.
     pub(crate) async fn run_task(&self, task: Box<dyn Task>) -> Result<()> {
         self.until_running().await?;
         self.state().tasks.push(QueuedTask { task });
-        // Somebody waits for this txg: leaves need not spare anybody else.
+        // A caller waits for this txg: leaf queues give it priority.
         self.tree.load().set_sync_task(true);
-        self.sync_in_turn().await.map(drop)
+        self.sync_to_end().await.map(drop)
     }
 
-    /// The same before all other tasks of that sync.
+    /// Runs a task before all other tasks of the next sync.
     pub(crate) async fn run_first(&self, task: Box<dyn Task>) -> Result<()> {
         self.until_running().await?;
         self.state().tasks.insert(0, QueuedTask { task });
         self.tree.load().set_sync_task(true);
-        self.sync_in_turn().await.map(drop)
+        self.sync_to_end().await.map(drop)
     }
 
-    /// Closes the open txg and commits it, with everything that was changed before this call.
-    /// Gives the txg that was committed last.
+    /// Closes the open txg and commits it, with all earlier changes. Returns the last committed
+    /// txg.
     pub async fn sync(&self) -> Result<u64> {
         self.until_running().await?;
-        self.sync_in_turn().await
+        self.sync_to_end().await
     }
 
-    /// A sync comes to its end, whether or not somebody waits for it: it may be suspended for long,
-    /// and one that ended half way could not be taken up again.
-    async fn sync_in_turn(&self) -> Result<u64> {
+    /// A sync runs to its end even if no caller waits: it may be suspended for long, and cannot be
+    /// restarted in the middle.
+    async fn sync_to_end(&self) -> Result<u64> {
         let closed = || Error::new(Kind::Io, EngineError::Closed);
         let engine = self.me.upgrade().ok_or_else(closed)?;
         let task = cenote_rt::spawn(async move { engine.sync_here().await });
@@ -120,14 +120,14 @@ impl Engine {
     async fn sync_here(&self) -> Result<u64> {
         let _one = self.txgs.syncing.lock().await;
         self.check_stopped()?;
-        // Dropped before its time, as by a panic, it stops the pool.
+        // If it is dropped early, for example by a panic, it stops the pool.
         let mut stop = StopUnlessDone { engine: self, end: End::Never };
         let txg = self.open_txg();
-        // From here on changes go to the next txg; one that still names this txg is refused by its
-        // object set as soon as that is being synced.
+        // From here on changes go to the next txg; a change for this txg is refused by its object
+        // set as soon as that is being synced.
         {
-            // Blocks of logs that are being allocated in this txg are in before it is closed: its
-            // maps could else be finished without them.
+            // Allocations of log blocks in this txg finish before it is closed: otherwise its maps
+            // could be completed without them.
             let _gate = self.logs.gate.lock().await;
             self.txgs.open.store(txg + 1, Ordering::Release);
         }
@@ -150,13 +150,13 @@ impl Engine {
         if let Some(root) = self.sync_passes(txg, tasks).await? {
             self.commit(txg, &root).await?;
         }
-        // Before space is reused: whoever looks a pointer up after that finds the trees of this
-        // txg, and not blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).
+        // Before space is reused: later lookups of a pointer find the trees of this txg, and not
+        // blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).
         self.mos.committed(txg)?;
         for head in self.heads.all() {
             head.live().committed(txg)?;
         }
-        // What this txg freed may be reused from here on as spec 05 §5.4 says: not before.
+        // Space freed by this txg may be reused from here on, according to spec 05 §5.4.
         let mature = self.alloc.sync_done(txg, self.space().slop())?;
         self.leaves().note_freed(txg, mature);
         self.intent_logs().committed(txg).await?;
@@ -174,7 +174,7 @@ enum End {
     Never,
 }
 
-/// Stops the pool unless a sync came to its end, and that was a good one.
+/// Stops the pool unless a sync ended successfully.
 struct StopUnlessDone<'a> {
     engine: &'a Engine,
     end: End,
@@ -187,7 +187,7 @@ impl Drop for StopUnlessDone<'_> {
             End::Bad(cause) => cause,
             End::Never => "a sync did not come to its end",
         };
-        // Nobody is to wait for a pool that does not come back.
+        // Waiting callers get an error.
         self.engine.stop(cause);
     }
 }

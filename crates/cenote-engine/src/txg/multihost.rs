@@ -1,4 +1,4 @@
-//! Telling other hosts that the pool is in use: heartbeats (property `multihost`; spec 01 §17).
+//! Heartbeats that show other hosts that the pool is in use (property `multihost`; spec 01 §17).
 //!
 //! ```text
 //!   every zfs_multihost_interval / leaves:   the next leaf, any of its labels, last slot:
@@ -7,14 +7,14 @@
 //!   the pool is left in order:               an uberblock that promises no heartbeats
 //! ```
 //!
-//! A host that finds the promise in an uberblock watches before it imports the pool. So what must
-//! never happen is that this one writes after its heartbeats were missing for that long. Nobody
-//! waits for a device to hear of that: each heartbeat is a task of its own, and how old the last
-//! one is is looked at by the clock, and again directly before a commit writes labels and
-//! uberblocks ([`Engine::check_host`]). One that ends too late counts for nothing.
+//! A host that finds the promise in an uberblock watches before it imports the pool. So this host
+//! must not write after its heartbeats were missing for that long. To detect this without waiting
+//! for a device, each heartbeat is a separate task, and the age of the last one is checked
+//! periodically and again directly before a commit writes labels and uberblocks
+//! ([`Engine::check_host`]). A heartbeat that ends too late does not count.
 //!
-//! A pool that is suspended for this reason cannot be cleared, only opened again: somebody else
-//! may have changed it.
+//! A pool suspended for this reason cannot be cleared, only imported again: another host may have
+//! changed it.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -29,20 +29,20 @@ use cenote_vdev::LeafId;
 use crate::Engine;
 use crate::txg::suspend::{Suspended, refusal};
 
-/// How much of the mean the newest delay is.
+/// Weight of the mean relative to the newest delay.
 const MEAN_WEIGHT: u64 = 128;
 
-/// The heartbeats of a pool.
+/// State of a pool's heartbeats.
 #[derive(Debug, Default)]
 pub(crate) struct Multihost {
     /// Changed under the lock of `beat` only.
     is_on: AtomicBool,
-    /// The pool is about to be left. Changed under that lock as well.
-    is_resting: AtomicBool,
+    /// The pool is about to be closed. Changed under that lock as well.
+    is_ending: AtomicBool,
     stopped: Arc<Notify>,
-    /// Mean time between heartbeats, and never less than the last one took.
+    /// Mean time between heartbeats, and at least that of the last one.
     delay_ns: AtomicU64,
-    // Held for a look, never across I/O.
+    // Held for single reads and updates, never across I/O.
     beat: Mutex<Beat>,
     /// A heartbeat has ended.
     ended: Notify,
@@ -50,16 +50,16 @@ pub(crate) struct Multihost {
 
 #[derive(Debug, Default)]
 struct Beat {
-    /// Whether somebody sees to it that there are some.
-    is_kept: bool,
+    /// Whether a task writes heartbeats.
+    has_task: bool,
     /// When the last one was written.
     last: Duration,
-    /// The second that the count is of, and the count.
+    /// The second of the count, and the count.
     second: u64,
     sequence: u64,
-    /// The next leaf.
-    turn: usize,
-    /// Leaves that have not answered to theirs.
+    /// Index of the next leaf.
+    next_index: usize,
+    /// Leaves whose last heartbeat is unanswered.
     pending: BTreeSet<LeafId>,
 }
 
@@ -67,7 +67,7 @@ fn interval() -> Duration {
     Duration::from_millis(tunables::MULTIHOST_INTERVAL.get())
 }
 
-/// Whether none for so long means that another host may have the pool.
+/// Whether a gap of this length means that another host may have imported the pool.
 fn is_too_long(since: Duration) -> bool {
     let fails = tunables::MULTIHOST_FAIL_INTERVALS.get();
     fails > 0 && since > interval().saturating_mul(u32::try_from(fails).unwrap_or(u32::MAX))
@@ -79,13 +79,13 @@ impl Multihost {
         self.is_on.load(Ordering::Acquire)
     }
 
-    fn is_resting(&self) -> bool {
-        self.is_resting.load(Ordering::Acquire)
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::Acquire)
     }
 
-    /// Fills in what an uberblock promises.
+    /// Sets the promise in an uberblock.
     pub(crate) fn stamp(&self, uberblock: &mut Uberblock) {
-        let promises = self.is_on() && !self.is_resting();
+        let promises = self.is_on() && !self.is_ending();
         uberblock.set_mmp(if promises { self.promise(0) } else { Mmp::default() });
     }
 
@@ -102,7 +102,7 @@ impl Multihost {
         self.beat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Follows the property. Tells whether somebody is to keep the heartbeats from now on.
+    /// Applies the property. Returns whether the caller must start the heartbeat task.
     fn switch(&self, is_on: bool) -> bool {
         let mut beat = self.beat();
         if self.is_on.swap(is_on, Ordering::AcqRel) == is_on || !is_on {
@@ -111,18 +111,18 @@ impl Multihost {
         let ns = u64::try_from(interval().as_nanos()).unwrap_or(u64::MAX);
         self.delay_ns.store(ns, Ordering::Release);
         beat.last = cenote_rt::monotonic();
-        !std::mem::replace(&mut beat.is_kept, true)
+        !std::mem::replace(&mut beat.has_task, true)
     }
 
-    /// Whether whoever keeps the heartbeats is to end. One step with [`switch`](Self::switch):
-    /// whoever switches them on then either finds a keeper that goes on, or is to be one.
+    /// Whether the heartbeat task must end. Atomic with [`switch`](Self::switch), which then either
+    /// finds a running task or starts one.
     fn ends(&self, is_stopped: bool) -> bool {
         let mut beat = self.beat();
-        beat.is_kept = self.is_on() && !self.is_resting() && !is_stopped;
-        !beat.is_kept
+        beat.has_task = self.is_on() && !self.is_ending() && !is_stopped;
+        !beat.has_task
     }
 
-    /// The count of the next heartbeat, which begins anew each second.
+    /// Returns the count of the next heartbeat, which restarts each second.
     fn next_sequence(&self, second: u64) -> u64 {
         let mut beat = self.beat();
         beat.sequence = if beat.second == second { beat.sequence + 1 } else { 1 };
@@ -130,15 +130,15 @@ impl Multihost {
         beat.sequence
     }
 
-    /// The leaf of the next heartbeat: in turn, and none that still owes an answer.
+    /// Returns the leaf of the next heartbeat: round robin, without leaves that have not answered.
     fn next_leaf(&self, leaves: &[LeafId]) -> Option<LeafId> {
         let mut beat = self.beat();
-        if self.is_resting() {
+        if self.is_ending() {
             return None;
         }
         for _ in leaves {
-            beat.turn = (beat.turn + 1) % leaves.len();
-            let leaf = leaves.get(beat.turn).copied()?;
+            beat.next_index = (beat.next_index + 1) % leaves.len();
+            let leaf = leaves.get(beat.next_index).copied()?;
             if beat.pending.insert(leaf) {
                 return Some(leaf);
             }
@@ -146,7 +146,7 @@ impl Multihost {
         None
     }
 
-    /// Notes how a heartbeat ended. One that was written too late is none.
+    /// Records the result of a heartbeat. One that was written too late does not count.
     fn note(&self, leaf: LeafId, is_written: bool) {
         {
             let mut beat = self.beat();
@@ -170,21 +170,21 @@ impl Multihost {
         self.ended.notify_waiters();
     }
 
-    /// Since when there was none, if that is too long.
+    /// Returns the time since the last heartbeat, if that is too long.
     fn overdue(&self) -> Option<Duration> {
-        if !self.is_on() || self.is_resting() {
+        if !self.is_on() || self.is_ending() {
             return None;
         }
         let since = cenote_rt::monotonic().saturating_sub(self.beat().last);
         is_too_long(since).then_some(since)
     }
 
-    /// No heartbeat is begun any more, and none is under way that could come after what is written
-    /// next.
-    async fn rest(&self) {
+    /// Starts no more heartbeats, and waits for those in flight, so that none follows the next
+    /// write.
+    async fn end_beats(&self) {
         {
             let _beat = self.beat();
-            self.is_resting.store(true, Ordering::Release);
+            self.is_ending.store(true, Ordering::Release);
         }
         self.stopped.notify_waiters();
         loop {
@@ -198,10 +198,10 @@ impl Multihost {
 }
 
 impl Engine {
-    /// Follows the property.
+    /// Applies the property.
     pub(crate) fn set_multihost(&self, is_on: bool) {
         let is_needed = self.health.multihost.switch(is_on);
-        // Otherwise the next uberblock says so on every device.
+        // Without heartbeats, the next uberblock says so on every device.
         self.health.multihost.stopped.notify_waiters();
         if !is_needed {
             return;
@@ -210,7 +210,7 @@ impl Engine {
         let stopped = Arc::clone(&self.health.multihost.stopped);
         cenote_rt::spawn_background(async move {
             loop {
-                // The engine is not held while nothing is done.
+                // The engine is not held while sleeping.
                 let Some(pause) = engine.upgrade().map(|engine| engine.pause()) else { return };
                 let told = stopped.notified();
                 cenote_rt::until(pause, told).await;
@@ -223,17 +223,17 @@ impl Engine {
         });
     }
 
-    /// Time between two heartbeats, such that each leaf gets one in an interval.
+    /// Returns the time between two heartbeats, such that each leaf gets one in an interval.
     fn pause(&self) -> Duration {
         let leaves = self.tree.leaves().filter(|(_, leaf)| leaf.is_writable()).count();
         interval() / u32::try_from(leaves.max(1)).unwrap_or(u32::MAX)
     }
 
-    /// Whether this host may write labels and uberblocks: not once its heartbeats were missing for
-    /// so long that another one may have the pool. The pool is suspended then.
+    /// Checks that this host may write labels and uberblocks. Suspends the pool if its heartbeats
+    /// were missing for so long that another host may have imported it.
     ///
     /// # Errors
-    /// `Kind::Io`, which does not pass.
+    /// A permanent `Kind::Io`.
     pub(crate) fn check_host(&self) -> Result<()> {
         if let Some(since) = self.health.multihost.overdue() {
             let cause = format!("no heartbeat was written for {} ms", since.as_millis());
@@ -245,9 +245,9 @@ impl Engine {
         }
     }
 
-    /// Looks how old the last heartbeat is, and has the next one written.
+    /// Checks the age of the last heartbeat, and starts the next one.
     fn begin_beat(&self) {
-        // Nothing at all is written to a pool that another host may have.
+        // Nothing is written to a pool that another host may have imported.
         if self.check_host().is_err() {
             return;
         }
@@ -269,7 +269,7 @@ impl Engine {
         });
     }
 
-    /// The last uberblock with a new time and count.
+    /// Returns the last uberblock with a new time and count.
     fn heartbeat(&self) -> Uberblock {
         let second = cenote_rt::wall_clock().as_secs();
         let mut uberblock = self.uberblock();
@@ -279,15 +279,15 @@ impl Engine {
         uberblock
     }
 
-    /// Writes everything, and an uberblock that promises no heartbeats; none comes after it.
+    /// Writes everything, and an uberblock without a promise of heartbeats; none follows it.
     ///
     /// # Errors
-    /// Those of a sync.
+    /// Errors of a sync.
     pub(crate) async fn end_heartbeats(&self) -> Result<()> {
         if !self.health.multihost.is_on() {
             return self.sync().await.map(drop);
         }
-        self.health.multihost.rest().await;
+        self.health.multihost.end_beats().await;
         self.admin()
             .change(|_, _, config| {
                 config.touch();
@@ -306,7 +306,7 @@ mod tests {
 
     use super::*;
 
-    /// Two leaves.
+    /// Returns two leaves.
     fn bench_leaves() -> Vec<LeafId> {
         let device = ImageDevice::new("d", Image::zeroed(64 << 20));
         let leaves = (0..2).map(|_| LeafSpec::of(device.info())).collect();
@@ -317,16 +317,16 @@ mod tests {
         tree.leaves().map(|(id, _)| id).collect()
     }
 
-    /// Whoever is to keep the heartbeats ends only if nobody wants them any more: at every moment
-    /// they are on there is one who does, and never two.
+    /// The heartbeat task ends only if heartbeats are off: while they are on there is always
+    /// exactly one task.
     #[test]
     fn heartbeats_that_are_on_are_kept_by_one() {
         let multihost = Multihost::default();
         assert!(!multihost.switch(false) && multihost.switch(true) && !multihost.switch(true));
-        // Off and on again while the keeper sleeps.
+        // Off and on again while the task sleeps.
         assert!(!multihost.switch(false) && !multihost.switch(true));
         assert!(!multihost.ends(false));
-        // Off when the keeper looks.
+        // Off when the task checks.
         multihost.switch(false);
         assert!(multihost.ends(false) && multihost.switch(true));
         assert!(multihost.ends(true) && !multihost.switch(true));
@@ -344,7 +344,7 @@ mod tests {
         assert_eq!(multihost.next_leaf(&leaves), Some(first));
     }
 
-    /// One that comes too late does not make good for those that did not come.
+    /// A late heartbeat does not make up for missing ones.
     #[test]
     fn a_late_heartbeat_is_none() {
         simulate(1, async {
@@ -360,7 +360,7 @@ mod tests {
             assert!(multihost.overdue().is_some());
             multihost.note(leaf, true);
             assert!(multihost.overdue().is_some());
-            multihost.rest().await;
+            multihost.end_beats().await;
             assert_eq!(multihost.overdue(), None);
         })
         .expect("runtime");

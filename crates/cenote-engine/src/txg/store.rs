@@ -1,7 +1,7 @@
-//! Where metaslabs are loaded from: their own space maps, as of the last commit (spec 05 §2.5).
+//! Loads metaslabs from their space maps as of the last commit (spec 05 §2.5).
 //!
-//! Loading reads the blocks of the committed MOS and never asks the set that is being changed: a
-//! sync may be what waits for the space.
+//! Loading reads the blocks of the committed MOS and not the object set that is being changed: a
+//! sync may wait for the space.
 
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
@@ -27,7 +27,7 @@ pub(crate) struct Maps {
     committed: Mutex<Option<Committed>>,
 }
 
-/// What was committed last.
+/// The last commit.
 #[derive(Clone)]
 struct Committed {
     txg: u64,
@@ -36,7 +36,7 @@ struct Committed {
 }
 
 impl Maps {
-    /// A pool of which nothing is committed: every metaslab is free.
+    /// Returns the maps of a pool without a commit: every metaslab is free.
     pub(crate) fn new(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
         Arc::new(Self {
             store: Arc::downgrade(store),
@@ -45,7 +45,7 @@ impl Maps {
         })
     }
 
-    /// From now on metaslabs are loaded as the MOS behind `root` has them.
+    /// Sets the last commit: metaslabs are loaded from the MOS with the root `root`.
     pub(crate) fn committed(&self, txg: u64, root: &BlockPtr, tops: &[VdevConfig]) {
         let tops = Arc::new(tops.to_vec());
         let committed = Committed { txg, root: *root, tops };
@@ -60,17 +60,17 @@ impl Maps {
         loop {
             let store = self.store.upgrade();
             let store = store.ok_or_else(|| Error::new(Kind::Io, EngineError::Closed))?;
-            let turn = self.suspension.turn();
-            // Before the look at what is committed: it may take longer than the commits after which
-            // its maps' blocks would be others'.
+            let resume_count = self.suspension.resume_count();
+            // Pinned before the commit is read: loading may take longer than the commits after
+            // which the maps' blocks are reused.
             let grounds = match store.allocator() {
                 Some(space) => Grounds::Pinned(Arc::new(space.pin())),
                 None => Grounds::Offline,
             };
             match self.read_from(store, vdev, metaslab, &grounds).await {
-                // The space was needed. That says nothing of the map: a later commit has it too.
+                // The space was needed. This does not affect the map: a later commit has it too.
                 Err(error) if error.kind() == Kind::Overtaken => {}
-                Err(error) => self.suspension.hold(turn, error).await?,
+                Err(error) => self.suspension.hold(resume_count, error).await?,
                 space => return space,
             }
         }

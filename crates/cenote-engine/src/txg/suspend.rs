@@ -1,4 +1,4 @@
-//! A pool whose devices do not take what must be written: suspended, until they do again.
+//! Suspension of a pool whose devices fail, until it is cleared.
 //!
 //! ```text
 //!   sync ── write, flush, read ──fails──> hold ──────────> waits, with everything that it has done
@@ -6,14 +6,13 @@
 //!                  `───── again ── clear <─'
 //! ```
 //!
-//! A sync cannot be begun anew: half of it stands in structures in memory. But no step of it needs
-//! to be: each I/O that fails is held where it stands, and done again once the pool is cleared. A
-//! block that was not written is written elsewhere; what a device took and may have lost is
-//! written again by the leaf before its next flush; the commit is repeated as a whole, since it
-//! says the same each time. So the txg that was under way is the txg that is committed, and all
-//! that came after it waits for it.
+//! A sync cannot be restarted, because half of it is in memory. But it need not be: each failed I/O
+//! is held, and repeated once the pool is cleared. A block that was not written is written
+//! elsewhere; data that a device accepted and may have lost is rewritten by the leaf before its
+//! next flush; the commit is repeated as a whole, since it writes the same contents each time. So
+//! the interrupted txg is the one that is committed, and all later ones wait for it.
 //!
-//! What is held is what fails for want of devices. Of the errors that a sync can meet:
+//! Only failures caused by devices are held. The errors of a sync:
 //!
 //! | error of a write, flush or read of a sync           | what becomes of the pool               |
 //! |------------------------------------------------------|---------------------------------------|
@@ -24,11 +23,10 @@
 //! | `NoSpace`: not even the slop was enough              | stopped                               |
 //! | `Invariant`: this program is wrong                   | stopped                               |
 //!
-//! What stops a pool is no better a second time. Old bytes on a leaf that lacks the block's txg are
-//! not counted as wrong ones, as long as somebody who may have it is away (`cenote_vdev`).
+//! An error that stops a pool would only occur again. Old bytes on a leaf that misses the block's
+//! txg do not count as wrong while a leaf that may have the block is absent (`cenote_vdev`).
 //!
-//! Before a pool is whole for the first time (being created, being imported) nothing is held:
-//! whoever opens it hears the error.
+//! While a pool is being created or imported nothing is held: the caller gets the error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -45,20 +43,20 @@ use cenote_vdev::Tree;
 use crate::EngineError;
 use crate::admin::events::{Event, EventLog};
 
-/// What happens to those who want something of a suspended pool (property `failmode`).
+/// Behaviour of a suspended pool (property `failmode`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum FailMode {
-    /// They wait.
+    /// Requests wait.
     #[default]
     Wait,
-    /// New changes fail; what was accepted waits.
+    /// New changes fail; accepted ones wait.
     Continue,
-    /// The pool is not suspended but stopped.
+    /// The pool is stopped instead of suspended.
     Panic,
 }
 
 impl FailMode {
-    /// The property's value.
+    /// Converts the property's value.
     pub(crate) const fn of(value: u64) -> Self {
         match value {
             1 => Self::Continue,
@@ -73,7 +71,7 @@ impl FailMode {
 pub enum Suspended {
     /// Devices fail.
     Io(String),
-    /// Heartbeats were not written in time: another host may have taken the pool.
+    /// Heartbeats were not written in time: another host may have imported the pool.
     Multihost(String),
 }
 
@@ -90,20 +88,20 @@ struct Inner {
     is_armed: bool,
     is_abandoned: bool,
     suspended: Option<Suspended>,
-    /// Times that it was resumed.
-    turn: u64,
+    /// Number of resumes.
+    resume_count: u64,
 }
 
-/// Whether a pool is suspended, and who waits for that to end.
+/// State of the suspension of a pool.
 #[derive(Debug, Default)]
 pub(crate) struct Suspension {
-    // Held for a look, never across I/O.
+    // Held for single reads and updates, never across I/O.
     inner: Mutex<Inner>,
     changed: Notify,
     mode: AtomicU64,
-    /// Where it is told.
+    /// Records the events of suspensions.
     events: OnceLock<Arc<EventLog>>,
-    /// Whose leaves may be away.
+    /// The vdev tree, whose leaves may be absent.
     tree: OnceLock<Arc<Tree>>,
 }
 
@@ -118,17 +116,17 @@ impl SuspensionProbe for Suspension {
 }
 
 impl Suspension {
-    /// From now on whoever looks at these events sees when the pool is suspended.
+    /// Records suspensions in these events from now on.
     pub(crate) fn tell(&self, events: &Arc<EventLog>) {
         self.events.get_or_init(|| Arc::clone(events));
     }
 
-    /// From now on errors are judged by how the leaves of this tree are.
+    /// Judges errors by the states of this tree's leaves from now on.
     pub(crate) fn watch(&self, tree: &Arc<Tree>) {
         self.tree.get_or_init(|| Arc::clone(tree));
     }
 
-    /// Whether what failed with that error may succeed later, when devices are back.
+    /// Whether an operation with this error may succeed later, when devices are back.
     fn may_pass(&self, error: &Error) -> bool {
         match error.kind() {
             Kind::Io => true,
@@ -137,7 +135,7 @@ impl Suspension {
         }
     }
 
-    /// Suspends the pool, unless it is.
+    /// Suspends the pool, unless it is suspended.
     fn set(&self, inner: &mut Inner, cause: Suspended) {
         if inner.suspended.is_none() {
             if let Some(events) = self.events.get() {
@@ -151,12 +149,12 @@ impl Suspension {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// From now on failures are held.
+    /// Holds failures from now on.
     pub(crate) fn arm(&self) {
         self.lock().is_armed = true;
     }
 
-    /// Failures are told at once and stop the pool: there is nobody who could clear it.
+    /// Returns failures immediately and stops the pool, because it cannot be cleared.
     pub(crate) fn disarm(&self) {
         self.lock().is_armed = false;
     }
@@ -173,32 +171,36 @@ impl Suspension {
         self.lock().suspended.clone()
     }
 
-    /// The turn that what begins now belongs to.
-    pub(crate) fn turn(&self) -> u64 {
-        self.lock().turn
+    /// Returns the number of resumes, for [`hold`](Self::hold).
+    pub(crate) fn resume_count(&self) -> u64 {
+        self.lock().resume_count
     }
 
-    /// Suspends the pool because of `error` and waits until it is resumed: then what failed is to
-    /// be tried again. Gives the error back if it is none that may pass. What began before the pool
-    /// was resumed (`since`) failed for reasons that may be gone, and is tried again at once.
+    /// Suspends the pool because of `error` and waits until it is resumed: then the caller repeats
+    /// the failed operation. Returns the error if it is permanent. An operation that began before
+    /// the last resume (`since`) may have failed for an old reason, and is repeated immediately.
     pub(crate) async fn hold(&self, since: u64, error: Error) -> Result<()> {
         let may_pass = self.may_pass(&error) && self.mode() != FailMode::Panic;
-        let turn = {
+        let resume_count = {
             let mut inner = self.lock();
             if !may_pass || !inner.is_armed || inner.is_abandoned {
                 return Err(error);
             }
-            if inner.turn == since {
+            if inner.resume_count == since {
                 self.set(&mut inner, Suspended::Io(error.to_string()));
             }
             since
         };
         self.changed.notify_waiters();
         stages::reach("suspend-held");
-        if self.wait(|inner| inner.turn != turn).await { Ok(()) } else { Err(error) }
+        if self.wait(|inner| inner.resume_count != resume_count).await {
+            Ok(())
+        } else {
+            Err(error)
+        }
     }
 
-    /// Waits while the pool is suspended. False if it was given up.
+    /// Waits while the pool is suspended. Returns false if it was abandoned.
     pub(crate) async fn pass(&self) -> bool {
         self.wait(|inner| inner.suspended.is_none()).await
     }
@@ -216,7 +218,7 @@ impl Suspension {
 
     async fn wait(&self, is_over: impl Fn(&Inner) -> bool) -> bool {
         loop {
-            // Before the look: what changes after it wakes.
+            // Before the check, so that later changes wake this task.
             let changed = self.changed.notified();
             {
                 let inner = self.lock();
@@ -231,8 +233,8 @@ impl Suspension {
         }
     }
 
-    /// Suspends the pool without an I/O that waits. Another host is a cause above all others: what
-    /// it may have changed stays changed, however well the devices are.
+    /// Suspends the pool without a failed I/O. Another host takes precedence over other causes, and
+    /// stays one even if the devices work.
     pub(crate) fn suspend(&self, cause: Suspended) {
         {
             let mut inner = self.lock();
@@ -241,17 +243,17 @@ impl Suspension {
             } else {
                 self.set(&mut inner, cause);
             }
-            // Where nobody could clear it, it does not come back.
+            // A pool that cannot be cleared is abandoned.
             inner.is_abandoned |= !inner.is_armed;
         }
         self.changed.notify_waiters();
     }
 
-    /// Everything that is held is tried again.
+    /// Repeats everything that is held.
     ///
     /// # Errors
-    /// `Kind::Io` if another host may have the pool: that does not pass, also not if it came to be
-    /// while somebody looked after the devices.
+    /// `Kind::Io` if another host may have imported the pool, which is permanent, even if it
+    /// happened during the check of the devices.
     pub(crate) fn resume(&self) -> Result<()> {
         {
             let mut inner = self.lock();
@@ -259,14 +261,14 @@ impl Suspension {
                 return Err(refusal(cause));
             }
             inner.suspended = None;
-            inner.turn += 1;
+            inner.resume_count += 1;
         }
         stages::reach("suspend-resumed");
         self.changed.notify_waiters();
         Ok(())
     }
 
-    /// Everything that is held fails, and nothing is held any more.
+    /// Fails everything that is held; nothing is held any more.
     pub(crate) fn abandon(&self) {
         self.lock().is_abandoned = true;
         stages::reach("suspend-abandoned");
@@ -274,33 +276,33 @@ impl Suspension {
     }
 }
 
-/// The error of whoever does not wait.
+/// Returns the error for callers that do not wait.
 pub(crate) fn refusal(cause: &Suspended) -> Error {
     Error::new(Kind::Io, EngineError::Suspended(cause.to_string()))
 }
 
-/// The error of whoever waited for a pool that was given up.
-pub(crate) fn given_up() -> Error {
+/// Returns the error for callers that waited for an abandoned pool.
+pub(crate) fn abandoned_error() -> Error {
     Error::new(Kind::Io, EngineError::Suspended("given up".into()))
 }
 
-/// Where a live set's blocks are: a store, with the patience of a pool that can be suspended.
-pub(crate) struct Steady {
+/// Blocks of a live object set in a store, with suspension of the pool on failures.
+pub(crate) struct SuspendAwareStore {
     store: Arc<BlockStore>,
     suspension: Arc<Suspension>,
-    /// Of a head that is encrypted and only read.
+    /// Keys of an encrypted head, which is only read.
     keys: Option<Arc<BlockKeys>>,
-    /// The MOS is read in syncing context, where nobody can be told of an error.
+    /// The MOS is read in syncing context, where no caller could handle an error.
     is_mos: bool,
 }
 
-impl Steady {
-    /// For the MOS.
+impl SuspendAwareStore {
+    /// Returns the store of the MOS.
     pub(crate) fn mos(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
         Self::new(store, suspension, None, true)
     }
 
-    /// For a head: its users hear of what cannot be read, its syncs wait.
+    /// Returns the store of a head: its users get read errors, its syncs wait.
     pub(crate) fn head(
         store: &Arc<BlockStore>,
         suspension: &Arc<Suspension>,
@@ -324,7 +326,7 @@ impl Steady {
         ReadContext { place, keys, is_encrypted, bypass_cache: false, grounds }
     }
 
-    /// Reads for somebody whom nobody can tell of an error that may pass.
+    /// Reads in a context where temporary errors cannot be returned.
     async fn read_held(
         &self,
         pointer: BlockPtr,
@@ -332,17 +334,17 @@ impl Steady {
         grounds: &Grounds,
     ) -> Result<Buf> {
         loop {
-            let turn = self.suspension.turn();
+            let resume_count = self.suspension.resume_count();
             let context = ReadContext { place, grounds, ..ReadContext::default() };
             match self.store.read(&pointer, &context).await {
-                Err(error) => self.suspension.hold(turn, error).await?,
+                Err(error) => self.suspension.hold(resume_count, error).await?,
                 block => return block,
             }
         }
     }
 }
 
-impl Blocks for Steady {
+impl Blocks for SuspendAwareStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         self.store.cached(pointer, &self.context(place, &Grounds::Offline))
     }
@@ -374,30 +376,30 @@ impl Blocks for Steady {
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
         Box::pin(async move {
             loop {
-                let turn = self.suspension.turn();
-                // Nothing of a write that failed is left: its space was given back.
+                let resume_count = self.suspension.resume_count();
+                // Nothing remains of a failed write: its space was freed.
                 match Blocks::write(&*self.store, draft).await {
-                    Err(error) => self.suspension.hold(turn, error).await?,
+                    Err(error) => self.suspension.hold(resume_count, error).await?,
                     written => return written,
                 }
             }
         })
     }
 
-    /// A batch is a task of its own, so that several use all processors.
+    /// A batch is a separate task, so that several use all processors.
     fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {
         Box::pin(async move {
             if let [draft] = &*drafts {
                 return Ok(vec![self.write(draft).await]);
             }
-            let turn = self.suspension.turn();
+            let resume_count = self.suspension.resume_count();
             let (store, batch) = (Arc::clone(&self.store), Arc::clone(&drafts));
             let task = cenote_rt::spawn(async move { store.write_all(&batch).await });
             let outcomes = task.await.map_err(|error| Error::new(Kind::Invariant, error))?;
             let mut results = Vec::with_capacity(outcomes.len());
             for (draft, outcome) in drafts.iter().zip(outcomes) {
                 results.push(match outcome {
-                    Err(error) => match self.suspension.hold(turn, error).await {
+                    Err(error) => match self.suspension.hold(resume_count, error).await {
                         Ok(()) => self.write(draft).await,
                         Err(error) => Err(error),
                     },
@@ -429,7 +431,7 @@ mod tests {
             let suspension = Arc::new(Suspension::default());
             let events = Arc::new(EventLog::new("t", 7));
             suspension.tell(&events);
-            // Not before the pool stands.
+            // Not before the pool is armed.
             assert!(suspension.hold(0, broken()).await.is_err());
             suspension.arm();
             assert!(suspension.hold(0, Error::new(Kind::Invariant, "wrong")).await.is_err());
@@ -440,7 +442,7 @@ mod tests {
             suspension.resume().expect("only devices");
             task.await.expect("no panic").expect("resumed");
             assert_eq!(suspension.cause(), None);
-            // One that comes late.
+            // A late failure.
             suspension.hold(0, broken()).await.expect("resumed meanwhile");
             assert_eq!(suspension.cause(), None);
             let told: Vec<_> = events.after(0).into_iter().map(|noted| noted.event).collect();
@@ -449,7 +451,7 @@ mod tests {
         .expect("runtime");
     }
 
-    /// Devices that are well again say nothing of other hosts.
+    /// Devices that work again do not clear a suspension by another host.
     #[test]
     fn another_host_is_not_forgotten() {
         simulate(1, async {
@@ -463,7 +465,7 @@ mod tests {
             suspension.suspend(Suspended::Io("broken".into()));
             assert_eq!(suspension.cause(), Some(other.clone()));
             suspension.resume().expect_err("refused");
-            assert_eq!((suspension.cause(), suspension.turn()), (Some(other), 0));
+            assert_eq!((suspension.cause(), suspension.resume_count()), (Some(other), 0));
             assert!(!task.is_finished());
             suspension.abandon();
             task.await.expect("no panic").expect_err("given up");

@@ -1,4 +1,4 @@
-//! One txg on its way to disk (spec 04 §19.4, 05 §5.2, 01 §14).
+//! The sync of one txg (spec 04 §19.4, 05 §5.2, 01 §14).
 //!
 //! ```text
 //!   pass   data sets -> what they did to the MOS -> MOS -> [1] tasks -> frees -> space maps
@@ -8,16 +8,17 @@
 //!   nothing left to record -> flush -> labels 0, 2 -> flush -> uberblock -> flush -> labels 1, 3
 //! ```
 //!
-//! From pass 2 on a block of this txg whose size stays is written in place, so the changes get
-//! fewer until a pass allocates nothing: then the maps say exactly what the MOS reaches.
+//! From pass 2 on a block of this txg whose size does not change is rewritten in place, so the
+//! changes get fewer until a pass allocates nothing: then the maps contain exactly the blocks that
+//! the MOS reaches.
 //!
-//! Order that consistency depends on
-//! 1. Data sets before tasks: a snapshot sees its head whole.
+//! Orders that consistency depends on
+//! 1. Datasets before tasks: a snapshot sees its head complete.
 //! 2. Frees after the writes of their pass: space freed in this txg is not reused before txg + 3.
-//! 3. Space maps last in each pass: they tell of everything that the pass did.
-//! 4. Nothing is told to anybody who waits before the uberblock is durable.
-//! 5. The dirty time logs in the MOS are complete for all that the uberblock leads to. Otherwise a
-//!    crash would forget what a leaf lacks, and the leaf would count as whole.
+//! 3. Space maps last in each pass: they record everything that the pass did.
+//! 4. Waiting callers are told only after the uberblock is durable.
+//! 5. The DTLs in the MOS are complete for all blocks that the uberblock reaches. Otherwise a crash
+//!    would lose them, and a stale leaf would count as up to date.
 
 use std::sync::Arc;
 
@@ -35,7 +36,7 @@ use crate::txg::heads::{Head, policy_of};
 use crate::txg::ledger::Ledger;
 use crate::{Engine, Scope, Task, invariant_error};
 
-/// Passes after which something must be wrong: real pools need three or four.
+/// Maximum number of passes: real pools need three or four.
 const PASSES_MAX: u32 = 1000;
 
 /// A txg that is being synced.
@@ -44,19 +45,19 @@ pub(crate) struct Syncing<'a> {
     pub(crate) txg: u64,
     pass: u32,
     context: Context,
-    /// Blocks of the MOS.
+    /// Block changes of the MOS.
     ledger: Ledger,
-    /// What `$MOS` is still to be charged.
+    /// Space that `$MOS` is yet to be charged.
     pending: Sizes,
     /// Blocks to be freed in this pass.
     killed: Vec<BlockPtr>,
-    /// The root of the MOS as the last pass left it.
+    /// The root of the MOS after the last pass.
     root: Option<BlockPtr>,
 }
 
 impl Engine {
-    /// Syncs `txg`, which takes no changes any more. Gives the root of the MOS, or none if there
-    /// was nothing to write.
+    /// Syncs `txg`, which is closed. Returns the root of the MOS, `None` if there was nothing to
+    /// write.
     pub(crate) async fn sync_passes(
         &self,
         txg: u64,
@@ -86,7 +87,7 @@ impl Engine {
 impl Syncing<'_> {
     async fn pass(&mut self, tasks: &mut [Box<dyn Task>]) -> Result<()> {
         if self.pass == 1 {
-            // Before the data sets: their headers change with it.
+            // Before the datasets, whose headers change with it.
             self.killed.extend(self.engine.intent_logs().sync_all(self.txg).await?);
         }
         self.sync_heads().await?;
@@ -115,7 +116,7 @@ impl Syncing<'_> {
         self.write_config().await
     }
 
-    /// Whether this txg changes anything: one that does not leaves the disks alone.
+    /// Whether this txg changes anything: otherwise nothing is written.
     fn has_work(&self) -> bool {
         let engine = self.engine;
         self.root.is_some()
@@ -130,22 +131,22 @@ impl Syncing<'_> {
             && !self.engine.heads.is_dirty(self.txg)
     }
 
-    /// Makes durable what was written so far, and tells whether the MOS says of each leaf what it
-    /// lacks of that (order 5). Writes of the last pass may have failed after the logs were stored,
-    /// and a flush that fails now adds to them: another pass stores that.
+    /// Flushes all writes, and returns whether the DTLs in the MOS are complete (order 5). Writes
+    /// of the last pass may have failed after the DTLs were stored, and a flush that fails now adds
+    /// to them: another pass stores that.
     async fn is_all_recorded(&self) -> Result<bool> {
         let engine = self.engine;
         if self.root.is_some() {
-            let mut turn = engine.health.suspension.turn();
+            let mut resume_count = engine.health.suspension.resume_count();
             while let Err(error) = engine.flush_data().await {
-                engine.health.suspension.hold(turn, error).await?;
-                turn = engine.health.suspension.turn();
+                engine.health.suspension.hold(resume_count, error).await?;
+                resume_count = engine.health.suspension.resume_count();
             }
         }
         Ok(!engine.tree.has_changed_dtls())
     }
 
-    /// Writes every data set that this txg changed, and what that means for the MOS.
+    /// Writes every dataset that this txg changed, and accounts for it in the MOS.
     async fn sync_heads(&mut self) -> Result<()> {
         for head in self.engine.heads.dirty(self.txg) {
             self.sync_head(&head).await?;
@@ -156,7 +157,7 @@ impl Syncing<'_> {
     async fn sync_head(&mut self, head: &Head) -> Result<()> {
         let ledger = Ledger::new(Arc::clone(&self.engine.tree));
         let policy = head.policy();
-        // A head that was opened before anybody knew of owners is accounted for all the same.
+        // A head that was opened before the probe was set uses it as well.
         let probe = head.probe().or_else(|| self.engine.datasets().owner_probe());
         let context = SyncContext {
             txg: self.txg,
@@ -181,7 +182,7 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Charges `$MOS` for what the MOS grew by in the last pass; charging within the pass itself
+    /// Charges `$MOS` for the growth of the MOS in the last pass; charging within the pass itself
     /// would never end (spec 04 §19.5).
     async fn charge_mos(&mut self) -> Result<()> {
         let sizes = std::mem::take(&mut self.pending);
@@ -215,14 +216,14 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Gives back the space of what this pass replaced (order 2).
+    /// Frees the blocks that this pass replaced (order 2).
     async fn free_killed(&mut self) -> Result<()> {
         for block in std::mem::take(&mut self.killed) {
-            // A gang's header is read before anything of it is freed.
-            let mut turn = self.engine.health.suspension.turn();
+            // The header of a gang block is read before any part of it is freed.
+            let mut resume_count = self.engine.health.suspension.resume_count();
             while let Err(error) = self.engine.store.free(&block, self.txg).await {
-                self.engine.health.suspension.hold(turn, error).await?;
-                turn = self.engine.health.suspension.turn();
+                self.engine.health.suspension.hold(resume_count, error).await?;
+                resume_count = self.engine.health.suspension.resume_count();
             }
         }
         Ok(())
@@ -243,7 +244,7 @@ impl Syncing<'_> {
         Ok(())
     }
 
-    /// Labels list the active features without which nobody can read the MOS.
+    /// Updates the labels' list of active features that reading the MOS needs.
     async fn update_label_features(&self) -> Result<()> {
         let features = self.engine.mos_apply(self.txg, dsl::features::for_label).await?;
         self.engine.with_config(|config| {
@@ -275,7 +276,7 @@ impl Syncing<'_> {
     }
 }
 
-/// How blocks of the MOS are written: three copies, always compressed.
+/// Block policy of the MOS: three copies, always compressed.
 struct MosPolicy(PoolPolicy);
 
 impl PolicySource for MosPolicy {

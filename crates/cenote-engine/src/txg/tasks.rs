@@ -1,4 +1,4 @@
-//! Tasks: changes of the MOS, which the next sync makes one after the other.
+//! Tasks: changes of the MOS, which the next sync runs one after the other.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -9,22 +9,22 @@ use crate::Engine;
 use crate::dsl::Context;
 use crate::error::{invariant_error, is_fatal};
 
-/// What a task sees of the sync that runs it.
+/// The sync that runs a task.
 pub(crate) struct Scope<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) context: Context,
 }
 
-/// An operation on the MOS in syncing context. An error is the pool's: what is wrong with the
-/// request is told to whoever made it.
+/// An operation on the MOS in syncing context. A returned error is one of the pool; errors of the
+/// request are sent to its caller.
 pub(crate) trait Task: Send {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>>;
 }
 
-/// Tasks of the next sync, and why there is none.
+/// Tasks of the next sync, or the reason why there is none.
 #[derive(Debug, Default)]
 pub(crate) struct TaskQueue {
-    /// Tasks for the next sync, with whom to tell.
+    /// Tasks for the next sync, with their waiting callers.
     pub(crate) tasks: Vec<QueuedTask>,
     /// Why nothing is written any more.
     pub(crate) stopped: Option<String>,
@@ -40,13 +40,13 @@ impl std::fmt::Debug for QueuedTask {
     }
 }
 
-/// A task made of one transaction on the MOS.
+/// A task that consists of one transaction on the MOS.
 pub(crate) struct Change<F, T> {
     change: F,
     answer: Arc<Answer<T>>,
 }
 
-/// Where the result of a task is put.
+/// The result of a task.
 pub(crate) struct Answer<T>(Mutex<Option<Result<T>>>);
 
 impl<T> Answer<T> {

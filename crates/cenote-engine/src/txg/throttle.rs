@@ -1,4 +1,4 @@
-//! How fast changes are taken, and when they are written (spec 04 §19.1, §19.3).
+//! Limits the rate of changes, and decides when they are written (spec 04 §19.1, §19.3).
 //!
 //! ```text
 //!   dirty bytes  0 ......... 20 % ................. 60 % ............. 100 % of zfs_dirty_data_max
@@ -6,9 +6,9 @@
 //!                                  writers wait a bit, and ever longer ; for a sync
 //! ```
 //!
-//! Between 60 % and the limit each change waits for `zfs_delay_scale` times what is over the one,
-//! divided by what is left to the other, and changes come one after the other: so writers slow
-//! down to what the devices take, instead of running into the limit and standing still.
+//! Between 60 % and the limit each change is delayed by `zfs_delay_scale` times the excess over the
+//! former, divided by the distance to the latter, and changes are delayed one after the other: so
+//! writers slow down to the speed of the devices, instead of reaching the limit and stopping.
 //!
 //! A pool with a sync task (`Engine::start_sync_task`) also syncs changes that are older than
 //! `zfs_txg_timeout`. Without a sync task writers do not wait: a writer that reaches the limit
@@ -23,21 +23,21 @@ use cenote_rt::{Notify, Result, tunables};
 use crate::txg::admission::Admission;
 use crate::{Engine, Head};
 
-/// A change never waits longer than this at a time.
+/// Maximum delay of a change at a time.
 const DELAY_MAX: Duration = Duration::from_millis(100);
-/// Shorter waits are put off: a timer is no finer, and they add up.
+/// Shorter delays are accumulated: timers are not finer.
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
-/// When writers go on.
+/// Delays of writers.
 #[derive(Debug, Default)]
 pub(crate) struct Delay {
-    /// When the last of them does.
+    /// When the last delayed writer continues.
     last: Mutex<Duration>,
-    /// Told when a sync has ended.
+    /// Notified when a sync has ended.
     drained: Notify,
 }
 
-/// How much the open txg holds, and when it is synced.
+/// The size of the open txg, and when it is synced.
 #[derive(Debug, Default)]
 pub(crate) struct Throttle {
     delay: Delay,
@@ -47,12 +47,12 @@ pub(crate) struct Throttle {
     pub(crate) wake: Arc<Notify>,
     /// Whether a sync task runs ([`Engine::start_sync_task`]).
     has_sync_task: AtomicBool,
-    /// Charges of changes that are not on disk.
+    /// Charges of changes in flight.
     pub(crate) admission: Admission,
 }
 
-/// How long a change waits with so much in memory; nothing once there is no room at all, since
-/// then it waits for that.
+/// Returns the delay of a change with this much in memory; zero at the limit, where changes wait
+/// for a sync instead.
 fn delay(dirty: u64, max: u64) -> Duration {
     let percent = u128::from(tunables::DELAY_MIN_DIRTY_PERCENT.get());
     let min = (u128::from(max) * percent / 100) as u64;
@@ -65,12 +65,12 @@ fn delay(dirty: u64, max: u64) -> Duration {
 }
 
 impl Engine {
-    /// Bytes of changes in memory, over all heads.
+    /// Returns the bytes of changes in memory, of all heads.
     pub fn dirty_bytes(&self) -> u64 {
         self.throttle.dirty.load(Ordering::Acquire)
     }
 
-    /// Starts the task that syncs in the background until the last user of the pool is gone.
+    /// Starts the task that syncs in the background until the pool is dropped.
     pub fn start_sync_task(self: &Arc<Self>) {
         if self.is_read_only {
             return;
@@ -84,8 +84,8 @@ impl Engine {
                 let age = cenote_rt::monotonic().saturating_sub(last);
                 let left = timeout.saturating_sub(age);
                 let is_woken = cenote_rt::until(left, wake.notified()).await.is_some();
-                // Whoever wakes counts in what is being synced; what has come since that ended may
-                // be little, and many small txgs cost more than a large one.
+                // A writer that wakes the task counts changes that are being synced; the changes
+                // since may be few, and many small txgs cost more than a large one.
                 let is_early = |engine: Arc<Self>| {
                     let is_tight = engine.throttle.admission.take_tight();
                     !is_tight && !is_due(engine.dirty_bytes())
@@ -110,24 +110,24 @@ impl Engine {
                 self.sync().await?;
                 continue;
             }
-            // Before the look: what ends after it wakes.
+            // Before the check, so that later ends of a sync wake this task.
             let drained = self.throttle.delay.drained.notified();
             if self.dirty_bytes() < max {
                 break;
             }
             self.throttle.wake.notify_one();
-            // A pool that stops, or is suspended and fails changes, drains no more.
+            // A stopped pool, or a suspended one that fails changes, ends no sync.
             cenote_rt::until(DELAY_MAX, drained).await;
             self.until_running().await?;
         }
-        // Where nobody syncs meanwhile nothing is won by waiting.
+        // Without a sync task waiting does not help.
         if self.throttle.has_sync_task.load(Ordering::Acquire) {
             self.slow_down(delay(self.dirty_bytes(), max)).await;
         }
         Ok(())
     }
 
-    /// Waits for its turn, `pause` after the turn before it.
+    /// Waits until `pause` after the previous delayed writer.
     async fn slow_down(&self, pause: Duration) {
         if pause.is_zero() {
             return;
@@ -135,7 +135,7 @@ impl Engine {
         let wait = {
             let now = cenote_rt::monotonic();
             let mut last = self.throttle.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
-            // What was put off is made up for.
+            // Accumulated delays are caught up.
             *last = (*last).max(now.saturating_sub(DELAY_MIN)) + pause;
             last.saturating_sub(now)
         };
@@ -144,11 +144,12 @@ impl Engine {
         }
     }
 
-    /// Counts what a change of `head` in `txg` added, and starts a sync if that is enough.
+    /// Counts the additional bytes of a change of `head` in `txg`, and starts a sync if they are
+    /// enough.
     pub(crate) fn note_dirty(&self, head: &Head, txg: u64) {
         let now = head.live().dirty_bytes(txg);
         let before = head.dirty.swap(now, Ordering::AcqRel);
-        // Less than before: it is the head's first change in a new txg.
+        // A decrease means that this is the head's first change in a new txg.
         let added = now.checked_sub(before).unwrap_or(now);
         let dirty = self.throttle.dirty.fetch_add(added, Ordering::AcqRel) + added;
         let max = tunables::DIRTY_DATA_MAX.get();
@@ -158,7 +159,7 @@ impl Engine {
         }
     }
 
-    /// Counts again once a txg is committed: what is left belongs to the open one.
+    /// Counts again after a commit: the rest belongs to the open txg.
     pub(crate) fn recount_dirty(&self) {
         let open = self.open_txg();
         let left = self.heads.all().iter().map(|head| head.live().dirty_bytes(open)).sum();
@@ -174,25 +175,24 @@ fn is_due(dirty: u64) -> bool {
     u128::from(dirty) * 100 >= u128::from(tunables::DIRTY_DATA_MAX.get()) * percent
 }
 
-/// One round of the keeper. False when there is nothing to keep any more.
+/// One round of the sync task. Returns false when the pool is gone.
 async fn tick(engine: &Weak<Engine>) -> bool {
     let Some(engine) = engine.upgrade() else { return false };
-    // A leaf that failed is looked into by a sync.
+    // A sync probes failed leaves.
     let has_background = engine.space().has_background_work().await;
-    // The count may miss what was changed while it was made anew: what is there counts.
+    // The count may miss changes made during a recount: actual changes decide.
     let is_clean = engine.dirty_bytes() == 0
         && !engine.heads.is_dirty(engine.open_txg())
         && !engine.health.damage.has_lost();
     if is_clean && !engine.tree.has_failed() && !has_background {
         return engine.check_stopped().is_ok();
     }
-    // A sync that fails stops the pool, and everybody who wants something of it hears why. One
-    // that is suspended is waited for elsewhere, so that the pool can be given up meanwhile.
+    // A failed sync stops the pool, and all callers get the reason. A suspended sync is waited for
+    // elsewhere, so that the pool can be closed meanwhile.
     if engine.health().suspended().is_none() {
         drop(engine.sync().await);
     }
-    // What is given back in the background goes on without a pause, a part with each txg, as long
-    // as somebody has the pool.
+    // Background frees continue without a pause, a part with each txg, while the pool is in use.
     while Arc::strong_count(&engine) > 1
         && engine.check_running().is_ok()
         && engine.space().has_background_work().await
@@ -211,8 +211,7 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    /// A change is not in the count if that was made anew in the very moment: it gets to disk all
-    /// the same, though nothing else is ever changed.
+    /// A change made during a recount is not counted, but is synced even if nothing else changes.
     #[test]
     fn what_was_not_counted_is_kept_too() {
         block_on(1, async {
@@ -223,7 +222,7 @@ mod tests {
             engine.throttle.dirty.store(0, Ordering::Release);
             assert!(tick(&Arc::downgrade(&engine)).await);
             assert!(engine.uberblock().txg >= txg, "changes are never written");
-            // And nothing where there is nothing.
+            // An idle pool writes nothing.
             let open = engine.open_txg();
             assert!(tick(&Arc::downgrade(&engine)).await && engine.open_txg() == open);
         })
@@ -236,7 +235,7 @@ mod tests {
         let at = |permille: u64| delay(max / 1000 * permille, max);
         assert_eq!(at(0), Duration::ZERO);
         assert_eq!(at(600), Duration::ZERO);
-        // Half way: the scale itself.
+        // Half way: exactly the scale.
         assert_eq!(at(800), Duration::from_micros(500));
         assert_eq!(at(900), Duration::from_micros(1500));
         assert_eq!(at(999), DELAY_MAX);

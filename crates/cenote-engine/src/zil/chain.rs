@@ -1,4 +1,4 @@
-//! The chain of log blocks as memory has it, and what a sync does to it (spec 07 A10, A11).
+//! The chain of log blocks in memory, and the effect of a sync on it (spec 07 A10, A11).
 //!
 //! ```text
 //!   header ──> written ──> written ──> being written ──> empty: the next to be filled
@@ -6,10 +6,10 @@
 //! ```
 //!
 //! Invariants
-//! * L1  The blocks follow each other by their sequence numbers; only the last is empty.
-//! * L2  A block leaves the chain in the sync of a txg that has its allocation and all its records,
-//!   and the header of that txg names the block behind it.
-//! * L3  What was allocated in a txg can be reached from the header of that txg: its sync waits for
+//! * L1 The blocks are in the order of their sequence numbers; only the last is empty.
+//! * L2 A block leaves the chain in the sync of a txg that contains its allocation and all its
+//!   records, and the header of that txg names the next block.
+//! * L3 Blocks allocated in a txg can be reached from the header of that txg: its sync waits for
 //!   the writes that lead there.
 
 use std::collections::{BTreeMap, VecDeque};
@@ -17,14 +17,14 @@ use std::collections::{BTreeMap, VecDeque};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::{ZilFlags, ZilHeader};
 
-/// What has become of a block.
+/// State of a log block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum BlockState {
-    /// Taken, not filled.
+    /// Allocated, not filled.
     Empty,
-    /// On its way.
+    /// Being written.
     Writing,
-    /// Written, or failed for good.
+    /// Written, or failed permanently.
     Written,
 }
 
@@ -37,24 +37,24 @@ pub(super) struct Link {
     pub(super) state: BlockState,
 }
 
-/// What the log is.
+/// State of a log.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Stage {
-    /// Nobody has looked at the header yet.
+    /// The header was not read yet.
     Unknown,
     /// There is no chain.
     None,
-    /// There is one, of this opening of the pool.
+    /// A chain of this import.
     Live,
-    /// It goes as soon as everything in it is synced.
+    /// The chain is removed as soon as everything in it is synced.
     Retiring,
-    /// A chain of an earlier opening, which is to be replayed.
+    /// A chain of an earlier import, which is to be replayed.
     Claimed(ZilHeader),
     /// It was replayed: these blocks are to be freed.
     Discarding(Vec<BlockPtr>),
-    /// One that nothing is known of; it stays as it is.
+    /// A chain of an unknown format, which is not changed.
     Foreign,
-    /// The dataset is gone.
+    /// The dataset was destroyed.
     Gone,
 }
 
@@ -62,29 +62,29 @@ pub(super) enum Stage {
 #[derive(Debug)]
 pub(super) struct Chain {
     pub(super) stage: Stage,
-    /// Words that all blocks of the chain have in common.
+    /// The words that identify all blocks of the chain.
     pub(super) id: [u64; 2],
     pub(super) links: VecDeque<Link>,
     /// Sequence number of the next block, and of the last record.
     pub(super) next_block: u64,
     pub(super) last_record: u64,
-    /// First block as the last header has it.
+    /// First block, according to the last header.
     header: Option<BlockPtr>,
-    /// The txg whose header was the first to name the chain.
+    /// The first txg whose header names the chain.
     anchored: Option<u64>,
     /// That txg is on disk.
     pub(super) is_usable: bool,
-    /// No chain is begun any more.
+    /// No new chain is started.
     pub(super) is_frozen: bool,
-    /// Blocks out of every chain, to be freed in the txg of their allocation.
+    /// Blocks outside of every chain, to be freed in the txg of their allocation.
     orphans: Vec<BlockPtr>,
-    /// Blocks of data that are being written early, by txg.
+    /// Number of data blocks that are being written early, by txg.
     holds: BTreeMap<u64, usize>,
-    /// Blocks of data that were, until the sync of their txg.
+    /// Data blocks written early, until the sync of their txg.
     early: BTreeMap<u64, Vec<BlockPtr>>,
-    /// How far txgs have got with the replay.
+    /// Progress of the replay, by txg.
     replayed: BTreeMap<u64, u64>,
-    /// The txg in which the blocks born so far go with their dataset.
+    /// The txg in which the current blocks are freed with their dataset.
     doomed: u64,
 }
 
@@ -109,17 +109,17 @@ impl Default for Chain {
     }
 }
 
-/// What a txg's sync has to do.
+/// The effect of a txg's sync on the log.
 #[derive(Debug, Default)]
 pub(super) struct Step {
     pub(super) header: Option<ZilHeader>,
     pub(super) freed: Vec<BlockPtr>,
-    /// The chain is new, or has gone.
+    /// The chain is new, or was removed.
     pub(super) is_begun: bool,
     pub(super) is_ended: bool,
 }
 
-/// A header without a chain.
+/// Returns a header without a chain.
 pub(super) fn no_header() -> ZilHeader {
     ZilHeader {
         claim_txg: 0,
@@ -133,7 +133,7 @@ pub(super) fn no_header() -> ZilHeader {
 }
 
 impl Chain {
-    /// Takes the header that the object set has.
+    /// Reads the header of the object set.
     pub(super) fn adopt(&mut self, header: ZilHeader) {
         if self.stage != Stage::Unknown {
             return;
@@ -147,7 +147,7 @@ impl Chain {
         };
     }
 
-    /// A new chain of that identity, without blocks yet.
+    /// Starts a new chain with this identity, without blocks.
     pub(super) fn begin(&mut self, id: [u64; 2]) {
         self.stage = Stage::Live;
         self.id = id;
@@ -156,7 +156,7 @@ impl Chain {
         (self.header, self.anchored, self.is_usable) = (None, None, false);
     }
 
-    /// Adds a block at the end; what is allocated for a chain that has gone meanwhile is freed.
+    /// Appends a block; if the chain was removed meanwhile, the block is freed and false returned.
     pub(super) fn push(&mut self, bp: BlockPtr) -> bool {
         if !matches!(self.stage, Stage::Live) {
             self.orphans.push(bp);
@@ -167,26 +167,26 @@ impl Chain {
         true
     }
 
-    /// Birth of the oldest block on that top-level vdev, those included that are still to be freed.
+    /// Returns the birth of the oldest block on this top-level vdev, including blocks to be freed.
     pub(super) fn oldest_on(&self, vdev: u64) -> Option<u64> {
         let blocks = self.links.iter().map(|link| &link.bp).chain(&self.orphans);
         let there = blocks.filter(|bp| bp.dvas().any(|dva| u64::from(dva.vdev) == vdev));
         there.map(BlockPtr::birth).min()
     }
 
-    /// The chain takes nothing any more, and goes when it can.
+    /// Closes the chain for new records; it is removed when everything is synced.
     pub(super) fn retire(&mut self) {
         if self.stage == Stage::Live {
             self.stage = Stage::Retiring;
         }
     }
 
-    /// Somebody begins to write a block of data in `txg`: its sync waits.
+    /// Makes the sync of `txg` wait for a data block that is being written.
     pub(super) fn hold(&mut self, txg: u64) {
         *self.holds.entry(txg).or_default() += 1;
     }
 
-    /// The same has come to its end.
+    /// Ends a [`hold`](Self::hold).
     pub(super) fn release(&mut self, txg: u64) {
         if let Some(count) = self.holds.get_mut(&txg) {
             *count -= 1;
@@ -196,17 +196,17 @@ impl Chain {
         }
     }
 
-    /// Takes down a block of data that was written early in `txg`.
+    /// Records a data block that was written early in `txg`.
     pub(super) fn note_early(&mut self, txg: u64, bp: BlockPtr) {
         self.early.entry(txg).or_default().push(bp);
     }
 
-    /// The blocks of data that were written early in `txg`.
+    /// Takes the data blocks that were written early in `txg`.
     pub(super) fn take_early(&mut self, txg: u64) -> Vec<BlockPtr> {
         self.early.remove(&txg).unwrap_or_default()
     }
 
-    /// Whether blocks that `txg` has allocated cannot be reached yet (L3), or are being allocated.
+    /// Whether blocks allocated in `txg` cannot be reached yet (L3), or are being allocated.
     pub(super) fn is_unsettled(&self, txg: u64) -> bool {
         if self.holds.range(..=txg).next().is_some() {
             return true;
@@ -218,12 +218,12 @@ impl Chain {
             .any(|(link, next)| link.state == BlockState::Writing && next.bp.birth() <= txg)
     }
 
-    /// Notes that a record was applied in `txg`.
+    /// Records that a record was applied in `txg`.
     pub(super) fn note_replayed(&mut self, txg: u64, seq: u64) {
         self.replayed.insert(txg, seq);
     }
 
-    /// What the sync of `txg` does to the log, in its first pass.
+    /// Returns the effect of the sync of `txg` on the log, in its first pass.
     pub(super) fn step(&mut self, txg: u64) -> Step {
         let mut step = Step::default();
         let orphans = std::mem::take(&mut self.orphans);
@@ -252,7 +252,7 @@ impl Chain {
         step
     }
 
-    /// The chain goes with this txg: blocks and header in one (spec 07 A18.4).
+    /// Removes the chain with this txg: blocks and header together (spec 07 A18.4).
     fn end(&mut self, blocks: Vec<BlockPtr>, txg: u64, step: &mut Step) {
         let (old, young): (Vec<_>, Vec<_>) = blocks.into_iter().partition(|bp| bp.birth() <= txg);
         step.freed.extend(old);
@@ -266,7 +266,7 @@ impl Chain {
         self.stage = Stage::None;
     }
 
-    /// Frees what is synced from the head of the chain, and moves the header on.
+    /// Frees synced blocks at the head of the chain, and updates the header.
     fn advance(&mut self, txg: u64, step: &mut Step) {
         while self.links.len() > 1 {
             let first = self.links.front().filter(|link| {
@@ -289,14 +289,14 @@ impl Chain {
         step.header = Some(ZilHeader { log: first, ..no_header() });
     }
 
-    /// `txg` is on disk.
+    /// Records that `txg` is on disk.
     pub(super) fn committed(&mut self, txg: u64) {
         if self.anchored.is_some_and(|anchored| anchored <= txg) {
             self.is_usable = true;
         }
     }
 
-    /// The blocks that go with their dataset in `txg`, if the chain is in memory.
+    /// Returns the blocks to free with the dataset in `txg`, if the chain is in memory.
     pub(super) fn doom(&mut self, txg: u64) -> Option<Vec<BlockPtr>> {
         if !matches!(self.stage, Stage::Live | Stage::Retiring) {
             return None;
@@ -306,7 +306,7 @@ impl Chain {
         Some(born.collect())
     }
 
-    /// The dataset is gone, with the blocks that were named before.
+    /// Closes the log of a destroyed dataset, whose blocks were returned by [`doom`](Self::doom).
     pub(super) fn close(&mut self) {
         let doomed = self.doomed;
         if matches!(self.stage, Stage::Live | Stage::Retiring) {
@@ -316,13 +316,13 @@ impl Chain {
         self.stage = Stage::Gone;
     }
 
-    /// Whether a later sync has something to free.
+    /// Whether a later sync has blocks to free.
     pub(super) fn has_orphans(&self) -> bool {
         !self.orphans.is_empty() || !self.early.is_empty() || !self.holds.is_empty()
     }
 }
 
-/// Whether a block is of no use once `txg` is synced.
+/// Whether a block is not needed after `txg` is synced.
 fn is_over(link: &Link, txg: u64) -> bool {
     link.max_txg <= txg && link.state != BlockState::Writing
 }

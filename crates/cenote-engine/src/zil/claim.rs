@@ -1,4 +1,4 @@
-//! Checking and claiming what an earlier opening left (spec 07 A5, A12).
+//! Checks and claims the logs of an earlier import (spec 07 A5, A12).
 //!
 //! ```text
 //!   every head with an unclaimed chain:   walk, taking nothing     an error refuses the import
@@ -6,11 +6,11 @@
 //!   then:                                 sync, until no block on disk is from the future
 //! ```
 //!
-//! The chain ends where a block or the data of a record cannot be read, or its space is not free:
-//! nobody was told about what follows. The block that ends it is claimed as well; it was allocated.
+//! The chain ends at a block or record data that cannot be read or is not free: nothing after it
+//! was acknowledged. The block at the end is claimed as well, because it was allocated.
 //!
 //! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
-//! of them are claimed in one txg. A crash before its uberblock finds everything as it was.
+//! of them are claimed in one txg. A crash before its uberblock leaves everything unchanged.
 
 use std::sync::{Arc, PoisonError};
 
@@ -34,13 +34,13 @@ use crate::zil::chain::no_header;
 use crate::zil::commit::adopt;
 use crate::{Notice, invariant_error};
 
-/// A head with a chain, which mostly nobody has claimed.
-struct Left {
+/// A head with a chain on disk.
+struct HeadLog {
     object: u64,
     header: ZilHeader,
 }
 
-/// How far a chain goes.
+/// The extent of a chain.
 #[derive(Debug, Clone, Copy, Default)]
 struct Extent {
     max_block: u64,
@@ -51,12 +51,13 @@ struct Extent {
 
 impl IntentLogs<'_> {
     /// Claims the chains of all heads, before anything else is allocated. With `are_dropped` they
-    /// are cut off instead: a log device is missing, and the administrator does without it.
+    /// are discarded instead: a log device is missing, and the administrator accepts that.
     ///
     /// # Errors
-    /// That of a device without which the logs cannot be read.
+    /// Errors of a device that is needed to read the logs.
     pub(crate) async fn claim(self, pool: &Arc<Pool>, are_dropped: bool) -> Result<()> {
-        let LeftLogs { unclaimed: logs, claimed: claimed_before, unread } = left_logs(pool).await?;
+        let LogsOnDisk { unclaimed: logs, claimed: claimed_before, unread } =
+            logs_on_disk(pool).await?;
         if !unread.is_empty() {
             self.note_unread(&unread);
             self.engine.health().add_notice(Notice::LogsUnread { datasets: unread });
@@ -67,7 +68,7 @@ impl IntentLogs<'_> {
         }
         let first_txg = self.engine.open_txg();
         let mut dropped = Vec::new();
-        for Left { object, header } in claimed_before {
+        for HeadLog { object, header } in claimed_before {
             let head = self.engine.datasets().head_of_object(object).await?;
             match read_native(&self.engine.store, &header.log).await {
                 Err(error) if !is_end(&error) && !are_dropped => {
@@ -82,10 +83,10 @@ impl IntentLogs<'_> {
             }
             adopt(&head);
         }
-        // The pool has just gone back to its checkpoint: what chains of that time lead to may have
-        // been overwritten since.
+        // The pool was just rewound to its checkpoint: blocks of chains from that time may be
+        // overwritten.
         let rewound = Some(self.engine.uberblock().checkpoint_txg).filter(|txg| *txg != 0);
-        // Or to an older uberblock: what its logs promised is given up with what came after.
+        // Or to an older uberblock: its logs are discarded with everything later.
         let rewound = rewound.or(Some(pool.txg()).filter(|txg| txg + 1 < first_txg));
         let missing = match self.check(&logs, first_txg).await {
             _ if rewound.is_some() => true,
@@ -115,8 +116,8 @@ impl IntentLogs<'_> {
         if is_unchanged {
             return Ok(());
         }
-        // Also a txg that changes nothing else gets its uberblock: it must not be older than what
-        // was claimed.
+        // A txg without other changes gets its uberblock as well, which must not be older than the
+        // claimed blocks.
         while self.engine.uberblock().txg < newest_birth.max(first_txg) {
             self.engine.with_config(crate::Config::touch);
             self.engine.sync().await?;
@@ -124,22 +125,22 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// Remembers heads whose logs could not be looked at, and the last txg whose allocations the
-    /// space maps have: log blocks after it are nobody's, and may be handed out to others.
+    /// Records heads whose logs could not be read, and the last txg whose allocations the space
+    /// maps contain: later log blocks are unallocated, and may be reused.
     fn note_unread(self, heads: &[u64]) {
         let recorded = self.engine.open_txg().saturating_sub(1);
         let heads = heads.iter().map(|head| (*head, recorded));
         self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
     }
 
-    /// The last txg whose log blocks are the head's own as `txg` is synced. What an unclaimed log
-    /// leads to after it belongs to others by now, and must not be freed with the head.
+    /// Returns the last txg whose log blocks belong to the head, for a sync of `txg`. Later blocks
+    /// of an unclaimed log may be reused, and must not be freed with the head.
     pub(crate) fn start_txg(self, head: u64, txg: u64) -> u64 {
         let unread = self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.get(&head).copied().unwrap_or(txg)
     }
 
-    async fn check(self, logs: &[Left], first_txg: u64) -> Result<()> {
+    async fn check(self, logs: &[HeadLog], first_txg: u64) -> Result<()> {
         for log in logs {
             let checked = self.walk_chain(&log.header, first_txg, true).await;
             checked.map_err(|error| error.with_at(|at| at.objset = Some(log.object)))?;
@@ -147,8 +148,8 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// A chain that is given up: of what the maps have as taken only the first block is known, and
-    /// that only if it was born before `unrecorded`.
+    /// Discards a chain. Only its first block is known to be allocated, and only if it was born
+    /// before `unrecorded`.
     async fn drop_chain(
         self,
         header: &ZilHeader,
@@ -161,7 +162,7 @@ impl IntentLogs<'_> {
         Ok(no_header())
     }
 
-    /// Walks a chain and takes the space of what was allocated after the last commit.
+    /// Walks a chain and claims the blocks that were allocated after the last commit.
     async fn walk_chain(
         self,
         header: &ZilHeader,
@@ -200,7 +201,7 @@ impl IntentLogs<'_> {
         Ok(extent)
     }
 
-    /// Takes the space of a block; false if somebody has it.
+    /// Claims the space of a block; returns false if it is in use.
     async fn take(self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<bool> {
         match self.engine.store.claim(bp, txg, is_dry_run).await {
             Ok(()) => Ok(true),
@@ -218,7 +219,7 @@ impl IntentLogs<'_> {
     }
 }
 
-/// Puts a header into the object set.
+/// Sets the header in the object set.
 fn put_header(head: &Head, txg: u64, header: &ZilHeader) -> Result<()> {
     let bytes: [u8; ZIL_HEADER_LEN] = header
         .encode()
@@ -227,7 +228,7 @@ fn put_header(head: &Head, txg: u64, header: &ZilHeader) -> Result<()> {
     head.live().set_zil_header(txg, bytes)
 }
 
-/// Whether an error is how chains end.
+/// Whether an error marks the regular end of a chain.
 pub(super) fn is_end(error: &Error) -> bool {
     matches!(error.kind(), Kind::Checksum | Kind::Corrupt)
         || matches!(
@@ -249,8 +250,8 @@ fn claimed_header(header: &ZilHeader, extent: &Extent, first_txg: u64) -> ZilHea
     }
 }
 
-/// The next pointer of a log block, and of each record its number and what it points at; none at
-/// the end of the chain.
+/// Returns the next pointer of a log block, and the number and the data pointer of each record;
+/// `None` at the end of the chain.
 async fn read_block(
     store: &BlockStore,
     bp: &BlockPtr,
@@ -271,7 +272,8 @@ async fn read_block(
             Ok(Body::CloneRange { bps, .. })
                 if bps.iter().any(|bp| !bp.is_hole() && !bp.is_embedded()) =>
             {
-                // It would need a reference to each block, in tables that are not kept here.
+                // Each block would need a reference in the block reference table, which is not
+                // written here.
                 let cause = "a log has clones of blocks";
                 return Err(Error::new(Kind::Unsupported, cause));
             }
@@ -282,7 +284,7 @@ async fn read_block(
     Ok(Some((block.next, found)))
 }
 
-/// A log block, its words in this machine's order.
+/// Reads a log block and converts it to native byte order.
 pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf> {
     let bytes = store.read_log(bp).await?;
     if bp.endian() != Endian::Big {
@@ -293,24 +295,24 @@ pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf
     Ok(swapped.freeze())
 }
 
-/// The logs that an earlier opening left.
+/// The logs of an earlier import.
 #[derive(Default)]
-struct LeftLogs {
-    /// Chains that nobody has claimed.
-    unclaimed: Vec<Left>,
-    /// Chains that were claimed and not replayed to their end.
-    claimed: Vec<Left>,
-    /// Heads whose root block is damaged: whether they have a chain is not known.
+struct LogsOnDisk {
+    /// Unclaimed chains.
+    unclaimed: Vec<HeadLog>,
+    /// Chains that were claimed, but not replayed completely.
+    claimed: Vec<HeadLog>,
+    /// Heads with a damaged root block: whether they have a chain is unknown.
     unread: Vec<u64>,
 }
 
-/// Looks at the log headers of all heads. Half-received datasets are left out.
+/// Reads the log headers of all heads, without partially received datasets.
 ///
 /// # Errors
-/// That of a root block whose devices do not answer, with the dataset's number: its log may have
-/// acknowledged writes, whose space would be handed out before they are claimed.
-async fn left_logs(pool: &Arc<Pool>) -> Result<LeftLogs> {
-    let mut left = LeftLogs::default();
+/// Errors of a root block whose devices do not answer, with the dataset's number: its log may have
+/// acknowledged writes, whose space would be reused before they are claimed.
+async fn logs_on_disk(pool: &Arc<Pool>) -> Result<LogsOnDisk> {
+    let mut left = LogsOnDisk::default();
     let mut dnodes = pool.mos().dnodes(1);
     while let Some(dnode) = dnodes.next().await {
         let dnode = dnode?;
@@ -329,7 +331,7 @@ async fn left_logs(pool: &Arc<Pool>) -> Result<LeftLogs> {
             Err(error) if error.kind() == Kind::Io => {
                 return Err(error.with_at(|at| at.objset = Some(object)));
             }
-            // A damaged one is no reason to refuse the others.
+            // A damaged log does not prevent claiming the others.
             Err(_) => {
                 left.unread.push(object);
                 continue;
@@ -340,9 +342,9 @@ async fn left_logs(pool: &Arc<Pool>) -> Result<LeftLogs> {
             continue;
         };
         if header.is_claimed() {
-            left.claimed.push(Left { object, header });
+            left.claimed.push(HeadLog { object, header });
         } else if !header.log.is_hole() {
-            left.unclaimed.push(Left { object, header });
+            left.unclaimed.push(HeadLog { object, header });
         }
     }
     Ok(left)

@@ -1,15 +1,15 @@
-//! Making records durable (spec 07 A9, A10).
+//! Commits records to the log (spec 07 A9, A10).
 //!
 //! ```text
 //!   callers ── ready list ── one has the turn: takes all of it, fills blocks, writes, flushes
 //!              `── the others find their records durable when their turn comes
 //! ```
 //!
-//! While one writes, the records of all who come meanwhile gather: the slower the device, the more
-//! commits share a write and a flush.
+//! While one commit is written, the records of all others are collected: the slower the device, the
+//! more commits share a write and a flush.
 //!
-//! A block is written with the address of the next, which is allocated first; its size is what is
-//! left to write, or else what the last commits needed.
+//! A block is written with the address of the next, which is allocated first; its size depends on
+//! the remaining records, or on the last commits.
 
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -32,32 +32,32 @@ use crate::zil::queue::Queued;
 use crate::zil::record::Piece;
 use crate::zil::{Bursts, Head, Log, SyncMode};
 
-/// Blocks of a commit that are on their way at a time.
+/// Blocks of a commit that are in flight at a time.
 const WRITES_MAX: usize = 16;
 
-/// What a writer can do with its records.
-enum Way {
-    /// They go into the chain.
+/// How records are made durable.
+enum CommitPath {
+    /// In the chain.
     Chain,
-    /// Only a sync makes them durable.
+    /// Only by a sync.
     Sync,
 }
 
 impl IntentLogs<'_> {
-    /// Makes durable what was recorded of `object` and of names; with none, everything recorded of
-    /// the head. What this promises holds whatever way it takes.
+    /// Makes the records of `object` and of names durable; with `None`, all records of the head.
+    /// The guarantee is the same whether the log or a sync is used.
     ///
     /// # Errors
-    /// Those of a sync, when it came to one: the pool is suspended then.
+    /// Errors of a sync, if one was necessary: the pool is then suspended.
     pub async fn commit(self, head: &Head, object: Option<u64>) -> Result<()> {
         let log = head.log();
         self.refresh(head).await?;
         if log.mode() == SyncMode::Disabled {
             return Ok(());
         }
-        // Before the look: records are dropped after the txg was marked.
+        // Before the check: records are dropped after the txg was marked.
         let ticket = log.queue().pull(object);
-        // Records of that txg go with it.
+        // Records of that txg are dropped with it.
         if self.is_unrecorded(log) {
             return self.engine.sync().await.map(drop);
         }
@@ -66,8 +66,8 @@ impl IntentLogs<'_> {
         if log.queue().is_done(ticket) {
             return Ok(());
         }
-        // From here until `finish` the records are nobody's but this task's. If it ends early the
-        // next writer sees that, and syncs.
+        // From here until `finish` only this task has the records. If it ends early, the next
+        // writer notices, and syncs.
         let (records, last) = log.queue().take();
         let way = match records {
             Some(records) => self.write_records(head, &mut bursts, records).await,
@@ -75,16 +75,16 @@ impl IntentLogs<'_> {
         };
         let way = match way {
             Err(error) if error.kind() == Kind::Invariant => return Err(error),
-            // The chain may have a hole in it: it goes with the sync.
+            // The chain may have a gap: the sync removes it.
             Err(_) => {
                 log.chain().retire();
-                Way::Sync
+                CommitPath::Sync
             }
-            // The data of a record may have been lost to a later change while it was written.
-            Ok(_) if self.is_unrecorded(log) => Way::Sync,
+            // A later change may have replaced the data of a record while it was written.
+            Ok(_) if self.is_unrecorded(log) => CommitPath::Sync,
             Ok(way) => way,
         };
-        if let Way::Sync = way {
+        if let CommitPath::Sync = way {
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
@@ -94,7 +94,7 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// Whether something that is not on disk is in no record.
+    /// Whether there are changes without records that are not on disk.
     fn is_unrecorded(self, log: &Log) -> bool {
         log.unrecorded.load(Ordering::Acquire) > self.engine.uberblock().txg
     }
@@ -104,11 +104,11 @@ impl IntentLogs<'_> {
         head: &Head,
         bursts: &mut Bursts,
         records: Vec<Queued>,
-    ) -> Result<Way> {
-        if let Way::Sync = self.prepare_chain(head).await? {
-            return Ok(Way::Sync);
+    ) -> Result<CommitPath> {
+        if let CommitPath::Sync = self.prepare_chain(head).await? {
+            return Ok(CommitPath::Sync);
         }
-        // What is on disk already needs no record.
+        // Records of committed txgs are not needed.
         let committed = head.log().queue().last_committed();
         let records = records.into_iter().filter(|queued| queued.txg > committed);
         let pieces = records.map(|queued| Piece::new(queued.txg, queued.record));
@@ -116,10 +116,10 @@ impl IntentLogs<'_> {
         let max = max_block();
         let room = max as usize - ZIL_CHAIN_LEN;
         if pieces.iter().any(|piece| piece.whole_len() > room) {
-            return Ok(Way::Sync);
+            return Ok(CommitPath::Sync);
         }
         if pieces.is_empty() {
-            return Ok(Way::Chain);
+            return Ok(CommitPath::Chain);
         }
         let count = pieces.len() as u64;
         let service = self.engine.tree.service_changes();
@@ -131,22 +131,22 @@ impl IntentLogs<'_> {
         if !is_on(Bug::NoFlushOfLog) {
             self.engine.tree.flush().await?;
         }
-        // A leaf that left service in between was not asked to flush, and may be the only one that
-        // took the blocks. Whoever waits is told after a sync instead.
+        // A leaf that left service meanwhile was not flushed, and may be the only one with the
+        // blocks. Callers are then answered after a sync instead.
         if self.engine.tree.service_changes() != service {
             return Err(Error::new(Kind::Io, "a device left service while a log was written"));
         }
         head.activity().committed(count);
-        Ok(Way::Chain)
+        Ok(CommitPath::Chain)
     }
 
-    /// Sees that there is a chain to write to.
-    async fn prepare_chain(self, head: &Head) -> Result<Way> {
+    /// Starts a chain if there is none.
+    async fn prepare_chain(self, head: &Head) -> Result<CommitPath> {
         let log = head.log();
         adopt(head);
         let stage = log.chain().stage.clone();
         match stage {
-            Stage::Live if log.chain().is_usable => return Ok(Way::Chain),
+            Stage::Live if log.chain().is_usable => return Ok(CommitPath::Chain),
             Stage::None if !log.chain().is_frozen && !self.engine.is_closing() => {
                 let id = {
                     let mut rng =
@@ -154,7 +154,7 @@ impl IntentLogs<'_> {
                     [rng.next_u64(), rng.next_u64()]
                 };
                 log.chain().begin(id);
-                // No space is no reason to fail: the sync that follows does what the log cannot.
+                // Without space for a log block, the sync that follows makes the records durable.
                 if let Err(error) = self.allocate_block(head, LOG_BLOCK_ALIGN).await {
                     log.chain().retire();
                     if error.kind() == Kind::Invariant {
@@ -167,16 +167,16 @@ impl IntentLogs<'_> {
             }
             _ => {}
         }
-        // Order 1: the header gets on disk with the sync that makes these records durable.
-        Ok(Way::Sync)
+        // Order 1: the header is written by the sync that makes these records durable.
+        Ok(CommitPath::Sync)
     }
 
-    /// Gets the data of a piece that does not have it. False if its object is gone, and with it its
-    /// content.
+    /// Reads the data of a piece that does not have it. Returns false if its object was freed.
     async fn fetch(self, head: &Head, piece: &mut Piece) -> Result<bool> {
         let Some(range) = piece.wanted() else { return Ok(true) };
         let object = piece.object;
-        // Under the object set's lock: a later change was not applied, or has kept the bytes (K1).
+        // Under the object set's lock: a later change either was not applied, or has kept the bytes
+        // (K1).
         let read = head.live().inspect(|tx| {
             if let Some(kept) = piece.kept() {
                 return Ok(kept);
@@ -204,7 +204,7 @@ impl IntentLogs<'_> {
         let log = head.log();
         pieces.reverse();
         let mut writes = FuturesUnordered::new();
-        // A write that fails or is given up settles its block: nobody waits for it in vain.
+        // A failed or cancelled write settles its block, so that no task waits forever.
         while !pieces.is_empty() {
             let (bp, mut seq) = {
                 let chain = log.chain();
@@ -217,7 +217,7 @@ impl IntentLogs<'_> {
             let mut max_txg = 0;
             let room = bp.lsize() as usize - ZIL_CHAIN_LEN;
             while let Some(piece) = pieces.last_mut() {
-                // One after the other: all of it in memory at once could be all that is dirty.
+                // One after the other: all of it together could be all dirty data.
                 if !self.fetch(head, piece).await? {
                     pieces.pop();
                     continue;
@@ -239,7 +239,7 @@ impl IntentLogs<'_> {
                 writes.next().await.transpose()?;
             }
             writes.push(async move {
-                // All of it is this future's, so that it also ends with it.
+                // Owned by this future, so that they end with it.
                 let mut writing = writing;
                 let result = self.engine.store.write_log(&writing.bp, block).await;
                 writing.is_done = result.is_ok();
@@ -252,8 +252,8 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// Allocates the block behind the last, which is about to be written: one step, as far as syncs
-    /// can see (L3).
+    /// Allocates the block after the last, which is about to be written: atomic with respect to
+    /// syncs (L3).
     async fn next_block(
         self,
         head: &Head,
@@ -306,7 +306,7 @@ impl IntentLogs<'_> {
         if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, "the log was taken away")) }
     }
 
-    /// Looks the properties up again if they may have changed.
+    /// Reads the properties again if they may have changed.
     pub(super) async fn refresh(self, head: &Head) -> Result<()> {
         let log = head.log();
         if !log.is_stale.swap(false, Ordering::AcqRel) {
@@ -326,13 +326,13 @@ impl IntentLogs<'_> {
                 let before = log.mode();
                 log.mode.store(mode, Ordering::Release);
                 if before == SyncMode::Disabled {
-                    // What was changed so far is in no record.
+                    // Earlier changes have no records.
                     log.note_unrecorded(self.engine.open_txg());
                 }
                 log.is_for_throughput.store(bias == 1, Ordering::Release);
                 Ok(())
             }
-            // It was destroyed meanwhile, or is being made.
+            // It was destroyed meanwhile, or is being created.
             Err(error) if error.kind() == Kind::NotFound => Ok(()),
             Err(error) => {
                 log.mark_stale();
@@ -342,8 +342,8 @@ impl IntentLogs<'_> {
     }
 }
 
-/// A block on its way; its end, however it comes, is told to whoever waits. Behind one that was not
-/// written nothing would ever be found: the chain takes nothing more.
+/// A block in flight; its end, however it comes, wakes waiting tasks. After a failed block nothing
+/// would be found by a replay: the chain accepts no more.
 struct Writing<'a> {
     log: &'a Log,
     bp: BlockPtr,
@@ -353,7 +353,7 @@ struct Writing<'a> {
 impl Drop for Writing<'_> {
     fn drop(&mut self) {
         let mut chain = self.log.chain();
-        // It is one of the last: there may be thousands before it.
+        // The block is one of the last: there may be thousands before it.
         if let Some(link) = chain.links.iter_mut().rev().find(|link| link.bp == self.bp) {
             link.state = BlockState::Written;
         }
@@ -365,7 +365,7 @@ impl Drop for Writing<'_> {
     }
 }
 
-/// Looks at the header, if nobody has.
+/// Reads the header, if it was not read before.
 pub(super) fn adopt(head: &Head) {
     if head.log().chain().stage != Stage::Unknown {
         return;
@@ -377,7 +377,7 @@ pub(super) fn adopt(head: &Head) {
     }
 }
 
-/// The largest log block.
+/// Returns the maximum size of a log block.
 fn max_block() -> u64 {
     let max = tunables::ZIL_MAX_BLOCK.get();
     (max / LOG_BLOCK_ALIGN * LOG_BLOCK_ALIGN).max(LOG_BLOCK_ALIGN)
@@ -387,7 +387,7 @@ fn has_records(header: &ZilHeader) -> bool {
     header.flags.contains(cenote_ondisk::zil::ZilFlags::REPLAY_NEEDED)
 }
 
-/// A block without magic and checksum, which the store puts in.
+/// Encodes a block without magic and checksum, which the store adds.
 fn encode(bp: &BlockPtr, next: &BlockPtr, records: &[u8]) -> BufMut {
     let mut block = BufMut::zeroed(bp.lsize() as usize);
     let used = (ZIL_CHAIN_LEN + records.len()) as u64;

@@ -1,4 +1,5 @@
-//! Data that is written where it will stay, with a record that points at it (spec 07 A7.4, A9).
+//! Data blocks that are written early at their final place, with a record that points at them (spec
+//! 07 A7.4, A9).
 //!
 //! ```text
 //!   logbias=throughput          every write
@@ -6,15 +7,13 @@
 //!   else                        writes of 32K and more that cover half a block
 //! ```
 //!
-//! A block is written as the layer of the record's txg has it, and the sync of that txg takes it as
-//! it is, unless it was changed in between; what it does not take it frees. A record of a txg that
-//! is being synced, or whose block is in memory no more, or was changed since, carries its data
-//! itself.
+//! A block is written with the contents as of the record's txg, and the sync of that txg uses it,
+//! unless it was changed meanwhile; unused blocks are freed. If a record's txg is being synced, or
+//! its block is no longer in memory or was changed, the record contains its data.
 //!
-//! Crash safety: the block has its place before the txg is closed (the hold, which the sync waits
-//! for), so that it is in that txg's maps; and it is written before the log block that points at it
-//! is, so one flush makes both durable. Claiming reads what is pointed at: a torn block ends the
-//! log.
+//! Crash safety: the block is allocated before the txg is closed (the hold, which the sync waits
+//! for), so that it is in that txg's maps; and it is written before the log block that points at
+//! it, so one flush makes both durable. Claiming reads the block: a torn block ends the log.
 
 use std::sync::Arc;
 
@@ -27,10 +26,10 @@ use crate::IntentLogs;
 use crate::zil::Head;
 use crate::zil::record::Piece;
 
-/// Blocks of a commit that are being written early at a time.
+/// Blocks of a commit that are written early at a time.
 const WRITES_MAX: usize = 16;
 
-/// Keeps a txg from being synced while a block is written in it.
+/// Prevents a txg from being synced while a block is written in it.
 struct Hold {
     head: Arc<Head>,
     txg: u64,
@@ -67,7 +66,7 @@ impl IntentLogs<'_> {
             }
             for part in piece.by_block(size) {
                 let range = part.wanted().unwrap_or_default();
-                // The rest of a block may have been written later, and not be in this commit.
+                // The rest of the block may belong to a later write, which is not in this commit.
                 let is_whole = range.end - range.start == size || is_for_throughput;
                 work.push((part, is_whole.then_some(range.start / size)));
             }
@@ -75,8 +74,7 @@ impl IntentLogs<'_> {
         let written = work.into_iter().map(async |(mut piece, number)| {
             if let Some(number) = number
                 && let Some(bp) = self.write_block_early(head, &piece, number).await?
-                // A later change may have come first: the block is of no use then, and is freed
-                // with its txg.
+                // After a later change the block is useless, and is freed with its txg.
                 && piece.kept().is_none()
             {
                 piece.point_at(bp);
@@ -88,13 +86,13 @@ impl IntentLogs<'_> {
         written.into_iter().collect()
     }
 
-    /// Bytes of a block of an object; 0 if it is gone.
+    /// Returns the block size of an object, 0 if it was freed.
     async fn block_size_of(self, head: &Head, object: u64) -> Result<u64> {
         let found = head.live().inspect(|tx| tx.find(object)).await?;
         Ok(found.map_or(0, |dnode| dnode.data_block_size()))
     }
 
-    /// The pointer to a block as the piece's txg has it; none if its data has to go into the log.
+    /// Returns the pointer to a block as of the piece's txg, `None` if its data must be in the log.
     async fn write_block_early(
         self,
         head: &Head,
@@ -120,7 +118,7 @@ impl IntentLogs<'_> {
             head.log().chain().hold(txg);
             Hold { head, txg }
         };
-        // A task of its own: once begun, a block is written and noted whoever gives up waiting.
+        // A separate task: a started block is written and recorded even if the caller is cancelled.
         let task = cenote_rt::spawn(async move {
             let head = &hold.head;
             let written = head.live().write_early(txg, object, number, &head.policy()).await;
@@ -135,7 +133,7 @@ impl IntentLogs<'_> {
         match task.await.map_err(|error| Error::new(Kind::Io, error))? {
             Ok(early) => Ok(early.map(|early| early.bp)),
             Err(error) if error.kind() == Kind::Invariant => Err(error),
-            // The log may still have room, or the sync that follows without one.
+            // The log may have space, or the sync that follows without one.
             Err(_) => Ok(None),
         }
     }

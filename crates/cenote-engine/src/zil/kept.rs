@@ -5,21 +5,21 @@
 //!                     `── later change of these bytes ──> a copy, which is packed instead
 //! ```
 //!
-//! A record must say what its operation did, not what later ones made of it: the later ones may not
-//! be in the same commit. Without this a write that a rename had put into the log would be replayed
-//! as zeros if the file had been truncated, or with bytes that nobody ever made durable.
+//! A record must contain the bytes of its own operation, because later operations may not be in the
+//! same commit. Otherwise a write that a rename had put into the log would be replayed as zeros if
+//! the file had been truncated, or with bytes that were never made durable.
 //!
-//! Every change of bytes asks the log under the object set's lock which queued writes it touches,
-//! reads their bytes as they were before the change, and gives them to the records as its last
-//! step. A writer of the log reads the object under the same lock.
+//! Every change of bytes asks the log under the object set's lock which queued writes it overlaps,
+//! reads the old bytes, and gives them to the records as its last step. The writer of the log reads
+//! the object under the same lock.
 //!
 //! Invariants
 //! * K1  The bytes of a record are those of its write, whenever it is packed.
-//! * K2  The ranges of one object that are still to be fetched are disjoint.
-//! * K3  Copies take [`KEPT_MAX`] bytes at most. Beyond that the txg counts as unrecorded: what has
-//!   to be durable takes a sync.
+//! * K2 The unfetched ranges of one object are disjoint.
+//! * K3 Copies take [`KEPT_MAX`] bytes at most. Beyond that the txg counts as unrecorded: commits
+//!   use a sync.
 //!
-//! Concurrency: the table is a part of the queue, under its mutex.
+//! Concurrency: the table is part of the queue, under its mutex.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -32,17 +32,17 @@ use cenote_rt::seeded::{Bug, is_on};
 
 use crate::zil::{Log, SyncMode};
 
-/// Bytes of copies that a log keeps.
+/// Maximum bytes of copies in a log.
 pub(super) const KEPT_MAX: u64 = 32 << 20;
 
-/// The data of a write that is fetched when its record is packed.
+/// Data of a write that is fetched when its record is packed.
 #[derive(Debug)]
 pub(super) struct LaterData {
     object: u64,
     range: Range<u64>,
-    /// The bytes, once a later change has replaced them.
+    /// The bytes, if a later change has replaced them.
     kept: OnceLock<Buf>,
-    /// The record goes with a commit, even if its object is freed.
+    /// The record is in a commit, even if its object is freed.
     is_pinned: AtomicBool,
 }
 
@@ -59,14 +59,14 @@ impl LaterData {
         self.range.end - self.range.start
     }
 
-    /// A part of the bytes, if they are kept.
+    /// Returns a part of the bytes, if they are kept.
     pub(super) fn kept(&self, part: &Range<u64>) -> Option<Buf> {
         let start = part.start.checked_sub(self.range.start)? as usize;
         let len = (part.end - part.start) as usize;
         self.kept.get()?.slice(start..start + len)
     }
 
-    /// Its record goes with every commit from now on, or with one that is about to be written.
+    /// Includes the record in every commit from now on, or in one that is about to be written.
     pub(super) fn pin(&self) {
         self.is_pinned.store(true, Ordering::Relaxed);
     }
@@ -83,11 +83,11 @@ pub struct ChangedBytes {
     pub object: u64,
     /// The bytes.
     pub range: Range<u64>,
-    /// The object is freed: records of it that no commit has taken are dropped.
+    /// The object is freed: its records that are in no commit are dropped.
     pub is_freed: bool,
 }
 
-/// What a change takes from the object for the records of earlier writes.
+/// Old data that a change read for the records of earlier writes.
 #[derive(Debug, Default)]
 pub struct KeptData {
     copies: Vec<(Arc<LaterData>, Buf)>,
@@ -95,7 +95,7 @@ pub struct KeptData {
     is_too_much: bool,
 }
 
-/// The data that is still to be fetched.
+/// Data that is yet to be fetched.
 #[derive(Debug, Default)]
 pub(super) struct Unfetched {
     /// By object and first byte, with the txg of the record.
@@ -105,8 +105,8 @@ pub(super) struct Unfetched {
 }
 
 impl Unfetched {
-    /// Adds the data of a record. False if K2 would not hold: another record has some of the bytes,
-    /// and the change did not keep them.
+    /// Adds the data of a record. Returns false if K2 would be violated: the change did not keep
+    /// the bytes of another record.
     pub(super) fn add(&mut self, txg: u64, later: &Arc<LaterData>) -> bool {
         let mut is_disjoint = true;
         for other in self.overlapping(later.object, &later.range) {
@@ -124,7 +124,7 @@ impl Unfetched {
         found.filter(|later| later.range.end > range.start).cloned().collect()
     }
 
-    /// The data was fetched, or is not wanted any more.
+    /// Removes data that was fetched, or is not needed any more.
     pub(super) fn remove(&mut self, later: &Arc<LaterData>) {
         let place = (later.object, later.range.start);
         if self.by_place.get(&place).is_some_and(|(_, found)| Arc::ptr_eq(found, later)) {
@@ -139,11 +139,11 @@ impl Unfetched {
     fn keep(&mut self, txg: u64, later: &Arc<LaterData>, copy: Buf) {
         self.remove(later);
         *self.kept.entry(txg).or_default() += copy.len() as u64;
-        // Another change that came between has kept the same bytes.
+        // A concurrent change has kept the same bytes.
         let _ = later.kept.set(copy);
     }
 
-    /// `txg` is on disk.
+    /// Forgets the copies of `txg`, which is on disk.
     pub(super) fn committed(&mut self, txg: u64) {
         self.by_place.retain(|_, (of, _)| *of > txg);
         self.kept = self.kept.split_off(&(txg + 1));
@@ -156,12 +156,12 @@ impl Unfetched {
 }
 
 impl Log {
-    /// Reads what a change that is done in `tx` replaces of the data of earlier writes that is
-    /// still to be fetched. To be called in the closure that makes the change; what it returns goes
-    /// to [`give`](Self::give) as the change takes effect.
+    /// Reads the old data of unfetched earlier writes that a change in `tx` replaces. Call it in
+    /// the closure that makes the change, and pass the result to [`give`](Self::give) when the
+    /// change takes effect.
     ///
     /// # Errors
-    /// Those of the transaction.
+    /// Errors of the transaction.
     pub fn keep(&self, tx: &Tx<'_>, changed: &[ChangedBytes]) -> TxResult<KeptData> {
         let mut kept = KeptData::default();
         if changed.is_empty() || self.mode() == SyncMode::Disabled || is_on(Bug::NewerDataInLog) {
@@ -195,11 +195,11 @@ impl Log {
         Ok(kept)
     }
 
-    /// Gives the data to the records of the earlier writes. To be called at the end of the closure
-    /// that makes the change, when nothing can fail any more, before its own records are added.
+    /// Gives old data to the records of the earlier writes. Call it at the end of the closure that
+    /// makes the change, when nothing can fail any more, before its own records are added.
     pub fn give(&self, txg: u64, kept: KeptData) {
         if kept.is_too_much {
-            // First: who finds the queue without the records finds this.
+            // First: a task that finds the queue without the records also finds this.
             self.note_unrecorded(txg);
             self.queue().drop_queued();
         }
@@ -211,7 +211,7 @@ impl Log {
             for later in queue.unfetched.overlapping(object, &(0..u64::MAX)) {
                 queue.unfetched.remove(&later);
                 if later.is_pinned() {
-                    // A commit took the record since the change looked, and has not fetched its
+                    // A commit took the record since the change read it, and has not fetched its
                     // data: it ends with a sync.
                     self.note_unrecorded(txg);
                 }

@@ -8,23 +8,22 @@
 //!   import:  check ── claim every chain, before anything is allocated ── sync ── replay ── discard
 //! ```
 //!
-//! A log makes single operations durable before their txg is. What it cannot take (no space, a
-//! failed device, no chain yet) is made durable by a sync of the txg instead: a commit is never
-//! less than that.
+//! A log makes single operations durable before their txg. Operations that it cannot contain (no
+//! space, a failed device, no chain yet) are made durable by a sync of the txg instead.
 //!
-//! Order of locks: the object set's, then a log's queue or chain, which never hold each other; the
-//! writer's turn and the gate are taken before all of them. A writer never waits for a sync while a
-//! block of its is on its way, and a sync waits for such blocks only.
+//! Lock order: the object set's, then a log's queue or chain, which are never held together; the
+//! writer lock and the gate are taken before all of them. A writer never waits for a sync while one
+//! of its blocks is in flight, and a sync waits for such blocks only.
 //!
-//! Large writes do not go through the log: their blocks are written where they will stay, and the
-//! records point at them (`early`).
+//! Large writes bypass the log: their blocks are written at their final place, and the records
+//! point at them (`early`).
 //!
-//! Invariants of the chain are in `chain`. Crash safety rests on
+//! The invariants of the chain are in `chain`. Crash safety depends on these rules:
 //! 1. A chain is used only when the txg with its first header is on disk.
-//! 2. A record is told to be durable after its block, and all before it, were written and then the
+//! 2. A record is acknowledged after its block and all previous ones were written and then the
 //!    devices flushed.
 //! 3. The open txg does not change while a block is being allocated in it (the gate): otherwise the
-//!    maps of that txg could be finished without the block.
+//!    maps of that txg could be completed without the block.
 //! 4. Claiming takes place before anything else is allocated, all in one txg.
 
 mod chain;
@@ -58,14 +57,14 @@ pub use kept::{ChangedBytes, KeptData};
 pub use record::LogRecord;
 pub use replay::{Operation, Replayed, Replayer, VolumeReplayer};
 
-/// What commits do (property `sync`).
+/// The property `sync`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SyncMode {
-    /// What was asked to be durable is.
+    /// Requested synchronous operations are durable.
     Standard,
-    /// Every operation is, before it returns.
+    /// Every operation is durable before it returns.
     Always,
-    /// Nothing is before its txg.
+    /// Nothing is durable before its txg.
     Disabled,
 }
 
@@ -84,20 +83,20 @@ impl SyncMode {
 pub struct Log {
     queue: Mutex<Queue>,
     chain: Mutex<Chain>,
-    /// Whose turn it is to write, with sizes of the last bursts.
+    /// Serializes writers, with the sizes of the last commits.
     writer: AsyncMutex<Bursts>,
     /// A block was written, or failed.
     settled: Notify,
     mode: AtomicU64,
-    /// Data goes to its place at once rather than into the log (`logbias=throughput`).
+    /// Data is written to its place immediately instead of into the log (`logbias=throughput`).
     is_for_throughput: AtomicBool,
-    /// Properties may have changed since the mode was looked up.
+    /// Properties may have changed since they were read.
     is_stale: AtomicBool,
     /// The last txg that may have changes without records: only a sync makes it durable.
     unrecorded: AtomicU64,
 }
 
-/// How much the last commits wrote, the newest first.
+/// Sizes of the last commits, the newest first.
 type Bursts = [usize; 8];
 
 impl Default for Log {
@@ -116,7 +115,7 @@ impl Default for Log {
 }
 
 impl Log {
-    // Both are held for a few instructions, never across I/O.
+    // Both locks are held for a few instructions, never across I/O.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -125,8 +124,8 @@ impl Log {
         self.chain.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an operation that was applied in `txg`. To keep the order of operations this is called
-    /// at the end of the closure that applies it, when nothing can fail any more.
+    /// Adds an operation that was applied in `txg`. Call it at the end of the closure that applies
+    /// it, when nothing can fail any more, which keeps the order of operations.
     pub fn record(&self, txg: u64, record: LogRecord) {
         // A commit of an unrecorded txg is a sync, which needs no records.
         if self.mode() == SyncMode::Disabled || txg <= self.unrecorded.load(Ordering::Acquire) {
@@ -138,18 +137,17 @@ impl Log {
         }
     }
 
-    /// Notes that something was done in `txg` that no record tells of: a commit is a sync as long
-    /// as that is not on disk.
+    /// Records a change in `txg` that has no record: commits use a sync until that is on disk.
     pub fn note_unrecorded(&self, txg: u64) {
         self.unrecorded.fetch_max(txg, Ordering::AcqRel);
     }
 
-    /// How many bytes may be written of records before their txg is synced, if they are committed:
-    /// what a change is charged for its log.
+    /// Returns the maximum bytes of log that are written for records before their txg is synced,
+    /// for the charge of a change.
     ///
     /// # Errors
-    /// Those of the transaction.
-    pub fn weigh(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<u64> {
+    /// Errors of the transaction.
+    pub fn log_bytes(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<u64> {
         if self.mode() == SyncMode::Disabled {
             return Ok(0);
         }
@@ -157,7 +155,7 @@ impl Log {
         let mut bytes = 0;
         for record in records {
             let len = record.data_len();
-            // Data that is written where it stays goes in whole blocks.
+            // Data written to its final place is written in whole blocks.
             let is_early =
                 len > 0 && (is_for_throughput || len >= tunables::IMMEDIATE_WRITE_SZ.get());
             let dnode = if is_early { tx.find(record.object)? } else { None };
@@ -166,12 +164,12 @@ impl Log {
         Ok(bytes)
     }
 
-    /// What commits do, as far as is known.
+    /// Returns the property `sync`, as last read.
     pub fn mode(&self) -> SyncMode {
         SyncMode::from_property(self.mode.load(Ordering::Acquire))
     }
 
-    /// Whether an operation has to be committed before it returns.
+    /// Whether an operation must be committed before it returns.
     pub fn must_commit(&self, is_wanted: bool) -> bool {
         match self.mode() {
             SyncMode::Standard => is_wanted,
@@ -180,36 +178,36 @@ impl Log {
         }
     }
 
-    /// Whether the data of a write of so many bytes that is to be durable at once should be given
-    /// with its record ([`LogRecord::write`]); else it is better fetched or pointed at when the
-    /// record is written ([`LogRecord::write_later`]).
+    /// Whether a synchronous write of `len` bytes should pass its data with the record
+    /// ([`LogRecord::write`]); otherwise the data is fetched or pointed at when the record is
+    /// written ([`LogRecord::write_later`]).
     pub fn wants_data(&self, len: u64) -> bool {
         let is_for_throughput = self.is_for_throughput.load(Ordering::Acquire);
         !is_for_throughput && len <= tunables::ZIL_MAX_COPIED.get()
     }
 
-    /// Makes what is recorded of an object go with every commit: the object was opened with
-    /// `O_SYNC` for the first time, or is about to be renamed.
+    /// Includes the records of an object in every commit: it was opened with `O_SYNC` for the first
+    /// time, or is about to be renamed.
     pub fn make_sync(&self, object: u64) {
         self.queue().make_sync(object);
     }
 
-    /// Drops what is recorded of an object whose last name is gone.
+    /// Drops the records of an object without names.
     pub fn forget(&self, object: u64) {
         self.queue().forget(object);
     }
 
-    /// Bytes of records in memory, about.
+    /// Returns the approximate memory of records, in bytes.
     pub fn memory(&self) -> usize {
         self.queue().memory()
     }
 
-    /// Whether an earlier opening left operations that wait for their replay.
+    /// Whether operations of an earlier import are to be replayed.
     pub fn is_claimed(&self) -> bool {
         matches!(self.chain().stage, Stage::Claimed(_))
     }
 
-    /// Whether some of them do: nothing else may be changed before.
+    /// Whether operations are to be replayed, before anything else may be changed.
     pub fn awaits_replay(&self) -> bool {
         match &self.chain().stage {
             Stage::Claimed(header) => header.flags.contains(ZilFlags::REPLAY_NEEDED),
@@ -217,23 +215,23 @@ impl Log {
         }
     }
 
-    /// The properties may have changed.
+    /// Marks the properties as possibly changed.
     pub(super) fn mark_stale(&self) {
         self.is_stale.store(true, Ordering::Release);
     }
 
-    /// The blocks that go with their dataset in `txg`; none if the chain is not in memory.
+    /// Returns the blocks to free with the dataset in `txg`, `None` if the chain is not in memory.
     pub(super) fn doom(&self, txg: u64) -> Option<Vec<BlockPtr>> {
         self.chain().doom(txg)
     }
 
-    /// What the sync of `txg` does to the log; none as long as it has to wait for blocks.
+    /// Returns the effect of the sync of `txg` on the log, `None` while it must wait for blocks.
     fn try_step(&self, txg: u64) -> Option<Step> {
         let mut chain = self.chain();
         (!chain.is_unsettled(txg)).then(|| chain.step(txg))
     }
 
-    /// Ends the chain if it has blocks on that top-level vdev, which is gone. Tells whether it has.
+    /// Ends the chain if it has blocks on this failed top-level vdev. Returns whether it has.
     pub(super) fn leave_vdev(&self, vdev: u64) -> bool {
         let mut chain = self.chain();
         let has_any = chain.oldest_on(vdev).is_some();
@@ -243,17 +241,17 @@ impl Log {
         has_any
     }
 
-    /// Birth of the oldest block of the chain on that top-level vdev.
+    /// Returns the birth of the oldest block of the chain on this top-level vdev.
     fn oldest_on(&self, vdev: u64) -> Option<u64> {
         self.chain().oldest_on(vdev)
     }
 
-    /// Whether a later sync has something to free.
+    /// Whether a later sync has blocks to free.
     pub(super) fn has_orphans(&self) -> bool {
         self.chain().has_orphans()
     }
 
-    /// The dataset is gone.
+    /// Closes the log of a destroyed dataset.
     pub(super) fn close(&self) {
         self.chain().close();
         self.settled.notify_waiters();
@@ -265,10 +263,10 @@ impl Log {
 pub(crate) struct LogState {
     /// Held while a log block is allocated in the open txg, and while the open txg changes.
     pub(crate) gate: AsyncMutex<()>,
-    /// By the kind of object set whose logs each one replays. Held for a copy.
+    /// Replayers by type of object set. Held for a copy.
     replayers: Mutex<Vec<(ObjSetType, Arc<dyn Replayer>)>>,
-    /// Heads whose intent logs could not be read when the pool was opened, each with the last txg
-    /// before that. Held for a look-up.
+    /// Heads whose intent logs could not be read at import, each with the last txg before that.
+    /// Held for a lookup.
     unread: Mutex<BTreeMap<u64, u64>>,
 }
 
@@ -285,11 +283,11 @@ impl<'e> IntentLogs<'e> {
 }
 
 impl Engine {
-    /// [`apply`](Self::apply) that also records what it did: the closure gives its value and the
-    /// records, which get into the log in the order in which the operations are applied.
+    /// Like [`apply`](Self::apply), and adds the records that the closure returns with its value to
+    /// the log, in the order in which operations are applied.
     ///
     /// # Errors
-    /// `Kind::Busy` while the head's log waits for its replay; those of `apply`.
+    /// `Kind::Busy` while the head's log is to be replayed; errors of `apply`.
     pub async fn apply_logged<T>(
         &self,
         head: &Head,
@@ -298,11 +296,11 @@ impl Engine {
         self.apply_charged_logged(head, Charge::UNKNOWN, change).await
     }
 
-    /// [`apply_charged`](Self::apply_charged) that also records what it did, as
-    /// [`apply_logged`](Self::apply_logged) does: the way of every change that a user makes.
+    /// Like [`apply_charged`](Self::apply_charged) and [`apply_logged`](Self::apply_logged)
+    /// together: used for every change by a user.
     ///
     /// # Errors
-    /// Those of both.
+    /// The errors of both.
     pub async fn apply_charged_logged<T>(
         &self,
         head: &Head,
@@ -310,19 +308,19 @@ impl Engine {
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
     ) -> Result<(T, u64)> {
         check_replayed(head)?;
-        self.apply_weighed(head, charge, |tx| logged(head, tx, &mut change)).await
+        self.apply_with_log_bytes(head, charge, |tx| logged(head, tx, &mut change)).await
     }
 }
 
-/// Runs a change and takes down what it says it did, when nothing can fail any more. Tells how
-/// many bytes may be written of it before its txg is synced, for its value.
+/// Runs a change and adds its records, when nothing can fail any more. Returns its value and the
+/// maximum bytes of log that are written for it.
 fn logged<T>(
     head: &Head,
     tx: &mut Tx<'_>,
     change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
 ) -> TxResult<(T, u64)> {
     let (value, records) = change(tx)?;
-    let bytes = head.log().weigh(tx, &records)?;
+    let bytes = head.log().log_bytes(tx, &records)?;
     let changed = |record: &LogRecord| {
         let range = record.changed.clone()?;
         Some(ChangedBytes { object: record.object, range, is_freed: false })
@@ -336,7 +334,7 @@ fn logged<T>(
     Ok((value, bytes))
 }
 
-/// What an earlier opening left comes before anything new: replayed later, it would undo that.
+/// Replay precedes new changes, which it would overwrite.
 fn check_replayed(head: &Head) -> Result<()> {
     if head.log().awaits_replay() {
         let object = head.object();

@@ -1,4 +1,4 @@
-//! What was done and is not on disk: records by txg, until somebody commits them or the txg is
+//! Records of operations that are not on disk, by txg, until they are committed or the txg is
 //! synced (spec 07 A9).
 //!
 //! ```text
@@ -13,7 +13,7 @@ use std::collections::BTreeMap;
 use crate::zil::kept::Unfetched;
 use crate::zil::record::LogRecord;
 
-/// A record with its place in the order of operations.
+/// A record with its position in the order of operations.
 #[derive(Debug)]
 pub(super) struct Queued {
     order: u64,
@@ -32,12 +32,12 @@ struct Lists {
 pub(super) struct Queue {
     txgs: BTreeMap<u64, Lists>,
     order: u64,
-    /// What commits under way wait for.
+    /// Records of waiting commits.
     ready: Vec<Queued>,
-    /// The last commit that came, and the last that is durable.
+    /// Numbers of the last requested commit, and of the last durable one.
     tickets: u64,
     done: u64,
-    /// A writer was given records and never said what became of them.
+    /// A writer took records and did not finish.
     is_lossy: bool,
     /// The last txg on disk.
     committed: u64,
@@ -47,8 +47,8 @@ pub(super) struct Queue {
 }
 
 impl Queue {
-    /// Adds a record of `txg`. Of a txg that is on disk already nothing need be kept. False if the
-    /// operation replaced data of an earlier record without keeping it.
+    /// Adds a record of `txg`, unless that txg is already on disk. Returns false if the operation
+    /// replaced data of an earlier record without keeping it.
     pub(super) fn push(&mut self, txg: u64, record: LogRecord) -> bool {
         if txg <= self.committed {
             return true;
@@ -67,8 +67,8 @@ impl Queue {
         is_kept
     }
 
-    /// Moves what a commit of `object` (of everything, if none) wants to the writer's list. Gives
-    /// the ticket to wait for; none if all of that is durable.
+    /// Moves the records of a commit of `object` (of everything, if `None`) to the writer's list.
+    /// Returns the ticket to wait for, `None` if all of them are durable.
     pub(super) fn pull(&mut self, object: Option<u64>) -> Option<u64> {
         let before = self.ready.len();
         for lists in self.txgs.values_mut() {
@@ -85,12 +85,12 @@ impl Queue {
             self.ready.sort_unstable_by_key(|queued| queued.order);
             self.tickets += 1;
         }
-        // Others may have taken along what this one waits for.
+        // Other commits may include the records of this one.
         (self.tickets > self.done).then_some(self.tickets)
     }
 
-    /// Makes the records of an object go with every commit: it was opened with `O_SYNC`, or its
-    /// data must be there before its new name.
+    /// Includes the records of an object in every commit: it was opened with `O_SYNC`, or its data
+    /// must be durable before its new name.
     pub(super) fn make_sync(&mut self, object: u64) {
         for lists in self.txgs.values_mut() {
             let moved = lists.by_object.remove(&object).unwrap_or_default();
@@ -100,7 +100,7 @@ impl Queue {
         }
     }
 
-    /// Drops the records of an object that has no name any more.
+    /// Drops the records of an object without names.
     pub(super) fn forget(&mut self, object: u64) {
         for lists in self.txgs.values_mut() {
             lists.by_object.remove(&object);
@@ -118,21 +118,21 @@ impl Queue {
         self.done >= ticket
     }
 
-    /// The records to write, with the ticket that is done when they are; none if what an earlier
-    /// writer took is lost, and only a sync helps.
+    /// Takes the records to write, and returns the ticket that they complete; `None` if an earlier
+    /// writer lost its records, so that a sync is needed.
     pub(super) fn take(&mut self) -> (Option<Vec<Queued>>, u64) {
         let records = std::mem::take(&mut self.ready);
         let lost = std::mem::replace(&mut self.is_lossy, true);
         ((!lost).then_some(records), self.tickets)
     }
 
-    /// Everything up to `ticket` is durable.
+    /// Marks everything up to `ticket` as durable.
     pub(super) fn finish(&mut self, ticket: u64) {
         self.is_lossy = false;
         self.done = self.done.max(ticket);
     }
 
-    /// `txg` is on disk.
+    /// Drops the records of `txg`, which is on disk.
     pub(super) fn committed(&mut self, txg: u64) {
         self.committed = self.committed.max(txg);
         self.unfetched.committed(txg);
@@ -148,13 +148,13 @@ impl Queue {
         self.committed
     }
 
-    /// Bytes of records in memory, about.
+    /// Returns the approximate memory of records, in bytes.
     pub(super) fn memory(&self) -> usize {
         self.memory
     }
 }
 
-/// Their data is wanted by a commit, whatever becomes of their objects.
+/// Pins the data of records for a commit, even if their objects are freed.
 fn pin(records: &[Queued]) {
     for later in records.iter().filter_map(|queued| queued.record.later()) {
         later.pin();

@@ -1,14 +1,14 @@
-//! Records on their way into a log (spec 07 A6-A8).
+//! Log records and their packing into blocks (spec 07 A6-A8).
 //!
 //! ```text
 //!   header  type | length | txg | sequence          put in front when the record is packed
 //!   body    the caller's bytes, padded to 8         or, of a write, object | offset | len | data
 //! ```
 //!
-//! Data of a write is either kept with the record or fetched when the record is packed: the object
-//! has it anyway until the txg is synced, or until a later change replaces it, which gives it to
-//! the record first ([`kept`](crate::zil::kept)). Of large writes, and with `logbias=throughput`,
-//! the block itself is written instead, ahead of its sync, and the record points at it (`early`).
+//! The data of a write is kept with the record or fetched when the record is packed: the object has
+//! it until the txg is synced, or until a later change replaces it, which gives it to the record
+//! first ([`kept`](crate::zil::kept)). For large writes, and with `logbias=throughput`, the block
+//! itself is written early instead, and the record points at it (`early`).
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use cenote_rt::Buf;
 
 use crate::zil::kept::LaterData;
 
-/// Where the request was case-insensitive.
+/// Flag of a case-insensitive request.
 const CASE_INSENSITIVE: u64 = 1 << 63;
 
-/// The data of a write.
+/// Data of a write.
 #[derive(Debug, Clone)]
 pub(super) enum Data {
     /// Kept with the record.
@@ -33,22 +33,22 @@ pub(super) enum Data {
     Later(Arc<LaterData>),
 }
 
-/// What a record holds.
+/// Contents of a record.
 #[derive(Debug, Clone)]
 pub(super) enum Content {
-    /// Bytes behind the header.
+    /// Bytes after the header.
     Body(Vec<u8>),
     /// A write.
     Write { offset: u64, data: Data },
 }
 
-/// One operation, as it will stand in the log.
+/// The log record of one operation.
 #[derive(Debug, Clone)]
 pub struct LogRecord {
     pub(super) kind: u64,
-    /// What it belongs to; 0 for operations on names.
+    /// Its object; 0 for operations on names.
     pub(super) object: u64,
-    /// Every commit takes it along; else only one of its object.
+    /// Every commit includes it; otherwise only commits of its object.
     pub(super) is_sync: bool,
     pub(super) content: Content,
     /// The bytes of the object that the operation changed.
@@ -56,22 +56,22 @@ pub struct LogRecord {
 }
 
 impl LogRecord {
-    /// An operation on names (create, remove, link, rename): every commit takes it along. `body` is
-    /// what follows the header.
+    /// Returns the record of an operation on names (create, remove, link, rename), which every
+    /// commit includes. `body` follows the header.
     #[must_use]
     pub fn of_names(kind: RecordKind, body: Vec<u8>) -> Self {
         let content = Content::Body(padded(body));
         Self { kind: kind as u64, object: 0, is_sync: true, content, changed: None }
     }
 
-    /// An operation on one object. `body` is what follows the header.
+    /// Returns the record of an operation on one object. `body` follows the header.
     #[must_use]
     pub fn of_object(kind: RecordKind, object: u64, body: Vec<u8>) -> Self {
         let content = Content::Body(padded(body));
         Self { kind: kind as u64, object, is_sync: false, content, changed: None }
     }
 
-    /// A write, with its data.
+    /// Returns the record of a write, with its data.
     #[must_use]
     pub fn write(object: u64, offset: u64, data: Buf) -> Self {
         let changed = Some(offset..offset.saturating_add(data.len() as u64));
@@ -79,8 +79,8 @@ impl LogRecord {
         Self { kind: RecordKind::Write as u64, object, is_sync: false, content, changed }
     }
 
-    /// A write whose data is taken from the object when the record is packed. A change that
-    /// replaces it before gives it to the record.
+    /// Returns the record of a write whose data is read from the object when the record is packed.
+    /// An earlier change of the data gives it to the record.
     #[must_use]
     pub fn write_later(object: u64, offset: u64, len: u64) -> Self {
         let range = offset..offset.saturating_add(len);
@@ -90,7 +90,7 @@ impl LogRecord {
         Self { kind: RecordKind::Write as u64, object, is_sync: false, content, changed }
     }
 
-    /// A range that was cut out; `len` 0 means to the end of the file.
+    /// Returns the record of a removed range; `len` 0 means to the end of the file.
     #[must_use]
     pub fn truncate(object: u64, offset: u64, len: u64) -> Self {
         let body = words::to_bytes(&[object, offset, len]);
@@ -99,19 +99,19 @@ impl LogRecord {
         Self { changed, ..Self::of_object(RecordKind::Truncate, object, body) }
     }
 
-    /// The same, taken along by every commit, whatever object that asks for.
+    /// Makes every commit include the record, whatever its object.
     #[must_use]
     pub fn synchronous(self) -> Self {
         Self { is_sync: true, ..self }
     }
 
-    /// The same, of a request that did not tell cases apart.
+    /// Marks the record as that of a case-insensitive request.
     #[must_use]
     pub fn case_insensitive(self) -> Self {
         Self { kind: self.kind | CASE_INSENSITIVE, ..self }
     }
 
-    /// Its data, if that is fetched later.
+    /// Returns its data, if that is fetched later.
     pub(super) fn later(&self) -> Option<&Arc<LaterData>> {
         match &self.content {
             Content::Write { data: Data::Later(later), .. } => Some(later),
@@ -119,7 +119,7 @@ impl LogRecord {
         }
     }
 
-    /// Bytes of data that it tells of.
+    /// Returns the number of data bytes.
     pub(super) fn data_len(&self) -> u64 {
         match &self.content {
             Content::Body(_) => 0,
@@ -128,8 +128,8 @@ impl LogRecord {
         }
     }
 
-    /// Bytes that a commit writes of it, in whole blocks of `block` bytes if its data is written
-    /// where it stays.
+    /// Returns the bytes that a commit writes for it, in whole blocks of `block` bytes if its data
+    /// is written to its final place.
     pub(super) fn written(&self, block: Option<u64>) -> u64 {
         match (&self.content, block) {
             (Content::Body(body), _) => body.len() as u64,
@@ -141,7 +141,7 @@ impl LogRecord {
         }
     }
 
-    /// Bytes that it keeps in memory.
+    /// Returns its memory in bytes.
     pub(super) fn memory(&self) -> usize {
         let content = match &self.content {
             Content::Body(body) => body.len(),
@@ -157,7 +157,7 @@ fn padded(mut body: Vec<u8>) -> Vec<u8> {
     body
 }
 
-/// A record of which some may be packed already.
+/// A record of which a part may be packed already.
 #[derive(Debug)]
 pub(super) struct Piece {
     pub(super) txg: u64,
@@ -174,7 +174,7 @@ enum PieceContent {
         offset: u64,
         data: Buf,
     },
-    /// A part of a write, whose data is fetched when its turn comes.
+    /// A part of a write, whose data is fetched when it is packed.
     Fetch(Range<u64>, Arc<LaterData>),
     /// A write within one block, which is on disk.
     Indirect {
@@ -183,8 +183,8 @@ enum PieceContent {
     },
 }
 
-/// Least data of a write that is put at the end of a block, to carry on in the next; and what it is
-/// cut at a multiple of: a sector of a volume is found as it was before or as it was to be.
+/// Minimum data of a write at the end of a block that continues in the next; also the unit of
+/// splitting: a sector of a volume is written completely or not at all.
 const SPLIT_MIN: usize = 512;
 
 impl Piece {
@@ -201,7 +201,7 @@ impl Piece {
         Self { txg, object: record.object, kind: record.kind, content }
     }
 
-    /// The bytes of the object that are to be fetched.
+    /// Returns the bytes of the object that are to be fetched.
     pub(super) fn wanted(&self) -> Option<Range<u64>> {
         match &self.content {
             PieceContent::Fetch(range, _) => Some(range.clone()),
@@ -209,8 +209,8 @@ impl Piece {
         }
     }
 
-    /// The bytes that are to be fetched, if a later change has replaced them. To be asked for under
-    /// the object set's lock, or about a copy that was made under it.
+    /// Returns these bytes if a later change has replaced them. Call it under the object set's
+    /// lock, or for a copy made under it.
     pub(super) fn kept(&self) -> Option<Buf> {
         match &self.content {
             PieceContent::Fetch(range, later) => later.kept(range),
@@ -218,14 +218,14 @@ impl Piece {
         }
     }
 
-    /// Takes what was fetched.
+    /// Sets the fetched data.
     pub(super) fn give(&mut self, data: Buf) {
         if let PieceContent::Fetch(range, _) = &self.content {
             self.content = PieceContent::Write { offset: range.start, data };
         }
     }
 
-    /// Of a write whose data is not fetched, a piece for each block of that size.
+    /// Splits a write without fetched data into a piece for each block of this size.
     pub(super) fn by_block(self, size: u64) -> Vec<Self> {
         let PieceContent::Fetch(range, later) = &self.content else { return vec![self] };
         if size == 0 {
@@ -244,14 +244,14 @@ impl Piece {
         pieces
     }
 
-    /// The data is in a block of its own.
+    /// Makes the piece point at its data block.
     pub(super) fn point_at(&mut self, bp: BlockPtr) {
         if let PieceContent::Fetch(range, _) = &self.content {
             self.content = PieceContent::Indirect { range: range.clone(), bp };
         }
     }
 
-    /// Bytes that the rest of it takes in a block.
+    /// Returns the bytes that the rest of it needs in a block.
     pub(super) fn len(&self) -> usize {
         let data = match &self.content {
             PieceContent::Body(body) => return RECORD_HEADER_LEN + body.len(),
@@ -262,7 +262,7 @@ impl Piece {
         WRITE_BASE_LEN + data.next_multiple_of(8)
     }
 
-    /// Bytes that must fit into one block.
+    /// Returns the bytes that must fit into one block.
     pub(super) fn whole_len(&self) -> usize {
         match &self.content {
             PieceContent::Body(_) | PieceContent::Indirect { .. } => self.len(),
@@ -272,7 +272,7 @@ impl Piece {
         }
     }
 
-    /// Whether nothing is left: a write of no bytes would read as an indirect one.
+    /// Whether nothing is left: a write of no bytes would be read as an indirect one.
     pub(super) fn is_empty(&self) -> bool {
         match &self.content {
             PieceContent::Write { data, .. } => data.is_empty(),
@@ -281,8 +281,8 @@ impl Piece {
         }
     }
 
-    /// Appends what fits into `room` bytes. True if all of it did. What is to be fetched must have
-    /// been given.
+    /// Appends as much as fits into `room` bytes. Returns true if all of it did. Fetched data must
+    /// have been set.
     pub(super) fn pack(&mut self, into: &mut Vec<u8>, room: usize, seq: &mut u64) -> bool {
         let fits = self.len() <= room;
         if !fits && self.whole_len() > room {

@@ -1,15 +1,15 @@
-//! Replaying what an earlier opening left (spec 07 A13).
+//! Replays the logs of an earlier import (spec 07 A13).
 //!
 //! ```text
 //!   each record:  the sink applies it ── one transaction ── and the log notes how far it has got
 //!   at the end:   sync ── the chain goes, with the data blocks of its records ── sync
 //! ```
 //!
-//! The change and the note are of one txg, so a crash in the middle is harmless: what was replayed
-//! is not replayed again. The chain goes only after everything of it is on disk.
+//! The change and the progress are in one txg, so a crash in the middle is harmless: replayed
+//! records are not replayed again. The chain is removed only after all of it is on disk.
 //!
-//! Who knows what records mean is a sink: this crate has that of volumes, a file system brings its
-//! own. Nothing is replayed without one, and a claimed log that nobody replays stays as it is.
+//! A replayer applies the records: this crate has one for volumes, file systems bring their own. A
+//! claimed log without a replayer stays unchanged.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,41 +30,40 @@ use crate::zil::claim::{is_end, read_native};
 use crate::zil::commit::adopt;
 use crate::zil::{Charge, Head};
 
-/// An operation to be done again.
+/// An operation to replay.
 #[derive(Debug)]
 pub struct Operation<'a> {
     /// Its record.
     pub record: Record<'a>,
-    /// What it says.
+    /// Its decoded body.
     pub body: Body<'a>,
-    /// Content of the file block that an indirect write refers to; a hole's is zeros. If the write
-    /// is shorter than the block, all of the block is written, at the offset rounded down to its
-    /// size.
+    /// Contents of the file block of an indirect write; zeros for a hole. If the write is shorter
+    /// than the block, the whole block is written, at the offset rounded down to its size.
     pub block: Option<Buf>,
 }
 
-/// Does operations again.
+/// Applies the operations of a log.
 pub trait Replayer: Send + Sync {
-    /// Applies an operation. May run several times, like every transaction.
+    /// Applies an operation. May be called several times, like every transaction.
     ///
     /// # Errors
-    /// `Kind::Unsupported` if this sink does not know such operations: the log stays then. Any
-    /// other error that comes twice ends the replay, and the rest of the log is lost.
+    /// `Kind::Unsupported` for unknown operations: the log then stays. Any other error that occurs
+    /// twice ends the replay, and the rest of the log is lost.
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()>;
 }
 
-/// What came of a replay.
+/// Result of a replay.
 #[derive(Debug, Default)]
 pub struct Replayed {
-    /// Records that were applied.
+    /// Number of applied records.
     pub applied: u64,
-    /// Records that were on disk already, or whose object is gone.
+    /// Number of records that were already on disk, or whose object was freed.
     pub skipped: u64,
     /// Why it ended early: the rest of the log is lost.
     pub failure: Option<Error>,
 }
 
-/// Records of the volume: writes and discards of its only object.
+/// Replays volumes: writes and discards of their only object.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct VolumeReplayer;
 
@@ -102,35 +101,34 @@ struct LoadedBlock {
 /// A claimed chain.
 #[derive(Default)]
 struct LoadedChain {
-    /// The blocks that can be read.
+    /// The readable blocks.
     loaded: Vec<LoadedBlock>,
-    /// Everything that the claim took.
+    /// All claimed blocks.
     all: Vec<BlockPtr>,
-    /// The block at which it ends too early: it was read when it was claimed.
+    /// The block at which it ends too early: it was readable when it was claimed.
     cut: Option<u64>,
 }
 
-/// How the replay of a record went.
+/// Result of replaying a record.
 enum Outcome {
     Applied,
     Skipped,
 }
 
 impl IntentLogs<'_> {
-    /// Who replays the logs of heads of that kind, when [`replay_all`](Self::replay_all) comes to
-    /// them.
+    /// Sets the replayer for object sets of this type, for [`replay_all`](Self::replay_all).
     pub fn set_replayer(self, kind: ObjSetType, sink: Arc<dyn Replayer>) {
         self.replayers().retain(|(of, _)| *of != kind);
         self.replayers().push((kind, sink));
     }
 
-    /// Replays every log that was claimed and has a sink. Others stay as they are.
+    /// Replays every claimed log that has a replayer. Others stay unchanged.
     ///
     /// # Errors
-    /// As [`replay`](Self::replay).
+    /// The errors of [`replay`](Self::replay).
     pub async fn replay_all(self) -> Result<Vec<(u64, Replayed)>> {
         let mut done = Vec::new();
-        // Opening the pool has opened them.
+        // These were opened at import.
         let heads = self.engine.heads.all().into_iter().filter(|head| head.log().is_claimed());
         for head in heads.collect::<Vec<_>>() {
             let object = head.object();
@@ -144,19 +142,19 @@ impl IntentLogs<'_> {
         Ok(done)
     }
 
-    /// Heads whose logs wait for somebody who knows their operations.
+    /// Returns the heads whose logs have no replayer.
     pub fn unreplayed(self) -> Vec<Arc<Head>> {
         self.engine.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
     }
 
-    /// Replays what an earlier opening left in the log of a head, before anybody changes it. None
-    /// if there is nothing. Afterwards the log is empty.
+    /// Replays the log of a head, before any other change of it; returns `None` if there is nothing
+    /// to replay. Afterwards the log is empty.
     ///
     /// # Errors
-    /// `Kind::Unsupported` if the sink does not know an operation: the log stays, as far as it was
-    /// not replayed. Those of a sync.
+    /// `Kind::Unsupported` if the replayer does not know an operation: the rest of the log stays.
+    /// Errors of a sync.
     pub async fn replay(self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
-        // Nobody writes a log that is being replayed.
+        // Prevents writing of the log during its replay.
         let _writer = head.log().writer.lock().await;
         adopt(head);
         let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
@@ -165,11 +163,11 @@ impl IntentLogs<'_> {
             self.engine.sync().await?;
             return Ok(None);
         }
-        // Numbers of objects that were freed may be needed.
+        // Numbers of freed objects may be needed.
         self.engine.sync().await?;
         let mut replayed = Replayed::default();
         let result = self.replay_chain(head, &header, sink, &mut replayed).await;
-        // What was replayed must be on disk before the records go.
+        // Replayed changes must be on disk before the records are removed.
         self.engine.sync().await?;
         match result {
             Err(error) if matches!(error.kind(), Kind::Unsupported | Kind::Io) => {
@@ -243,7 +241,7 @@ impl IntentLogs<'_> {
         let operation = Operation { record: *record, body, block };
         match self.replay_once(head, &operation, sink).await {
             Err(error) if error.kind() != Kind::Unsupported => {
-                // A number freed in this txg can be taken in the next.
+                // A number freed in this txg can be reused in the next.
                 self.engine.sync().await?;
                 self.replay_once(head, &operation, sink).await
             }
@@ -259,7 +257,7 @@ impl IntentLogs<'_> {
     ) -> Result<Outcome> {
         let object = object_of(&operation.body);
         let seq = operation.record.seq;
-        // A full pool is replayed too: the log took its space before.
+        // A full pool is replayed, too: the log has used the space before.
         let charge = Charge::free(0);
         let applied = self.engine.apply_charged(head, charge, |tx| {
             if let Some(object) = object
@@ -277,7 +275,7 @@ impl IntentLogs<'_> {
 
     async fn indirect_data(self, head: &Head, bp: &BlockPtr, len: u64) -> Result<Buf> {
         if bp.is_hole() {
-            // A hole need not tell how large it is.
+            // A hole need not have a size.
             let len = len.max(bp.lsize());
             if len > BLOCK_SIZE_MAX {
                 return Err(Error::corrupt(format!("a log record has a hole of {len} bytes")));
@@ -295,25 +293,25 @@ impl IntentLogs<'_> {
                 ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
             self.engine.store.read(bp, &context).await
         };
-        // A power cut may have kept some copies or columns of this block from being written, since
-        // no flush came after it: that is no error of a device. Nothing needs a repair either,
-        // since the block is freed with the log.
+        // A power cut may have prevented writing some copies or columns of this block, since no
+        // flush followed: that is no error of a device. Nothing needs a repair either, since the
+        // block is freed with the log.
         match read(&Grounds::Speculative).await {
             Ok(data) => Ok(data),
-            // The block was readable when it was claimed: now it is lost, and counts as damage.
+            // The block was readable when it was claimed: its loss is damage.
             Err(_) => read(&Grounds::Allocated).await,
         }
     }
 
-    /// Marks the blocks of a claimed chain for the next sync, with the data blocks that its records
-    /// were given; both within the limits of the claim.
+    /// Queues the blocks of a claimed chain to be freed by the next sync, with the data blocks of
+    /// its records; both within the limits of the claim.
     pub(super) async fn discard(self, head: &Head, header: &ZilHeader) -> Result<()> {
         let blocks = self.load_chain(header).await?.all;
         head.log().chain().stage = Stage::Discarding(blocks);
         Ok(())
     }
 
-    /// The blocks of a claimed chain that can be read, and everything that the claim took.
+    /// Returns the readable blocks of a claimed chain, and all claimed blocks.
     async fn load_chain(self, header: &ZilHeader) -> Result<LoadedChain> {
         let (limit_block, limit_record) = header.limits();
         let mut chain = LoadedChain::default();
@@ -324,8 +322,8 @@ impl IntentLogs<'_> {
                 break;
             }
             chain.all.push(bp);
-            // The last one was claimed and never written. A device that fails is no end: the log
-            // stays, for when it is there again.
+            // The last one was claimed and never written. A failing device does not end the chain:
+            // the log stays until the device is back.
             let bytes = match read_native(&self.engine.store, &bp).await {
                 Ok(bytes) => bytes,
                 Err(error) if is_end(&error) => Buf::empty(),
@@ -360,7 +358,7 @@ fn address(bp: &BlockPtr) -> Option<(u32, u64)> {
     bp.dva(0).map(|dva| (dva.vdev, dva.offset))
 }
 
-/// The object of an operation that may be gone by the time of the replay.
+/// Returns the object of an operation, which may have been freed before the replay.
 fn object_of(body: &Body<'_>) -> Option<u64> {
     match body {
         Body::Write { object, .. }

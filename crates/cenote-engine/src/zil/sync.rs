@@ -1,4 +1,4 @@
-//! The log's part in the sync of a txg (spec 07 A11, A14).
+//! The logs in the sync of a txg (spec 07 A11, A14).
 //!
 //! ```text
 //!   pass 1, before the data sets   wait for blocks that lead to what this txg allocated
@@ -19,16 +19,16 @@ use crate::invariant_error;
 use crate::zil::Head;
 use crate::zil::chain::Stage;
 
-/// Feature of logs that may hold extended attributes.
+/// Feature of logs that may contain extended attributes.
 const ZILSAXATTR: &str = "zilsaxattr";
 
 impl IntentLogs<'_> {
-    /// What `txg` means for the logs: headers change, and the blocks given are to be freed.
+    /// Updates the headers of the logs for `txg`, and returns the blocks to be freed.
     pub(crate) async fn sync_all(self, txg: u64) -> Result<Vec<BlockPtr>> {
         let mut freed = Vec::new();
         for head in self.engine.heads.with_logs() {
             let step = {
-                // L3, with the wish to be woken told before the look.
+                // L3; registered for a wake-up before the check.
                 loop {
                     let mut settled = std::pin::pin!(head.log().settled.notified());
                     settled.as_mut().enable();
@@ -39,7 +39,7 @@ impl IntentLogs<'_> {
                 }
             };
             freed.extend(step.freed);
-            // Of blocks of data that were written early, what the object set does not take goes.
+            // Data blocks written early that the object set does not use are freed.
             let early = head.log().chain().take_early(txg);
             if !early.is_empty() {
                 let is_gone = head.is_gone();
@@ -62,7 +62,8 @@ impl IntentLogs<'_> {
         Ok(freed)
     }
 
-    /// A file system whose log may hold extended attributes says so (spec 07 A10).
+    /// Activates the feature for a file system whose log may contain extended attributes (spec 07
+    /// A10).
     async fn mark_feature(self, txg: u64, head: &Head, is_begun: bool) -> Result<()> {
         if head.live().kind() != ObjSetType::Zfs || head.is_gone() {
             return Ok(());
@@ -82,7 +83,7 @@ impl IntentLogs<'_> {
             .await
     }
 
-    /// `txg` is on disk.
+    /// Tells the logs that `txg` is on disk.
     pub(crate) async fn committed(self, txg: u64) -> Result<()> {
         for head in self.engine.heads.all() {
             head.log().queue().committed(txg);
@@ -93,8 +94,8 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// Ends every chain with the next sync, and begins none any more: the pool is about to be
-    /// closed, or a log device to be removed. Commits sync from now on, until the logs are thawed.
+    /// Ends every chain with the next sync, and starts none: the pool is about to be closed, or a
+    /// log device to be removed. Commits use a sync until the logs are thawed.
     pub(crate) async fn freeze_all(self) {
         for head in self.engine.heads.all() {
             self.freeze(&head).await;
@@ -102,17 +103,17 @@ impl IntentLogs<'_> {
     }
 
     async fn freeze(self, head: &Arc<Head>) {
-        // Nobody is in the middle of writing, and who comes later finds no chain.
+        // Waits for a running writer; later ones find no chain.
         let _writer = head.log().writer.lock().await;
         let mut chain = head.log().chain();
         chain.is_frozen = true;
         chain.retire();
     }
 
-    /// Empties the log of every head, so that no log block is left on any device.
+    /// Empties the log of every head, so that no device has log blocks.
     ///
     /// # Errors
-    /// `Kind::Busy` if operations of an earlier opening wait for their replay.
+    /// `Kind::Busy` if operations of an earlier import are to be replayed.
     pub async fn retire(self) -> Result<()> {
         if self.engine.heads.all().iter().any(|head| head.log().is_claimed()) {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Busy, "a log waits for its replay"));
@@ -122,10 +123,11 @@ impl IntentLogs<'_> {
         result
     }
 
-    /// Ends every chain, and lets none begin until the logs are thawed: commits sync meanwhile.
+    /// Ends every chain, and prevents new ones until the logs are thawed: commits use a sync
+    /// meanwhile.
     pub(crate) async fn drain(self) -> Result<()> {
         self.freeze_all().await;
-        // What one sync could not free yet, of its successor's allocation, the next one can.
+        // Blocks allocated in the next txg are freed by a second sync.
         let mut result = self.engine.sync().await;
         while result.is_ok() && self.engine.heads.all().iter().any(|head| has_chain(head)) {
             result = self.engine.sync().await;
@@ -133,15 +135,15 @@ impl IntentLogs<'_> {
         result.map(drop)
     }
 
-    /// Lets chains begin again.
+    /// Permits new chains again.
     pub(crate) fn thaw_all(self) {
         for head in self.engine.heads.all() {
             head.log().chain().is_frozen = false;
         }
     }
 
-    /// Forgets what leaves of log vdevs lack that no log block can be among: the blocks of chains
-    /// live for a few txgs only, and nothing else is on these vdevs. `committed` is on disk.
+    /// Clears the DTL entries of log vdevs' leaves that cannot concern any log block: blocks of
+    /// chains live for a few txgs only, and log vdevs have nothing else. `committed` is on disk.
     fn excise(self, committed: u64) {
         let lacking =
             self.engine.tree.leaves().map(|(_, leaf)| leaf).filter(|leaf| {

@@ -1,4 +1,4 @@
-//! Packing of records, the order of the queue, the life of a chain.
+//! Packing of records, the order of the queue, the states of a chain.
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::record::records;
@@ -111,7 +111,7 @@ fn commits_take_names_and_their_object() {
     let taken = taken.unwrap();
     let seen: Vec<_> = taken.iter().map(|queued| (queued.txg, queued.record.object)).collect();
     assert_eq!(seen, [(5, 1), (5, 0), (6, 1), (6, 0)]);
-    // Until it is known what became of them, others wait.
+    // Until their result is known, others wait.
     assert_eq!(queue.pull(Some(1)), Some(1));
     assert!(queue.take().0.is_none(), "the first writer never came back");
     queue.finish(ticket);
@@ -123,7 +123,7 @@ fn commits_take_names_and_their_object() {
     assert_eq!(queue.take().0.map(|records| records.len()), Some(0));
 }
 
-/// A block of a chain, as far as the chain looks at it.
+/// A block pointer with the fields that the chain uses.
 fn block(seq: u64, birth: u64) -> BlockPtr {
     let mut words = [0; 16];
     (words[0], words[1], words[6]) = (8, seq << 12, 0x8009_0902_0007_0007);
@@ -151,7 +151,7 @@ fn blocks_leave_when_their_txgs_are_synced() {
     let mut chain = chain(&[5, 5, 6]);
     write(&mut chain, 0, 5, BlockState::Written);
     write(&mut chain, 1, 6, BlockState::Writing);
-    // What txg 5 has allocated can be reached; what comes with 6 not yet.
+    // Blocks allocated in txg 5 can be reached; those of txg 6 not yet.
     assert!(!chain.is_unsettled(5) && chain.is_unsettled(6));
     let step = chain.step(5);
     assert!(step.is_begun && step.freed.iter().map(block_seq).eq([1]));
@@ -179,7 +179,7 @@ fn a_retired_chain_goes_with_its_last_txg() {
     assert!(step.is_ended && step.header == Some(no_header()));
     assert!(step.freed.iter().map(block_seq).eq([2]));
     assert_eq!(chain.stage, Stage::None);
-    // What the next txg had allocated goes with that one.
+    // The block allocated in the next txg is freed with that one.
     assert!(chain.has_orphans());
     assert!(chain.step(7).freed.iter().map(block_seq).eq([3]));
 }

@@ -187,7 +187,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
     /// # Errors
     /// Errors of the transaction.
     pub fn log_bytes_max(&self, log: &Log) -> TxResult<u64> {
-        log.weigh(self.tx, &self.records)
+        log.log_bytes(self.tx, &self.records)
     }
 
     /// Publishes the effects outside of the object set. Must be called last in the closure, when

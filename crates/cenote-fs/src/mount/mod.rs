@@ -183,7 +183,7 @@ impl Mount {
     ) -> Result<T> {
         let now = now();
         let log = self.head.log();
-        let applied = self.engine.apply_weighed(&self.head, charge, |tx| {
+        let applied = self.engine.apply_with_log_bytes(&self.head, charge, |tx| {
             let mut op = Op::new(tx, &self.shared.facts, cred, now);
             let value = change(&mut op)?;
             let logged = op.log_bytes_max(log)?;

@@ -22,7 +22,7 @@ use crate::dsl::{
     self, Effects, blocks, create, destroy, directory_object, hold, names, need_directory_object,
     promote, props, rename, room, settings, swap,
 };
-use crate::{Answer, Engine, Head, Notice, Scope, Steady, Task};
+use crate::{Answer, Engine, Head, Notice, Scope, SuspendAwareStore, Task};
 
 /// A dataset to create.
 pub struct NewDataset {
@@ -250,10 +250,10 @@ impl CreateDataset {
 
     async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
         let Scope { engine, context } = scope;
-        let blocks = Steady::head(&engine.store, &engine.health.suspension, None);
+        let blocks = SuspendAwareStore::head(&engine.store, &engine.health.suspension, None);
         let live = Live::create(blocks, object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
-        engine.admin().note_case(context.txg, object, &live).await?;
+        engine.admin().mark_case_insensitive(context.txg, object, &live).await?;
         let policy = engine.datasets().settings_of(object).await?;
         let head =
             Head::new(object, live, engine.pool_policy(), policy, engine.datasets().owner_probe());

@@ -1,12 +1,12 @@
-//! Discarding what becomes free, as it becomes free (pool property `autotrim`).
+//! Trims freed space continuously (pool property `autotrim`).
 //!
 //! ```text
 //!   commit ── ranges that can be used again ──> collected ── every 32 txgs ──> discarded
 //!                                              by metaslab                   as far as still free
 //! ```
 //!
-//! Nothing of it is stored: what was not discarded when the pool is left stays as it is until
-//! somebody trims the whole pool.
+//! Nothing of it is stored: freed space that was not trimmed when the pool is closed stays so until
+//! `zpool trim`.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,24 +22,24 @@ use crate::Leaves;
 /// Ranges by vdev and metaslab.
 type Ranges = BTreeMap<(u64, u64), RangeSet>;
 
-/// What waits to be discarded.
+/// Freed ranges to be trimmed.
 #[derive(Debug, Default)]
 pub(crate) struct AutoTrim {
     is_on: AtomicBool,
     is_stopped: AtomicBool,
-    // Held for a look, never across I/O.
+    // Held for single reads and updates, never across I/O.
     waiting: Mutex<Ranges>,
-    /// Held while a batch is discarded.
+    /// Held while a batch is trimmed.
     batch: AsyncMutex<()>,
 }
 
 impl AutoTrim {
-    /// What the property says from now on.
+    /// Sets the property.
     pub(crate) fn set(&self, is_on: bool) {
         self.is_on.store(is_on, Ordering::Release);
     }
 
-    /// Discards nothing any more, and waits for what is under way.
+    /// Stops trimming, and waits for the running batch.
     pub(super) async fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
         drop(self.batch.lock().await);
@@ -49,7 +49,7 @@ impl AutoTrim {
         self.is_on.load(Ordering::Acquire) && !self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Takes up what became free with `txg`; gives what is due.
+    /// Adds the ranges freed with `txg`; returns the ranges to trim now.
     fn collect(&self, txg: u64, mature: Vec<ReusableRanges>) -> Ranges {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         if !self.is_active() {
@@ -72,7 +72,7 @@ impl AutoTrim {
 }
 
 impl Leaves<'_> {
-    /// Takes up what can be used again from `txg` on, which is committed.
+    /// Adds the ranges that are reusable from `txg` on, which is committed.
     pub(crate) fn note_freed(self, txg: u64, mature: Vec<ReusableRanges>) {
         let due = self.engine.leaf.auto_trim.collect(txg, mature);
         if due.is_empty() {
@@ -86,14 +86,14 @@ impl Leaves<'_> {
                 if !engine.leaf.auto_trim.is_active()
                     || engine.leaves().discard_freed(key, &ranges).await.is_err()
                 {
-                    // What a device did not take stays as it is.
+                    // A failed trim has no consequences.
                     return;
                 }
             }
         });
     }
 
-    /// Discards what of the ranges is still free.
+    /// Trims those of the ranges that are still free.
     async fn discard_freed(self, key: (u64, u64), ranges: &RangeSet) -> Result<()> {
         let (vdev, metaslab) = key;
         let Some(paused) = self.engine.alloc.pause(vdev, metaslab).await? else { return Ok(()) };
@@ -110,7 +110,7 @@ impl Leaves<'_> {
                     let result =
                         self.engine.tree.discard_leaf(part.leaf, part.offset + start, len).await;
                     match result {
-                        // Another leaf may be able to.
+                        // Another leaf may support it.
                         Err(error) if error.kind() == Kind::Unsupported => break,
                         result => result?,
                     }

@@ -1,5 +1,4 @@
-//! Work on the free space of leaves: discarding it (trim), filling it (initialize), and discarding
-//! by itself what becomes free (autotrim) (spec 05 §9, 06 §18, 08 §35).
+//! Work on the free space of leaves: trim, initialize and autotrim (spec 05 §9, 06 §18, 08 §35).
 //!
 //! ```text
 //!   start ── state in the leaf's ZAP: active ──> run, metaslab after metaslab ──> complete
@@ -8,10 +7,10 @@
 //!                                                    next opening from there
 //! ```
 //!
-//! Safety: only ranges are touched that the allocator gives as free of a metaslab that is out of
-//! use meanwhile: no txg that is open, syncing or among the last two has them, no checkpoint holds
-//! them, and nobody gets them before the device has answered. So it makes no difference when a
-//! crash comes. Nothing is under way any more once the pool is left: [`Leaves::stop_all_work`].
+//! Safety: work is done only on ranges that the allocator gives as free, in a metaslab that is
+//! disabled meanwhile: no open, syncing or recent txg uses them, no checkpoint holds them, and they
+//! are not allocated before the device has answered. So a crash at any time is harmless. All work
+//! ends before the pool is closed: [`Leaves::stop_all_work`].
 
 mod auto;
 mod record;
@@ -32,28 +31,28 @@ use crate::dsl::operation::Request;
 pub(crate) use auto::AutoTrim;
 use run::Runner;
 
-/// Why work on a leaf is not begun or ended, in OpenZFS's words.
+/// Reasons why work on a leaf is not started or stopped, in OpenZFS's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum LeafWorkError {
-    /// It is no leaf that holds data.
+    /// The vdev is not a leaf with data.
     #[error("no such device in pool")]
     NoDevice(u64),
-    /// It cannot be written.
+    /// The leaf is not writable.
     #[error("device is not writable")]
     NotWritable(u64),
-    /// It is under way.
+    /// The work is already running.
     #[error("currently {}", match .1 { LeafWorkKind::Trim => "trimming", LeafWorkKind::Initialize => "initializing" })]
     Running(u64, LeafWorkKind),
-    /// There is nothing to stop.
+    /// The work is not running.
     #[error("there is no active {}", match .1 { LeafWorkKind::Trim => "trim", LeafWorkKind::Initialize => "initialization" })]
     NotRunning(u64, LeafWorkKind),
-    /// The device cannot discard, or not so that nothing can be read any more.
+    /// The device does not support trim, or no secure trim.
     #[error("trim operations are not supported by this device")]
     NotSupported(u64),
 }
 
 impl LeafWorkError {
-    /// The leaf.
+    /// Returns the guid of the leaf.
     #[must_use]
     pub const fn leaf(self) -> u64 {
         match self {
@@ -78,38 +77,38 @@ impl From<LeafWorkError> for Error {
     }
 }
 
-/// How a trim is to be done.
+/// Options of a trim.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TrimOptions {
-    /// Bytes in a second at most; 0 for as fast as it goes.
+    /// Maximum bytes per second, 0 for no limit.
     pub rate: u64,
-    /// What was never used is left out.
+    /// Skip space that was never allocated.
     pub is_partial: bool,
-    /// What is discarded must not be readable any more.
+    /// Require that trimmed data becomes unreadable.
     pub is_secure: bool,
 }
 
-/// How work ends before its time.
+/// How work is stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stop {
-    /// For good: the next one begins anew.
+    /// Cancelled: the next run starts from the beginning.
     Cancel,
-    /// It can go on later.
+    /// Suspended: it can be resumed.
     Suspend,
-    /// As if it had never been; initialize only, and not while it runs.
+    /// Uninitialized: the stored state is removed; initialize only, and not while it runs.
     Forget,
 }
 
-/// Work that is under way, by leaf and kind.
+/// Running work, by leaf and kind.
 #[derive(Debug, Default)]
 pub(crate) struct LeafWorks {
-    // Held for a look, never across I/O.
+    // Held for single reads and updates, never across I/O.
     running: Mutex<BTreeMap<(u64, LeafWorkKind), Arc<Runner>>>,
-    /// When it was last written down how far they are.
+    /// Time at which progress was last saved.
     saved: Mutex<Duration>,
 }
 
-/// How far the work on a leaf is.
+/// Leaf, kind and progress of some work.
 type Progress = (u64, LeafWorkKind, u64);
 
 impl LeafWorks {
@@ -121,8 +120,8 @@ impl LeafWorks {
         self.saved.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How far all of it is, if that is to be written down again: one txg for all that run, and
-    /// whoever is the first to ask sees to it.
+    /// Returns the progress of all running work if it is to be saved: one txg for all of it; the
+    /// first caller saves it.
     fn due(&self) -> Option<Vec<Progress>> {
         {
             let (mut saved, now) = (self.saved(), monotonic());
@@ -136,13 +135,13 @@ impl LeafWorks {
         Some(running.map(|(&(leaf, kind), runner)| (leaf, kind, runner.offset())).collect())
     }
 
-    /// That of a leaf, unless it has ended.
+    /// Returns the work of a leaf, unless it has ended.
     fn running(&self, leaf: u64, kind: LeafWorkKind) -> Option<Arc<Runner>> {
         self.lock().get(&(leaf, kind)).filter(|runner| !runner.has_ended()).map(Arc::clone)
     }
 }
 
-/// A leaf that can be worked on.
+/// A leaf on which work is possible.
 #[derive(Debug, Clone)]
 struct Target {
     guid: u64,
@@ -150,7 +149,7 @@ struct Target {
     path: String,
 }
 
-/// Leaves that hold data or logs and can be worked on.
+/// Returns the leaves with data or logs on which work is possible.
 fn data_leaves_of(root: &VdevConfig) -> impl Iterator<Item = &VdevConfig> {
     let tops = root.children.iter().filter(|top| top.kind.is_concrete());
     let leaves = tops.flat_map(VdevConfig::leaves).filter(|leaf| leaf.kind.is_real_leaf());
@@ -158,16 +157,16 @@ fn data_leaves_of(root: &VdevConfig) -> impl Iterator<Item = &VdevConfig> {
 }
 
 impl Leaves<'_> {
-    /// All leaves that hold data or logs and can be worked on.
+    /// Returns the guids of all leaves with data or logs on which work is possible.
     pub fn data_guids(self) -> Vec<u64> {
         self.engine
             .with_config(|config| data_leaves_of(&config.root).map(|leaf| leaf.guid).collect())
     }
 
-    /// What is stored of work on a leaf; how far it is if it runs.
+    /// Returns the stored state of work on a leaf, with the current progress if it runs.
     ///
     /// # Errors
-    /// A [`LeafWorkError`], or a device's.
+    /// A [`LeafWorkError`], or errors of a device.
     pub async fn work_state(self, leaf: u64, kind: LeafWorkKind) -> Result<LeafWork> {
         let target = self.target(leaf)?;
         let mut work = self.engine.mos.inspect(|tx| record::read(tx, target.zap, kind)).await?;
@@ -177,30 +176,30 @@ impl Leaves<'_> {
         Ok(work)
     }
 
-    /// Begins to discard what is free on leaves, or lets it go on.
+    /// Starts or resumes a trim of leaves.
     ///
     /// # Errors
-    /// A [`LeafWorkError`]: nothing was begun then; or a sync's.
+    /// A [`LeafWorkError`], and nothing was started; or errors of a sync.
     pub async fn start_trim(self, leaves: &[u64], options: TrimOptions) -> Result<()> {
         if let (true, Some(leaf)) = (options.is_secure, leaves.first()) {
-            // No device that is known here promises that.
+            // No supported device promises that.
             return Err(LeafWorkError::NotSupported(*leaf).into());
         }
         self.start_work(leaves, LeafWorkKind::Trim, options).await
     }
 
-    /// Begins to fill what is free on leaves, or lets it go on.
+    /// Starts or resumes an initialize of leaves.
     ///
     /// # Errors
-    /// A [`LeafWorkError`]: nothing was begun then; or a sync's.
+    /// A [`LeafWorkError`], and nothing was started; or errors of a sync.
     pub async fn start_initialize(self, leaves: &[u64]) -> Result<()> {
         self.start_work(leaves, LeafWorkKind::Initialize, TrimOptions::default()).await
     }
 
-    /// Lets work go on that was under way when the pool was left.
+    /// Resumes work that was running when the pool was closed.
     ///
     /// # Errors
-    /// A device's.
+    /// Errors of a device.
     pub async fn resume_work(self) -> Result<()> {
         for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
@@ -213,10 +212,10 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Waits until no such work runs on these leaves, and tells how it ended.
+    /// Waits until no such work runs on these leaves, and returns its result.
     ///
     /// # Errors
-    /// The first device's.
+    /// The first error of a device.
     pub async fn wait_for_work(self, leaves: &[u64], kind: LeafWorkKind) -> Result<()> {
         let mut result = Ok(());
         for leaf in leaves {
@@ -228,11 +227,10 @@ impl Leaves<'_> {
         result
     }
 
-    /// Whether work on a leaf is under way, and not only to be: on a leaf that cannot be written
-    /// it waits for better times.
+    /// Whether work on a leaf is actually running: on a leaf that cannot be written it waits.
     ///
     /// # Errors
-    /// That which ended it.
+    /// The error that ended it.
     pub async fn is_work_running(self, leaf: u64, kind: LeafWorkKind) -> Result<bool> {
         if self.engine.leaf.works.running(leaf, kind).is_some() {
             return Ok(true);
@@ -241,7 +239,7 @@ impl Leaves<'_> {
         Ok(false)
     }
 
-    /// Bytes of a leaf's data area.
+    /// Returns the size of a leaf's data area in bytes.
     pub fn size_of(self, leaf: u64) -> u64 {
         let found =
             self.engine.tree.leaf_of(leaf).and_then(|id| self.engine.tree.leaf(id).device());
@@ -249,10 +247,10 @@ impl Leaves<'_> {
         size.and_then(cenote_vdev::layout::leaf_asize).unwrap_or(0)
     }
 
-    /// Ends work on leaves before its time.
+    /// Stops work on leaves.
     ///
     /// # Errors
-    /// A [`LeafWorkError`]: nothing was ended then; or a sync's.
+    /// A [`LeafWorkError`], and nothing was stopped; or errors of a sync.
     pub async fn stop_work(self, leaves: &[u64], kind: LeafWorkKind, stop: Stop) -> Result<()> {
         let mut targets = Vec::new();
         for leaf in leaves {
@@ -278,7 +276,7 @@ impl Leaves<'_> {
             .operate(Request::free().changing(&[]), move |tx, env, _| {
                 for (target, done) in targets.iter().zip(&done) {
                     let path = &target.path;
-                    let (state, deed) = match stop {
+                    let (state, change) = match stop {
                         Stop::Cancel => (LeafWorkState::Canceled, "canceled"),
                         Stop::Suspend => (LeafWorkState::Suspended, "suspended"),
                         Stop::Forget => {
@@ -291,7 +289,7 @@ impl Leaves<'_> {
                     (work.state, work.time) = (state, env.now);
                     work.offset = done.unwrap_or(work.offset);
                     record::write(tx, target.zap, kind, &work)?;
-                    history::log_pool(tx, env, kind.name(), &format!("vdev={path} {deed}"))?;
+                    history::log_pool(tx, env, kind.name(), &format!("vdev={path} {change}"))?;
                 }
                 Ok(())
             })
@@ -303,15 +301,15 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Tells what became of a trim; of other work there are no events.
+    /// Records the event of a trim; other work has no events.
     fn note_trim(self, leaf: u64, kind: LeafWorkKind, event: TrimEvent) {
         if kind == LeafWorkKind::Trim {
             self.engine.health.damage.note(Event::Trim { leaf, event });
         }
     }
 
-    /// Stops everything that works on leaves, so that nothing of theirs is touched any more; how
-    /// far it is is written down, and it goes on at the next opening.
+    /// Stops all work on leaves, so that their devices are not used any more; saves the progress,
+    /// from which the next import resumes.
     pub(crate) async fn stop_all_work(self) {
         self.engine.leaf.auto_trim.stop().await;
         let running: Vec<_> = self.engine.leaf.works.lock().keys().copied().collect();
@@ -321,11 +319,11 @@ impl Leaves<'_> {
                 done.push((leaf, kind, offset));
             }
         }
-        // Not being able to say how far it is only repeats work.
+        // Without saved progress work is only repeated.
         drop(self.save_progress(&done).await);
     }
 
-    /// Stops the work on a leaf; tells how far it was, if it was under way.
+    /// Stops the work on a leaf; returns its progress if it was running.
     async fn halt(self, leaf: u64, kind: LeafWorkKind) -> Option<u64> {
         let runner = self.engine.leaf.works.running(leaf, kind)?;
         runner.stop();
@@ -392,7 +390,7 @@ impl Leaves<'_> {
         self.engine.tree.leaf_of(leaf).is_some_and(|id| self.engine.tree.leaf(id).is_writable())
     }
 
-    /// Writes down how far work on leaves is.
+    /// Saves the progress of work on leaves.
     async fn save_progress(self, done: &[Progress]) -> Result<()> {
         let of = |&(leaf, kind, offset): &Progress| Ok((self.target(leaf)?.zap, kind, offset));
         let done = done.iter().map(of).collect::<Result<Vec<_>>>()?;
@@ -414,7 +412,7 @@ impl Leaves<'_> {
             .await
     }
 
-    /// Writes down that the work on a leaf has ended, and how far it was.
+    /// Saves the end of the work on a leaf, and its progress.
     async fn save_end(
         self,
         leaf: u64,
@@ -429,8 +427,8 @@ impl Leaves<'_> {
                 let mut work = record::read(tx, target.zap, kind)?;
                 (work.state, work.time, work.offset) = (end, env.now, offset);
                 record::write(tx, target.zap, kind, &work)?;
-                let deed = if end == LeafWorkState::Complete { "complete" } else { "canceled" };
-                let text = format!("vdev={} {deed}", target.path);
+                let change = if end == LeafWorkState::Complete { "complete" } else { "canceled" };
+                let text = format!("vdev={} {change}", target.path);
                 history::log_pool(tx, env, kind.name(), &text)
             })
             .await?;

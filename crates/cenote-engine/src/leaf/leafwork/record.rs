@@ -1,10 +1,10 @@
-//! What is stored of trim and initialize in the ZAPs of leaves.
+//! The stored state of trim and initialize, in the ZAPs of leaves.
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 
-/// What is stored.
+/// Reads the stored state.
 pub(super) fn read(tx: &mut Tx<'_>, leaf_zap: u64, kind: LeafWorkKind) -> TxResult<LeafWork> {
     let keys = kind.keys();
     let mut word =
@@ -23,7 +23,7 @@ pub(super) fn read(tx: &mut Tx<'_>, leaf_zap: u64, kind: LeafWorkKind) -> TxResu
     Ok(work)
 }
 
-/// Stores it. What is 0 and was never stored stays away; the state is always there.
+/// Stores the state. Zero values that were never stored are omitted, except the state itself.
 pub(super) fn write(
     tx: &mut Tx<'_>,
     leaf_zap: u64,
@@ -44,7 +44,7 @@ pub(super) fn write(
     zap::update(tx, leaf_zap, keys.state, work.state.number())
 }
 
-/// Takes everything back that is stored.
+/// Removes the stored state.
 pub(super) fn forget(tx: &mut Tx<'_>, leaf_zap: u64, kind: LeafWorkKind) -> TxResult<()> {
     let keys = kind.keys();
     let names = [keys.state, keys.offset, keys.time];

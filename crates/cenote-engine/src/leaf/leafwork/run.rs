@@ -1,13 +1,13 @@
-//! The walk over the metaslabs of a leaf's top-level vdev.
+//! The walk through the metaslabs of a leaf's top-level vdev.
 //!
 //! ```text
 //!   metaslab ── out of use ── free ranges ── as ranges of the leaf ── behind what is done ──> I/O
 //!        `── in use again after a moment, whether or not all of it is done
 //! ```
 //!
-//! Offsets of a leaf's data area grow with those of its vdev, so one number says how far the walk
-//! is. It is what has been done, not what was asked for: what is repeated after a crash does no
-//! harm, what is left out would never be made up for.
+//! Offsets in a leaf's data area grow with those of its vdev, so one number is the progress of the
+//! walk. It counts finished work only: repeated work after a crash is harmless, skipped work would
+//! never be done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -23,18 +23,18 @@ use crate::Engine;
 use crate::Leaves;
 use crate::leaf::leafwork::LeafWorkError;
 
-/// How long a metaslab is out of use at a time.
+/// How long a metaslab is disabled at a time.
 const MOMENT: Duration = Duration::from_millis(200);
-/// Free ranges that are looked at in one go.
+/// Free ranges that are processed at a time.
 const RANGES_MAX: usize = 1024;
 
-/// Work on one leaf.
+/// Running work on one leaf.
 #[derive(Debug)]
 pub(super) struct Runner {
     is_stopped: AtomicBool,
     offset: AtomicU64,
     has_ended: AtomicBool,
-    /// How it ended; none while it runs, or if it was stopped.
+    /// Its result; `None` while it runs, or if it was stopped.
     end: Mutex<Option<Result<()>>>,
     ended: Notify,
 }
@@ -50,7 +50,7 @@ impl Runner {
         })
     }
 
-    /// Bytes of the data area that are done.
+    /// Returns the finished bytes of the data area.
     pub(super) fn offset(&self) -> u64 {
         self.offset.load(Ordering::Acquire)
     }
@@ -59,12 +59,12 @@ impl Runner {
         self.has_ended.load(Ordering::Acquire)
     }
 
-    /// Whether it ended only because it was to.
+    /// Whether it ended because it was stopped.
     pub(super) fn was_stopped(&self) -> bool {
         self.end.lock().unwrap_or_else(PoisonError::into_inner).is_none()
     }
 
-    /// Tells it to end.
+    /// Requests it to stop.
     pub(super) fn stop(&self) {
         self.is_stopped.store(true, Ordering::Release);
     }
@@ -73,7 +73,7 @@ impl Runner {
         self.is_stopped.load(Ordering::Acquire)
     }
 
-    /// Waits for its end, and tells the first who asks how it ended.
+    /// Waits for its end, and returns the result to the first caller.
     pub(super) async fn wait(&self) -> Result<()> {
         loop {
             let ended = self.ended.notified();
@@ -84,7 +84,7 @@ impl Runner {
                     None => Ok(()),
                 };
             }
-            // Also a notice that was given since the first line.
+            // Also catches a notification since the first line.
             ended.await;
         }
     }
@@ -96,31 +96,31 @@ impl Runner {
     }
 }
 
-/// Where the work is.
+/// The position of the work.
 struct Walk {
     leaf: u64,
     top: u64,
     kind: LeafWorkKind,
     work: LeafWork,
     metaslab: u64,
-    /// Free ranges of the metaslab that begin before this offset of the vdev are done.
+    /// Free ranges of the metaslab that begin before this offset of the vdev are finished.
     from: u64,
     runner: Arc<Runner>,
 }
 
-/// What came of a moment's work.
+/// Result of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
-    /// There is more in this metaslab.
+    /// The metaslab has more.
     Again,
-    /// On to the next one.
+    /// Continue with the next metaslab.
     Next,
-    /// There is no next one.
+    /// There is no next metaslab.
     End,
 }
 
 impl Leaves<'_> {
-    /// Works on a leaf in the background.
+    /// Runs work on a leaf in the background.
     pub(super) fn run_work(self, leaf: u64, kind: LeafWorkKind, work: LeafWork) {
         let top = self
             .engine
@@ -133,7 +133,7 @@ impl Leaves<'_> {
         let runner = Runner::new(work.offset);
         {
             let mut running = self.engine.leaf.works.lock();
-            // Two who start it at once: the second finds it running.
+            // Of two concurrent starts the second finds the work running.
             if running.get(&(leaf, kind)).is_some_and(|runner| !runner.has_ended()) {
                 return;
             }
@@ -151,10 +151,10 @@ impl Leaves<'_> {
 }
 
 impl Walk {
-    /// Works to the end; none if it was stopped before.
+    /// Runs to the end; returns `None` if it was stopped before.
     async fn run(mut self, engine: &Weak<Engine>) -> Option<Result<()>> {
         loop {
-            // Held for a moment's work only: who lets go of the pool does not wait for the end.
+            // Held for one step only, so that closing the pool does not wait for the end.
             let engine = engine.upgrade()?;
             if self.runner.is_stopped() {
                 return None;
@@ -184,7 +184,7 @@ impl Walk {
         }
     }
 
-    /// A device that cannot do it at all ends it; after any other error it can go on later.
+    /// An unsupported operation ends the work; after any other error it can be resumed.
     async fn give_up(&self, engine: &Engine, error: Error) -> Result<()> {
         if error.kind() != Kind::Unsupported {
             return Err(error);
@@ -207,7 +207,7 @@ impl Walk {
         }
     }
 
-    /// Works on a metaslab for a moment.
+    /// Processes a metaslab for a short time.
     async fn moment(&mut self, engine: &Arc<Engine>) -> Result<Step> {
         let Some((id, figures)) = self.place(engine)? else { return Ok(Step::End) };
         if self.work.is_partial && self.kind == LeafWorkKind::Trim && !figures.has_map {
@@ -215,7 +215,7 @@ impl Walk {
         }
         let range = figures.start..figures.start + figures.size;
         let end = self.on_leaf(engine, id, &RangeSet::from(range)).iter().last();
-        // All of it lies before what is done; or nothing of it is on this leaf.
+        // The range is before the finished part, or not on this leaf.
         if end.is_none_or(|range| range.end <= self.runner.offset()) {
             return Ok(Step::Next);
         }
@@ -246,7 +246,7 @@ impl Walk {
         }
     }
 
-    /// The leaf, and the metaslab; none behind the last.
+    /// Returns the leaf and the current metaslab, `None` after the last.
     fn place(&self, engine: &Engine) -> Result<Option<(LeafId, MetaslabSpace)>> {
         engine.check_stopped()?;
         let id = engine.tree.leaf_of(self.leaf);
@@ -258,7 +258,7 @@ impl Walk {
         Ok(figures.map(|figures| (id, figures)))
     }
 
-    /// Ranges of the vdev as ranges of the leaf's data area.
+    /// Converts ranges of the vdev to ranges of the leaf's data area.
     fn on_leaf(&self, engine: &Engine, id: LeafId, ranges: &RangeSet) -> RangeSet {
         let mut on_leaf = RangeSet::new();
         for range in ranges.iter() {
@@ -283,7 +283,7 @@ impl Walk {
             LeafWorkKind::Trim => tunables::TRIM_EXTENT_BYTES_MAX.get(),
             LeafWorkKind::Initialize => tunables::INITIALIZE_CHUNK_SIZE.get(),
         };
-        // Not more than a second's share at a time.
+        // At most the bytes of one second at a time.
         match self.work.rate {
             0 => chunk,
             rate => chunk.min(rate.next_multiple_of(1 << 16)),

@@ -1,6 +1,6 @@
-//! The checkpoint maps of top-level vdevs: ranges that are freed and that the checkpoint holds
-//! (spec 05 §10). One map for a vdev, of FREE entries only, named by the vdev's ZAP while it holds
-//! anything.
+//! The checkpoint space maps of top-level vdevs: freed ranges that the checkpoint holds (spec 05
+//! §10). One map for each vdev, with FREE entries only; the vdev's ZAP names it while it is not
+//! empty.
 
 use std::ops::Range;
 
@@ -18,7 +18,7 @@ use crate::invariant;
 /// Block size of a map.
 const BLOCK: u64 = 128 << 10;
 
-/// The whole vdev, in its sectors.
+/// Returns the geometry of the whole vdev, in its sectors.
 fn geometry(top: &VdevConfig) -> Geometry {
     Geometry { start: 0, size: top.top.asize, shift: top.top.ashift as u8 }
 }
@@ -28,7 +28,7 @@ fn zap_of(top: &VdevConfig) -> TxResult<u64> {
     zap.ok_or_else(|| invariant(format!("vdev {} has no object for its checkpoint map", top.id)))
 }
 
-/// Notes ranges of a vdev as held.
+/// Adds ranges of a vdev to its map.
 pub(crate) fn hold(
     tx: &mut Tx<'_>,
     top: &VdevConfig,
@@ -52,20 +52,24 @@ pub(crate) fn hold(
     spacemap::append(tx, map, &words, Action::Free, ranges.iter(), stamp)
 }
 
-/// What came off a map.
+/// Entries removed from a map.
 #[derive(Debug)]
-pub(super) struct Taken {
-    /// To be freed.
+pub(super) struct RemovedRanges {
+    /// Ranges to be freed.
     pub(super) ranges: Vec<Range<u64>>,
-    /// Bytes of the map that they took.
+    /// Bytes of the removed entries.
     pub(super) words: u64,
-    /// The map is gone.
+    /// The map was removed.
     pub(super) is_empty: bool,
 }
 
-/// Takes ranges off the end of a vdev's map, of at most `budget` bytes of words but for one block;
-/// the map goes with the last. None if the vdev has no map.
-pub(super) fn take_some(tx: &mut Tx<'_>, top: &VdevConfig, budget: u64) -> TxResult<Option<Taken>> {
+/// Removes ranges from the end of a vdev's map, at most `budget` bytes of entries except for one
+/// block; removes the map with the last. Returns `None` if the vdev has no map.
+pub(super) fn take_some(
+    tx: &mut Tx<'_>,
+    top: &VdevConfig,
+    budget: u64,
+) -> TxResult<Option<RemovedRanges>> {
     let Some(zap_top) = top.top.zap_top else { return Ok(None) };
     let Some(map) = zap::lookup_u64(tx, zap_top, POOL_CHECKPOINT_SM)? else { return Ok(None) };
     let (before, has_histogram) = spacemap::length(tx, map)?;
@@ -82,5 +86,5 @@ pub(super) fn take_some(tx: &mut Tx<'_>, top: &VdevConfig, budget: u64) -> TxRes
         zap::remove(tx, zap_top, POOL_CHECKPOINT_SM)?;
     }
     let ranges = entries.iter().map(|entry| entry.offset..entry.offset + entry.size).collect();
-    Ok(Some(Taken { ranges, words: before - after, is_empty: after == 0 }))
+    Ok(Some(RemovedRanges { ranges, words: before - after, is_empty: after == 0 }))
 }

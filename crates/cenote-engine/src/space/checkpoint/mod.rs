@@ -1,4 +1,4 @@
-//! The pool's checkpoint: taking it, what it holds, discarding it (spec 05 §10, 08 §33).
+//! The pool's checkpoint: creating, holding, discarding (spec 05 §10, 08 §33).
 //!
 //! ```text
 //!   take      the uberblock of the last commit into the pool directory
@@ -6,14 +6,14 @@
 //!   discard   the entry goes; then in each txg some of the maps, until all is free
 //! ```
 //!
-//! Going back to it is an import: see `rewind`.
+//! Rewinding to it is an import: see `rewind`.
 //!
 //! Order that consistency depends on
-//! 1. The checkpoint is taken by a task that runs before all others, and its txg is told to the
-//!    allocator in that moment: nothing of the txg is freed before its tasks have run.
-//! 2. What leaves a checkpoint map is freed in the same txg, which records both.
-//! 3. The entry of the directory goes before the first range: there is never an uberblock that
-//!    promises a checkpoint of which something is gone.
+//! 1. The checkpoint is created by a task that runs before all others, and the allocator learns its
+//!    txg at that time: nothing of the txg is freed before its tasks have run.
+//! 2. Ranges removed from a checkpoint map are freed in the same txg, which records both.
+//! 3. The directory entry is removed before the first range: no uberblock has a checkpoint that is
+//!    partly freed.
 
 mod maps;
 mod rewind;
@@ -39,19 +39,19 @@ use crate::{Answer, Scope, Task, is_fatal};
 
 pub(crate) use maps::hold;
 
-/// The feature that is active while there is a checkpoint, or one is being discarded.
+/// The feature that is active while a checkpoint exists or is being discarded.
 pub(crate) const FEATURE: &str = "zpool_checkpoint";
 
-/// Why something about the checkpoint cannot be done, in OpenZFS's words.
+/// Reasons why a checkpoint operation fails, in OpenZFS's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum CheckpointError {
-    /// There is one.
+    /// A checkpoint exists.
     #[error("checkpoint exists")]
     Exists,
-    /// The last one is not gone yet.
+    /// The last checkpoint is still being discarded.
     #[error("currently discarding checkpoint")]
     Discarding,
-    /// There is none.
+    /// There is no checkpoint.
     #[error("checkpoint does not exist")]
     NotThere,
     /// The feature is not enabled.
@@ -71,29 +71,29 @@ impl From<CheckpointError> for Error {
     }
 }
 
-/// Whether there is a checkpoint.
+/// State of the checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum CheckpointState {
-    /// There is none.
+    /// There is no checkpoint.
     #[default]
     None,
-    /// Of that txg.
+    /// It exists, with this txg.
     Kept(u64),
-    /// It is given up, and part of what it held is not free yet.
+    /// The checkpoint is being discarded, and part of its space is not free yet.
     Discarding,
 }
 
-/// What the engine knows of it.
+/// The checkpoint's state in memory.
 #[derive(Debug, Default)]
 pub(crate) struct Checkpoint {
-    // Held for a look, never across I/O.
+    // Held for single reads and updates, never across I/O.
     inner: Mutex<Inner>,
 }
 
 #[derive(Debug, Default)]
 struct Inner {
     state: CheckpointState,
-    /// Bytes held, by vdev.
+    /// Held bytes, by vdev.
     held: BTreeMap<u64, u64>,
 }
 
@@ -102,7 +102,7 @@ impl Checkpoint {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a pass recorded in the maps.
+    /// Adds the bytes that a pass recorded in the maps.
     pub(crate) fn note_held(&self, more: &BTreeMap<u64, u64>) {
         let mut inner = self.lock();
         for (vdev, bytes) in more {
@@ -112,17 +112,18 @@ impl Checkpoint {
 }
 
 impl SpaceManager<'_> {
-    /// Whether there is a checkpoint.
+    /// Returns the state of the checkpoint.
     pub fn checkpoint_state(self) -> CheckpointState {
         self.engine.space.checkpoint.lock().state
     }
 
-    /// Bytes that only the checkpoint holds.
+    /// Returns the bytes that only the checkpoint holds.
     pub fn checkpoint_bytes(self) -> u64 {
         self.engine.space.checkpoint.lock().held.values().sum()
     }
 
-    /// Refuses what would take the ground from under a checkpoint: devices that go, another guid.
+    /// Refuses operations that would invalidate a checkpoint, for example a device removal or a new
+    /// guid.
     pub(crate) fn check_no_checkpoint(self) -> Result<()> {
         match self.checkpoint_state() {
             CheckpointState::None => Ok(()),
@@ -131,29 +132,29 @@ impl SpaceManager<'_> {
         }
     }
 
-    /// Keeps the pool as it is now, so that an import can go back to it.
+    /// Creates a checkpoint of the pool, to which an import can rewind.
     ///
     /// # Errors
-    /// A [`CheckpointError`], or a sync's.
+    /// A [`CheckpointError`], or errors of a sync.
     pub async fn take_checkpoint(self) -> Result<()> {
-        // What was done up to here is to be part of it.
+        // Earlier changes are part of the checkpoint.
         self.engine.sync().await?;
         let answer = Answer::new();
         self.engine.run_first(Box::new(Take { answer: Arc::clone(&answer) })).await?;
         answer.take()
     }
 
-    /// Gives the checkpoint up. What it held is freed bit by bit, with each txg some.
+    /// Discards the checkpoint. Its space is freed in the following txgs.
     ///
     /// # Errors
-    /// A [`CheckpointError`], or a sync's.
+    /// A [`CheckpointError`], or errors of a sync.
     pub async fn discard_checkpoint(self) -> Result<()> {
         let answer = Answer::new();
         self.engine.run_first(Box::new(Discard { answer: Arc::clone(&answer) })).await?;
         answer.take()
     }
 
-    /// What a pool that is being opened has of it.
+    /// Loads the checkpoint's state of a pool that is being opened.
     pub(crate) async fn adopt_checkpoint(self, pool: &Pool) -> Result<()> {
         if pool.features().state(FEATURE) != FeatureState::Active {
             return Ok(());
@@ -184,7 +185,7 @@ impl SpaceManager<'_> {
         });
     }
 
-    /// Frees some of what a checkpoint that was given up held (order 2). In pass 1 of each txg.
+    /// Frees a part of a discarded checkpoint's space (order 2), in pass 1 of each txg.
     pub(crate) async fn discard_checkpoint_part(self, txg: u64) -> Result<()> {
         if self.checkpoint_state() != CheckpointState::Discarding {
             return Ok(());
@@ -214,7 +215,7 @@ impl SpaceManager<'_> {
             }
         }
         if budget == 0 {
-            // The vdevs behind were not looked at.
+            // The remaining vdevs were not processed.
             return Ok(());
         }
         let env = self.engine.datasets().env(txg);
@@ -231,7 +232,7 @@ impl SpaceManager<'_> {
     }
 }
 
-/// Takes a checkpoint.
+/// The task that creates a checkpoint.
 struct Take {
     answer: Arc<Answer<()>>,
 }
@@ -250,7 +251,7 @@ impl Task for Take {
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
-                    // Order 1: what this txg frees is freed after this.
+                    // Order 1: frees of this txg follow.
                     engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg));
                     self.answer.put(Ok(()));
                 }
@@ -276,7 +277,7 @@ fn take(tx: &mut Tx<'_>, env: &Env, uberblock: &Uberblock) -> TxResult<()> {
     )
 }
 
-/// Gives a checkpoint up.
+/// The task that discards a checkpoint.
 struct Discard {
     answer: Arc<Answer<()>>,
 }
@@ -297,7 +298,7 @@ impl Task for Discard {
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
-                    // From here on frees of this txg are frees.
+                    // From here on frees of this txg take effect.
                     engine.space().set_checkpoint(CheckpointState::Discarding);
                     self.answer.put(Ok(()));
                 }

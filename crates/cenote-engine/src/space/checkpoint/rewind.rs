@@ -1,15 +1,15 @@
-//! Going back to the checkpoint (spec 01 §16.5, 08 §33).
+//! Rewinds to the checkpoint (spec 01 §16.5, 08 §33).
 //!
 //! ```text
 //!   newest MOS ── entry ──> kept uberblock, txg = newest + 1 ──flush──> opened like any other
 //! ```
 //!
-//! The kept uberblock becomes the newest one. What came after it, its maps of held space included,
-//! nobody reaches any more. Its `checkpoint_txg` stays: until the next commit it says that the pool
-//! has gone back, and intent logs that nobody had claimed at the checkpoint are dropped.
+//! The checkpoint's uberblock becomes the newest one. Everything later, including its maps of held
+//! space, becomes unreachable. Its `checkpoint_txg` stays: until the next commit it shows that the
+//! pool was rewound, and intent logs that were unclaimed at the checkpoint are dropped.
 //!
-//! Crash safety: until the flush has returned nothing else is written. An uberblock that is lost or
-//! torn leaves the pool as it was, with its checkpoint.
+//! Crash safety: nothing else is written until the flush has returned. A lost or torn uberblock
+//! leaves the pool unchanged, with its checkpoint.
 
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::uberblock::Uberblock;
@@ -22,14 +22,14 @@ use cenote_vdev::labels::slot_of;
 use crate::SpaceManager;
 use crate::dsl::history;
 use crate::dsl::operation::Request;
-use crate::txg::commit::Taken;
+use crate::txg::commit::PendingLeaves;
 use crate::{CheckpointError, Engine};
 
-/// Top-level vdevs that get the uberblock.
+/// Number of top-level vdevs that get the uberblock.
 const TOPS: usize = 3;
 
 impl SpaceManager<'_> {
-    /// Records that the pool went back to its checkpoint of `txg`.
+    /// Records in the history that the pool was rewound to its checkpoint of `txg`.
     pub(crate) async fn note_rewind(self, txg: u64) -> Result<()> {
         self.engine
             .datasets()
@@ -42,8 +42,8 @@ impl SpaceManager<'_> {
 }
 
 impl Engine {
-    /// Makes the checkpoint of a pool, whose devices are open for writing, its newest state. Gives
-    /// the txg of the checkpoint.
+    /// Makes the checkpoint of a pool, whose devices are open for writing, its newest state.
+    /// Returns the txg of the checkpoint.
     pub(crate) async fn rewind_to_checkpoint(
         candidate: &Candidate,
         options: &OpenOptions,
@@ -57,7 +57,7 @@ impl Engine {
         let kept = *pool.uberblock();
         let uberblocks = candidate.uberblocks();
         let newest = uberblocks.iter().max_by_key(|uberblock| uberblock.rank()).unwrap_or(&kept);
-        // What other hosts are told is as it is now.
+        // The multihost fields are the current ones.
         let Uberblock { mmp_magic, mmp_delay, mmp_config, .. } = *newest;
         let is_multihost = newest.mmp().is_some_and(|mmp| mmp.delay_ns != 0);
         let uberblock = Uberblock {
@@ -70,17 +70,17 @@ impl Engine {
             ..kept
         };
         let is_data = |top: &&VdevConfig| top.kind.is_concrete() && !top.top.is_log;
-        let (tree, mut taken) = (pool.tree(), Taken::none("uberblock"));
+        let (tree, mut taken) = (pool.tree(), PendingLeaves::none("uberblock"));
         for top in pool.config().vdev_tree.children.iter().filter(is_data).take(TOPS) {
             let slot = slot_of(uberblock.txg, top.top.ashift, is_multihost);
             for leaf in top.leaves() {
                 let Some(id) = tree.leaf_of(leaf.guid) else { continue };
-                // One that fails lacks it, the others have it.
+                // If one fails, the others have it.
                 let write = tree.write_uberblock(id, &uberblock, slot);
                 drop(taken.give(tree, id, write).await);
             }
         }
-        // From here on the pool is back. Space of later txgs may be used again only after this.
+        // The pool is rewound now. Space of later txgs may be reused only after this.
         let flushed = tree.flush().await?;
         taken.settle(tree, &flushed)?;
         Ok(kept.txg)

@@ -1,18 +1,18 @@
-//! The walk over a dead tree: children before parents, up to a budget, and on from there.
+//! The walk through a dead tree: children before parents, with a budget, and resumable.
 //!
 //! ```text
 //!   objset ── meta-dnode ── blocks of dnodes ── objects ── indirect blocks ── data
 //!     last                     after their objects           after what hangs on them
 //! ```
 //!
-//! A tree is taken down from its leaves. Where a txg stops is kept as the place of the next block
-//! to go: everything before it in this order is gone, everything below it too, and it is the first
-//! to go when the walk goes on. Nothing in a dead tree changes, so that place is found again.
+//! A tree is freed from its leaves up. Where a txg stops, the place of the next block is stored:
+//! everything before it in this order is freed, and everything below it, and it is the first when
+//! the walk is resumed. A dead tree does not change, so that the place is found again.
 //!
-//! The order and the meaning of that place are OpenZFS's (spec 04 §12): either can finish what the
-//! other has begun. Its traversal takes only places of level 0 in object sets, data and blocks of
-//! dnodes: so that is where a walk may stop, and an indirect block goes together with the last
-//! block that hangs on it.
+//! The order and the meaning of the place are OpenZFS's (spec 04 §12), so that either can continue
+//! what the other began. Its traversal accepts only places of level 0 in object sets, data and
+//! blocks of dnodes: so a walk may stop only there, and an indirect block is freed together with
+//! its last child.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,17 +25,17 @@ use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::bptree::BptreeEntry;
 use cenote_rt::{BoxFuture, Error, Result};
 
-/// Object set in the place of a tree that has no number any more.
+/// Object set number in the places of a tree without a number.
 const DESTROYED: u64 = u64::MAX;
-/// Objects from here on are those of accounting.
+/// First of the accounting objects.
 const SPECIAL_MIN: u64 = u64::MAX - 2;
-/// Indirect blocks that are read ahead of their turn.
+/// Number of indirect blocks to prefetch.
 const AHEAD: usize = 16;
 
 /// How a walk ended.
 #[derive(Debug)]
 pub(super) enum End {
-    /// Nothing is left.
+    /// The tree is freed completely.
     Done,
     /// This block is the next.
     At(Bookmark),
@@ -43,16 +43,16 @@ pub(super) enum End {
     Damaged(Bookmark, Error),
 }
 
-/// What a walk gave.
+/// Result of a walk.
 #[derive(Debug)]
 pub(super) struct Harvest {
     /// Blocks to be freed.
     pub(super) blocks: Vec<BlockPtr>,
-    /// How it ended.
+    /// How the walk ended.
     pub(super) end: End,
 }
 
-/// Takes at most `max` blocks off a tree; stops sooner when the time has come.
+/// Removes at most `max` blocks from a tree; stops earlier at the deadline.
 pub(super) async fn harvest(
     store: &Arc<BlockStore>,
     entry: &BptreeEntry,
@@ -71,11 +71,11 @@ pub(super) async fn harvest(
     Harvest { blocks: walk.blocks.into_iter().map(|(block, _)| block).collect(), end }
 }
 
-/// Why a walk does not go on.
+/// Why a walk stops.
 enum Stop {
-    /// It has had enough.
+    /// The budget is used up.
     At(Bookmark),
-    /// Something cannot be read.
+    /// A block cannot be read.
     Damage(Error),
 }
 
@@ -88,8 +88,8 @@ struct Walk {
     end: Option<Stop>,
 }
 
-/// A pointer and where it stands.
-struct Spot<'a> {
+/// A block pointer and its location.
+struct Pointer<'a> {
     set: &'a Arc<ObjSet>,
     dnode: &'a Arc<Dnode>,
     bp: BlockPtr,
@@ -97,7 +97,7 @@ struct Spot<'a> {
     blkid: u64,
 }
 
-impl Spot<'_> {
+impl Pointer<'_> {
     fn is_meta(&self) -> bool {
         self.dnode.object() == META_DNODE
     }
@@ -112,7 +112,7 @@ impl Spot<'_> {
     }
 }
 
-/// Whether two places are the same, whatever object set they name.
+/// Whether two places are equal, ignoring object sets.
 fn is_same(one: &Bookmark, other: &Bookmark) -> bool {
     (one.object, one.level, one.blkid) == (other.object, other.level, other.blkid)
 }
@@ -134,7 +134,7 @@ impl Walk {
     }
 
     async fn objects(&mut self, set: &Arc<ObjSet>) {
-        // Objects of accounting come last: at one of them the rest is done.
+        // Accounting objects come last: if the walk stopped in one, all others are freed.
         if self.resume.is_none_or(|resume| resume.object < SPECIAL_MIN) {
             self.object(set, set.meta_dnode()).await;
         }
@@ -146,10 +146,10 @@ impl Walk {
     async fn object(&mut self, set: &Arc<ObjSet>, dnode: &Arc<Dnode>) {
         let level = dnode.geometry().levels.saturating_sub(1);
         for (blkid, bp) in (0..).zip(dnode.pointers()) {
-            self.subtree(Spot { set, dnode, bp, level, blkid }).await;
+            self.subtree(Pointer { set, dnode, bp, level, blkid }).await;
         }
         if let Some(bp) = dnode.phys().spill() {
-            self.subtree(Spot { set, dnode, bp: *bp, level: 0, blkid: SPILL_BLKID }).await;
+            self.subtree(Pointer { set, dnode, bp: *bp, level: 0, blkid: SPILL_BLKID }).await;
         }
     }
 
@@ -160,20 +160,20 @@ impl Walk {
             && bp.allocation_birth() > self.min_txg
     }
 
-    /// Whether the block and all below it went before.
-    fn is_gone(&self, spot: &Spot<'_>) -> bool {
+    /// Whether the block and everything below it was freed before.
+    fn is_gone(&self, pointer: &Pointer<'_>) -> bool {
         let Some(resume) = self.resume else { return false };
-        let object = spot.dnode.object();
-        let slots = spot.set.slots_per_block();
+        let object = pointer.dnode.object();
+        let slots = pointer.set.slots_per_block();
         let span = |dnode: &Dnode, level: i64| {
             let level = u8::try_from(level).unwrap_or(0);
             dnode.geometry().span(level)
         };
-        if spot.is_meta() {
-            let end = spot.blkid.saturating_add(1);
-            let end = end.saturating_mul(span(spot.dnode, i64::from(spot.level)));
+        if pointer.is_meta() {
+            let end = pointer.blkid.saturating_add(1);
+            let end = end.saturating_mul(span(pointer.dnode, i64::from(pointer.level)));
             let next = if resume.object == META_DNODE {
-                let start = resume.blkid.saturating_mul(span(spot.dnode, resume.level));
+                let start = resume.blkid.saturating_mul(span(pointer.dnode, resume.level));
                 start.saturating_mul(slots)
             } else {
                 resume.object
@@ -183,48 +183,49 @@ impl Walk {
         if object != resume.object {
             return resume.object != META_DNODE && object < resume.object;
         }
-        if resume.blkid == SPILL_BLKID || spot.blkid == SPILL_BLKID {
-            return spot.blkid != SPILL_BLKID;
+        if resume.blkid == SPILL_BLKID || pointer.blkid == SPILL_BLKID {
+            return pointer.blkid != SPILL_BLKID;
         }
-        let end = spot.blkid.saturating_add(1);
-        let end = end.saturating_mul(span(spot.dnode, i64::from(spot.level)));
-        end <= resume.blkid.saturating_mul(span(spot.dnode, resume.level))
+        let end = pointer.blkid.saturating_add(1);
+        let end = end.saturating_mul(span(pointer.dnode, i64::from(pointer.level)));
+        end <= resume.blkid.saturating_mul(span(pointer.dnode, resume.level))
     }
 
-    /// Takes a block after what hangs on it.
-    fn subtree<'a>(&'a mut self, spot: Spot<'a>) -> BoxFuture<'a, ()> {
+    /// Frees a block after its children.
+    fn subtree<'a>(&'a mut self, pointer: Pointer<'a>) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            if !self.is_wanted(&spot.bp) || self.is_gone(&spot) {
+            if !self.is_wanted(&pointer.bp) || self.is_gone(&pointer) {
                 return;
             }
-            let place = spot.place();
-            // What hangs on the block where the walk stopped is gone already.
+            let place = pointer.place();
+            // The children of the block where the walk stopped are already freed.
             let is_resumed = self.resume.is_some_and(|resume| is_same(&resume, &place));
-            if spot.has_children()
+            if pointer.has_children()
                 && !is_resumed
-                && let Err(error) = self.children(&spot).await
+                && let Err(error) = self.children(&pointer).await
             {
                 self.end.get_or_insert(Stop::Damage(error));
             }
-            self.take(&spot.bp, place);
+            self.take(&pointer.bp, place);
         })
     }
 
-    async fn children(&mut self, spot: &Spot<'_>) -> Result<()> {
-        let block = spot.dnode.read_pointer(&spot.bp, spot.level, spot.blkid, false).await?;
-        let &Spot { set, dnode, .. } = spot;
-        if spot.level == 0 {
-            let first = spot.blkid.saturating_mul(set.slots_per_block());
+    async fn children(&mut self, pointer: &Pointer<'_>) -> Result<()> {
+        let block =
+            pointer.dnode.read_pointer(&pointer.bp, pointer.level, pointer.blkid, false).await?;
+        let &Pointer { set, dnode, .. } = pointer;
+        if pointer.level == 0 {
+            let first = pointer.blkid.saturating_mul(set.slots_per_block());
             let dnodes: Result<Vec<_>> = set.dnodes_of_block(&block, first).collect();
             for dnode in dnodes? {
                 self.object(set, &dnode).await;
             }
             return Ok(());
         }
-        let level = spot.level - 1;
-        let first = spot.blkid.saturating_mul(dnode.geometry().span(1));
+        let level = pointer.level - 1;
+        let first = pointer.blkid.saturating_mul(dnode.geometry().span(1));
         let pointers: Vec<_> = BlockPtr::all_in(&block).collect();
-        let has_children = level > 0 || spot.is_meta();
+        let has_children = level > 0 || pointer.is_meta();
         for (index, bp) in pointers.iter().enumerate() {
             if self.end.is_some() {
                 return Ok(());
@@ -236,7 +237,7 @@ impl Walk {
                 }
             }
             let blkid = first.saturating_add(index as u64);
-            self.subtree(Spot { set, dnode, bp: *bp, level, blkid }).await;
+            self.subtree(Pointer { set, dnode, bp: *bp, level, blkid }).await;
         }
         Ok(())
     }
@@ -253,8 +254,8 @@ impl Walk {
         }
     }
 
-    /// Before damage: gives back what was taken since the last place where a walk may stop, and
-    /// that one.
+    /// Before damage: returns the blocks since the last place where a walk may stop, and that
+    /// place.
     fn step_back(&mut self) -> Bookmark {
         while let Some((_, place)) = self.blocks.pop() {
             if place.level == 0 {
