@@ -142,7 +142,7 @@ mod tests {
     /// Readers of a destroyed dataset may find damage when its number is already reused: no reason
     /// to stop the pool.
     #[test]
-    fn damage_of_what_is_gone_stops_nothing() {
+    fn damage_in_destroyed_datasets_does_not_stop_the_pool() {
         block_on(1, async {
             let engine = testing::pool().await;
             let root = engine.head("t").await.expect("there").object();

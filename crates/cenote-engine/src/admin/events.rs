@@ -187,7 +187,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_last_events_are_kept_in_order() {
+    fn events_ring_keeps_the_last_ones_in_order() {
         let log = EventLog::new("t", 7);
         for _ in 0..EVENTS_MAX + 3 {
             log.note(Event::Pool(PoolEvent::Cleared));

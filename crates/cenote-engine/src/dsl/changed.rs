@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_set_of_subtrees_contains_what_is_below() {
+    fn changed_datasets_include_descendants() {
         let mut set = ChangedDatasets::below(&["t/a", "t/a/b", "t/c"]);
         for (name, wanted) in
             [("t/a", true), ("t/a/x/y", true), ("t/ab", false), ("t", false), ("t/c", true)]
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn a_log_gives_changes_up_to_the_txg_of_a_view_once() {
+    fn changes_up_to_the_txg_of_a_view_are_taken_once() {
         let log = ChangeLog::default();
         log.note(4, &ChangedDatasets::All);
         assert!(log.take(9).is_empty(), "nobody followed the pool then");

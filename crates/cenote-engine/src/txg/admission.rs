@@ -361,8 +361,8 @@ impl Engine {
     }
 
     /// Like [`apply_charged`](Self::apply_charged), for a change that also returns how many bytes
-    /// of log may be written for it before its txg is synced ([`Log::log_bytes`]). Rewriting a block
-    /// durably many times uses the space of one block, and as many in the log.
+    /// of log may be written for it before its txg is synced ([`Log::log_bytes`]). Rewriting a
+    /// block durably many times uses the space of one block, and as many in the log.
     ///
     /// # Errors
     /// The errors of [`apply_charged`](Self::apply_charged).

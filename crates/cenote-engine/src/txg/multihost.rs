@@ -320,7 +320,7 @@ mod tests {
     /// The heartbeat task ends only if heartbeats are off: while they are on there is always
     /// exactly one task.
     #[test]
-    fn heartbeats_that_are_on_are_kept_by_one() {
+    fn multihost_has_exactly_one_heartbeat_task() {
         let multihost = Multihost::default();
         assert!(!multihost.switch(false) && multihost.switch(true) && !multihost.switch(true));
         // Off and on again while the task sleeps.
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leaf_that_owes_an_answer_is_passed_over() {
+    fn multihost_skips_leaves_with_a_pending_heartbeat() {
         let multihost = Multihost::default();
         multihost.switch(true);
         let leaves: Vec<LeafId> = bench_leaves();
@@ -346,7 +346,7 @@ mod tests {
 
     /// A late heartbeat does not make up for missing ones.
     #[test]
-    fn a_late_heartbeat_is_none() {
+    fn multihost_ignores_late_heartbeats() {
         simulate(1, async {
             let multihost = Multihost::default();
             multihost.switch(true);
@@ -367,7 +367,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_begin_anew_each_second() {
+    fn multihost_sequence_restarts_each_second() {
         let multihost = Multihost::default();
         let counts: Vec<_> = [5, 5, 5, 6, 6].map(|at| multihost.next_sequence(at)).into();
         assert_eq!(counts, [1, 2, 3, 1, 2]);

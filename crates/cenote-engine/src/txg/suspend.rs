@@ -426,7 +426,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_told_to_go_on() {
+    fn suspended_operations_continue_after_resume() {
         simulate(1, async {
             let suspension = Arc::new(Suspension::default());
             let events = Arc::new(EventLog::new("t", 7));
@@ -453,7 +453,7 @@ mod tests {
 
     /// Devices that work again do not clear a suspension by another host.
     #[test]
-    fn another_host_is_not_forgotten() {
+    fn suspension_by_another_host_cannot_be_resumed() {
         simulate(1, async {
             let suspension = Arc::new(Suspension::default());
             suspension.arm();
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pool_that_is_given_up_holds_nothing() {
+    fn abandoned_pool_holds_no_operation() {
         simulate(1, async {
             let suspension = Arc::new(Suspension::default());
             suspension.arm();

@@ -213,7 +213,7 @@ mod tests {
 
     /// A change made during a recount is not counted, but is synced even if nothing else changes.
     #[test]
-    fn what_was_not_counted_is_kept_too() {
+    fn zfs_txg_timeout_syncs_uncounted_changes() {
         block_on(1, async {
             let engine = testing::pool().await;
             let head = engine.head("t").await.expect("there");
@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn writers_wait_ever_longer() {
+    fn zfs_delay_scale_delays_writers() {
         let max = 1000 << 20;
         let at = |permille: u64| delay(max / 1000 * permille, max);
         assert_eq!(at(0), Duration::ZERO);

@@ -18,7 +18,7 @@ fn data(len: usize) -> Buf {
 }
 
 #[test]
-fn a_write_is_cut_where_the_block_ends() {
+fn log_write_is_split_at_the_end_of_a_block() {
     for len in [1, 8, 511, 4096, 70_001] {
         let mut piece = Piece::new(9, LogRecord::write(3, 100, data(len)));
         let (mut seq, mut found, mut blocks) = (5, Vec::new(), 0);
@@ -45,7 +45,7 @@ fn a_write_is_cut_where_the_block_ends() {
 }
 
 #[test]
-fn a_write_may_point_at_its_blocks() {
+fn log_write_can_point_at_its_blocks() {
     let bp = block(1, 5);
     let record = LogRecord::write_later(3, 1000, 10_000);
     let mut pieces = Piece::new(9, record).by_block(4096);
@@ -68,7 +68,7 @@ fn a_write_may_point_at_its_blocks() {
 }
 
 #[test]
-fn a_sync_waits_for_blocks_that_are_written_early() {
+fn log_sync_waits_for_early_blocks() {
     let mut chain = chain(&[5]);
     chain.hold(6);
     chain.hold(6);
@@ -84,7 +84,7 @@ fn a_sync_waits_for_blocks_that_are_written_early() {
 }
 
 #[test]
-fn what_does_not_fit_is_left_for_the_next_block() {
+fn log_records_continue_in_the_next_block() {
     let mut seq = 0;
     let mut piece = Piece::new(9, LogRecord::of_names(RecordKind::Remove, vec![1; 60]));
     assert_eq!((piece.len(), piece.whole_len()), (96, 96));
@@ -94,7 +94,7 @@ fn what_does_not_fit_is_left_for_the_next_block() {
 }
 
 #[test]
-fn commits_take_names_and_their_object() {
+fn log_commit_includes_names_and_its_object() {
     let mut queue = Queue::default();
     let named = || LogRecord::of_names(RecordKind::Remove, vec![0; 16]);
     for (txg, record) in [
@@ -147,7 +147,7 @@ fn write(chain: &mut Chain, index: usize, max_txg: u64, state: BlockState) {
 }
 
 #[test]
-fn blocks_leave_when_their_txgs_are_synced() {
+fn log_blocks_are_freed_after_their_txgs() {
     let mut chain = chain(&[5, 5, 6]);
     write(&mut chain, 0, 5, BlockState::Written);
     write(&mut chain, 1, 6, BlockState::Writing);
@@ -169,7 +169,7 @@ fn blocks_leave_when_their_txgs_are_synced() {
 }
 
 #[test]
-fn a_retired_chain_goes_with_its_last_txg() {
+fn retired_log_is_removed_with_its_last_txg() {
     let mut chain = chain(&[5, 5, 7]);
     write(&mut chain, 0, 5, BlockState::Written);
     write(&mut chain, 1, 6, BlockState::Written);
@@ -185,7 +185,7 @@ fn a_retired_chain_goes_with_its_last_txg() {
 }
 
 #[test]
-fn a_dataset_takes_its_log_along() {
+fn destroyed_dataset_frees_its_log() {
     let mut chain = chain(&[5, 6]);
     chain.step(5);
     assert!(chain.doom(5).unwrap().iter().map(block_seq).eq([1]));

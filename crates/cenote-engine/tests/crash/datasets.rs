@@ -1,4 +1,4 @@
-//! Operations on datasets and snapshots, and what the model says of them.
+//! Operations on datasets and snapshots, and their effects on the model.
 
 use cenote_engine::Creator;
 use cenote_ondisk::zap::Value;
@@ -10,17 +10,17 @@ use crate::model::facts::text;
 /// Values of `compression`: off, lz4, gzip-6.
 const COMPRESSIONS: [u64; 3] = [2, 15, 10];
 const MIB: u64 = 1 << 20;
-/// A property of users.
+/// A user property.
 const USER: &str = "org.example:note";
-/// Whose hold it is.
+/// Tag of all holds.
 const TAG: &str = "tag";
 
 impl Script {
-    /// An operation on datasets, if there is something to do it with.
+    /// Runs a dataset operation, if there is a suitable dataset.
     pub(super) async fn administer(&mut self, round: u64) -> Result<()> {
         let heads = self.heads();
         let name = self.pick(&heads).unwrap();
-        // Each in its turn, and no two that belong together one right after the other.
+        // One after the other, so that related operations are not adjacent.
         match round * 7 % 20 {
             0..=3 => self.snapshot(vec![format!("{name}@s{round}")], "snapshot").await,
             4 => {
@@ -43,7 +43,7 @@ impl Script {
     }
 
     async fn snapshot(&mut self, names: Vec<String>, what: &'static str) -> Result<()> {
-        // A limit, or what is reserved, may be in the way.
+        // A limit or reservation may prevent it.
         if allowed(self.engine.snapshots().create(names.clone()).await)?.is_none() {
             return Ok(());
         }
@@ -70,7 +70,7 @@ impl Script {
         Ok(())
     }
 
-    /// The snapshots up to the origin change hands.
+    /// The snapshots up to the origin change their owner.
     async fn promote(&mut self) -> Result<()> {
         let clones: Vec<_> = self.clones.keys().cloned().collect();
         let Some(clone) = self.pick(&clones) else { return Ok(()) };
@@ -94,7 +94,7 @@ impl Script {
         Ok(())
     }
 
-    /// The model's part of a new name.
+    /// Renames a dataset in the model.
     fn move_dataset(&mut self, from: &str, to: &str) {
         let content = self.state.datasets.remove(from).unwrap();
         self.state.datasets.insert(to.to_owned(), content);
@@ -118,7 +118,7 @@ impl Script {
             .collect();
     }
 
-    /// The model's part of an end.
+    /// Removes a dataset from the model.
     fn forget(&mut self, name: &str) {
         let marks = format!("{name}#");
         self.state.datasets.remove(name);
@@ -128,7 +128,7 @@ impl Script {
 
     async fn roll_back(&mut self, name: &str) -> Result<()> {
         let Some(latest) = self.snapshots(name).pop() else { return Ok(()) };
-        // A bookmark of a later snapshot, which is gone, may be in the way.
+        // A bookmark of a later, destroyed snapshot may prevent it.
         if allowed(self.engine.datasets().rollback(name, None).await)?.is_none() {
             return Ok(());
         }
@@ -161,7 +161,7 @@ impl Script {
         Ok(())
     }
 
-    /// Those that have or do not have such a fact.
+    /// Returns the datasets that have such a fact.
     fn with_fact(&self, what: &str) -> Vec<String> {
         let facts = self.state.facts.keys().filter(|(_, fact)| fact == what);
         facts.map(|(whose, _)| whose.clone()).collect()
@@ -231,7 +231,7 @@ impl Script {
         Ok(())
     }
 
-    /// Of a head or of a snapshot.
+    /// For a head or a snapshot.
     async fn set_user_property(&mut self, round: u64) -> Result<()> {
         let names = [self.heads(), self.snapshots("")].concat();
         let name = self.pick(&names).unwrap();
@@ -242,8 +242,7 @@ impl Script {
         Ok(())
     }
 
-    /// Space that is granted or kept, and how many snapshots there may be: each head gets some of
-    /// it, and loses it again.
+    /// Quotas, reservations and snapshot limits: each head gets some, and loses them again.
     pub(super) async fn grant(&mut self, round: u64) -> Result<()> {
         let heads = self.heads();
         let name = self.pick(&heads).unwrap();
@@ -256,7 +255,7 @@ impl Script {
         };
         let key = (name.clone(), what.to_owned());
         let is_set = self.state.facts.get(&key) == Some(&text(&Value::U64(value)));
-        // What stands for none.
+        // The value for none.
         let value = match (is_set, what) {
             (true, "snapshot_limit") => u64::MAX,
             (true, _) => 0,
@@ -281,7 +280,7 @@ impl Script {
         Ok(())
     }
 
-    /// Keeps the number of snapshots and heads down.
+    /// Limits the number of snapshots and heads.
     pub(super) async fn clear_away(&mut self) -> Result<()> {
         let held = self.with_fact(&format!("hold {TAG}"));
         let is_needed = |name: &String| {
@@ -308,7 +307,7 @@ impl Script {
         Ok(())
     }
 
-    /// A snapshot that is held is destroyed as soon as nobody needs it any more.
+    /// A held snapshot is destroyed with its last hold.
     pub(super) async fn destroy_later(&mut self) -> Result<()> {
         let idle = |script: &Self| {
             let mut held = script.with_fact(&format!("hold {TAG}"));

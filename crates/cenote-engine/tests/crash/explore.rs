@@ -1,4 +1,4 @@
-//! Every flush boundary of a run, with samples of what was not flushed lost.
+//! Every flush boundary of a run, with samples of lost unflushed writes.
 //!
 //! ```text
 //!   log ──boundary──> nothing | everything | any part of what is in flight has arrived
@@ -25,22 +25,22 @@ use crate::judge::Judge;
 use crate::model::{self, BLOCK, History, State};
 use crate::workload::{Layout, Run};
 
-/// How thoroughly.
+/// How thorough the exploration is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Depth {
-    /// At every boundary there is a sample; at one of so many there are all three kinds.
+    /// Every boundary has a sample; one in this many has all three kinds.
     pub(crate) whole: usize,
-    /// Of so many boundaries one is looked at.
+    /// One in this many boundaries is examined.
     pub(crate) stride: usize,
-    /// Of so many points one goes on, and is cut again.
+    /// One in this many points continues, and is cut again.
     pub(crate) resume: usize,
-    /// Of so many points one has devices as of long ago.
+    /// One in this many points has stale devices.
     pub(crate) stale: usize,
-    /// Of so many points one is opened at earlier txgs, and at its checkpoint.
+    /// One in this many points is opened at earlier txgs, and at its checkpoint.
     pub(crate) rewind: usize,
-    /// Of so many points one has all sums of its datasets computed anew; 0: none.
+    /// At one in this many points all sums of the datasets are recomputed; 0: none.
     pub(crate) audit: usize,
-    /// Of so many points one is shown to OpenZFS; 0: none.
+    /// One in this many points is checked by OpenZFS; 0: none.
     pub(crate) judge: usize,
 }
 
@@ -51,7 +51,7 @@ impl Depth {
         Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
 }
 
-/// What was looked at.
+/// Numbers of examined points.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Tally {
     pub(crate) points: usize,
@@ -66,7 +66,7 @@ pub(crate) struct Tally {
     pub(crate) judged: usize,
 }
 
-/// Goes through a run.
+/// Explores a run.
 pub(crate) async fn explore(
     layout: Layout,
     seed: u64,
@@ -93,7 +93,7 @@ pub(crate) async fn explore(
         if boundary % depth.stride != 0 {
             continue;
         }
-        // Nothing of what is in flight, everything, or any part of it: most often the last.
+        // None of the unflushed writes, all of them, or any part: mostly the last.
         let first = explorer.rng.below(4).min(2) as usize;
         let samples = if boundary % depth.whole == 0 { 0..3 } else { first..first + 1 };
         for sample in samples {
@@ -113,7 +113,7 @@ struct Explorer<'a> {
     history: &'a History,
     rng: Rng,
     replay: Replay<'a>,
-    /// What the devices held at earlier times.
+    /// The contents of the devices at earlier times.
     old: Vec<Vec<Image>>,
     tally: Tally,
     judge: Judge,
@@ -158,8 +158,8 @@ impl Explorer<'_> {
             self.tally.again += resumed.run(&images).await?;
         }
         let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
-        // Of a pool with two guids OpenZFS takes one, and then what has the other one for another
-        // pool's.
+        // Of a pool with two guids OpenZFS opens one, and then takes the devices with the other
+        // guid for another pool.
         let is_judged = is_judged && !is_stale && !self.history.is_renumbered_after(pool.txg());
         if is_judged && self.judge.look(&images)? {
             self.tally.judged += 1;
@@ -167,7 +167,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Gives as many devices as may be missing what they held long ago.
+    /// Gives old contents to as many devices as may be missing.
     fn make_stale(&mut self, images: &mut [Image]) -> bool {
         let count = self.layout.spare_devices();
         if count == 0 || self.old.is_empty() {
@@ -175,7 +175,7 @@ impl Explorer<'_> {
         }
         let old = &self.old[self.rng.below(self.old.len() as u64) as usize];
         let first = self.rng.below(self.layout.devices() as u64) as usize;
-        // Those that came later have no redundancy among themselves.
+        // Vdevs that were added later have no redundancy.
         for number in 0..count {
             let device = (first + number) % self.layout.devices();
             images[device] = old[device].clone();
@@ -184,7 +184,7 @@ impl Explorer<'_> {
         true
     }
 
-    /// The two txgs before the newest are whole: their blocks are not used again yet.
+    /// The two txgs before the newest are complete: their blocks are not reused yet.
     async fn look_back(&mut self, images: &[Image], newest: u64) -> Result<(), String> {
         for txg in [newest - 1, newest - 2] {
             if !self.history.is_whole(txg, newest) {
@@ -203,7 +203,7 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// What the checkpoint of that txg keeps is all there.
+    /// The checkpoint of this txg is complete.
     async fn look_at_checkpoint(&mut self, images: &[Image], txg: u64) -> Result<(), String> {
         let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
         let place = |error| format!("checkpoint of {txg}: {error}");
@@ -214,7 +214,7 @@ impl Explorer<'_> {
     }
 }
 
-/// Gang blocks that heads have.
+/// Counts the gang blocks of heads.
 async fn gangs(pool: &Arc<Pool>) -> cenote_rt::Result<usize> {
     let mut count = Gangs(0);
     for head in pool.datasets().await? {
@@ -235,8 +235,8 @@ impl Visitor for Gangs {
     fn damage(&mut self, _: Damage) {}
 }
 
-/// The pool, and the guid by which it was found. A device as of long ago may have another guid of
-/// it, and be taken for another pool of that name: the newest one it is.
+/// Returns the pool, and the guid by which it was found. A stale device may have another guid and
+/// look like another pool of the same name: the newest one is opened.
 async fn open(images: &[Image], options: &OpenOptions) -> Result<(Arc<Pool>, u64), String> {
     let devices = images.iter().enumerate().map(|(number, image)| {
         Arc::new(ImageDevice::new(format!("d{number}"), image.clone())) as Arc<dyn Device>
@@ -249,7 +249,7 @@ async fn open(images: &[Image], options: &OpenOptions) -> Result<(Arc<Pool>, u64
     Ok((pool, candidate.guid()))
 }
 
-/// A pool that goes on after a crash.
+/// A pool that continues after a crash.
 struct Resumed<'a> {
     pool: &'a Pool,
     guid: u64,
@@ -259,8 +259,8 @@ struct Resumed<'a> {
 }
 
 impl Resumed<'_> {
-    /// Opens the pool for writing, changes it, and cuts it again while that is under way. Gives the
-    /// number of points looked at.
+    /// Opens the pool for writing, changes it, and cuts it again meanwhile. Returns the number of
+    /// examined points.
     async fn run(&mut self, images: &[Image]) -> Result<usize, String> {
         let recorder = Recorder::new();
         let devices = images.iter().enumerate().map(|(number, image)| {

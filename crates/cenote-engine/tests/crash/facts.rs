@@ -1,5 +1,5 @@
-//! What a pool says of itself and of its datasets beside their contents: one line each, so that
-//! nothing of it is half done or too much.
+//! The state of a pool and its datasets, except their contents: one line for each fact, so that
+//! every difference is found.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,18 +14,18 @@ use cenote_rt::Result;
 
 use crate::model::UPGRADES;
 
-/// Of whom and what, and which.
+/// Owner and kind of a fact, and its value.
 pub(crate) type Facts = BTreeMap<(String, String), String>;
 
-/// Who a fact of the pool itself is told of.
+/// Owner of facts about the pool itself.
 pub(crate) const POOL: &str = "pool";
 
-/// A value of a property in one word.
+/// Returns a property value as one word.
 pub(crate) fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| format!("{:?}", value.words()), str::to_owned)
 }
 
-/// All facts of a pool, of which these are the heads and snapshots.
+/// Returns all facts of a pool with these heads and snapshots.
 pub(crate) async fn of(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
     let mut facts = of_pool(pool).await?;
     for dataset in datasets {
@@ -94,7 +94,7 @@ async fn of_pool(pool: &Arc<Pool>) -> Result<Facts> {
     Ok(facts)
 }
 
-/// What a top-level vdev is, in words.
+/// Describes a top-level vdev.
 fn shape(kind: &VdevKind, children: usize, class: &str) -> String {
     match kind {
         VdevKind::Mirror => format!("mirror of {children}, {class}"),
@@ -103,7 +103,7 @@ fn shape(kind: &VdevKind, children: usize, class: &str) -> String {
     }
 }
 
-/// The name on disk of a feature.
+/// Returns the guid of a feature.
 fn feature(name: &str) -> &'static str {
     cenote_ondisk::feature::by_name(name).expect("a known feature").guid
 }

@@ -1,4 +1,4 @@
-//! Operations on the pool itself: what it is made of, what it can, who it is.
+//! Operations on the pool itself: vdevs, features, properties, guid, checkpoint.
 
 use std::sync::Arc;
 
@@ -15,13 +15,13 @@ use super::{DEVICE_SIZE, Layout, Script};
 use crate::model::UPGRADES;
 use crate::model::facts::{POOL, text};
 
-/// Rounds after which it begins anew.
+/// Rounds after which the sequence restarts.
 const CYCLE: u64 = 16;
-/// How often others are let run, some dozens of steps each time, while a leaf is filled.
-const TURNS: u64 = 2;
+/// How often other tasks run, some dozens of steps each time, while a leaf is initialized.
+const STEPS: u64 = 2;
 
 impl Script {
-    /// One thing in each round; a device comes once of each kind.
+    /// One operation in each round; a device of each kind is added once.
     pub(super) async fn keep_house(&mut self, round: u64) -> Result<()> {
         if round == self.rounds / 3 {
             self.add(Redundancy::Single, VdevClass::Log, 1, "adding a log").await?;
@@ -47,7 +47,7 @@ impl Script {
         }
     }
 
-    /// The pool gets the next features that it did not have (`zpool upgrade`).
+    /// Enables the next missing features (`zpool upgrade`).
     async fn upgrade(&mut self) -> Result<()> {
         let has = |name: &str| self.state.facts.contains_key(&(POOL.into(), name.into()));
         let new: Vec<_> = UPGRADES.into_iter().filter(|name| !has(name)).take(2).collect();
@@ -63,7 +63,7 @@ impl Script {
         Ok(())
     }
 
-    /// Its properties, and its comment.
+    /// Sets properties, and the comment.
     async fn describe(&mut self, round: u64) -> Result<()> {
         let (comment, note) = (format!("round {round}"), "y".repeat(round as usize));
         let settings = vec![
@@ -113,13 +113,13 @@ impl Script {
         Ok(())
     }
 
-    /// What is free of all leaves is discarded.
+    /// Trims all leaves.
     async fn trim(&mut self) -> Result<()> {
         for leaf in self.engine.leaves().data_guids() {
             self.engine.leaves().start_trim(&[leaf], TrimOptions::default()).await?;
             self.say_work("trim", leaf, LeafWorkState::Active);
             self.acknowledge("trim");
-            // To its end: what is acknowledged next must not have a sync of its own beside it.
+            // To its end: the next acknowledged operation must not have a concurrent sync.
             self.engine.leaves().wait_for_work(&[leaf], LeafWorkKind::Trim).await?;
             self.say_work("trim", leaf, LeafWorkState::Complete);
             self.acknowledge("the end of a trim");
@@ -127,14 +127,14 @@ impl Script {
         Ok(())
     }
 
-    /// Part of what is free on a leaf is filled.
+    /// Initializes a part of a leaf.
     async fn initialize(&mut self, stop: Stop) -> Result<()> {
         let (leaves, kind) = (self.engine.leaves().data_guids(), LeafWorkKind::Initialize);
         let leaf = leaves[self.rng.below(leaves.len() as u64) as usize];
         self.engine.leaves().start_initialize(&[leaf]).await?;
         self.say_work("initialize", leaf, LeafWorkState::Active);
         self.acknowledge("initialize");
-        for _ in 0..TURNS {
+        for _ in 0..STEPS {
             yield_now().await;
         }
         let is_running = self.engine.leaves().is_work_running(leaf, kind).await?;
@@ -155,7 +155,7 @@ impl Script {
         self.say(POOL, &format!("{what} {leaf}"), format!("{state:?}"));
     }
 
-    /// For some rounds it holds what is freed.
+    /// For some rounds it holds freed space.
     async fn keep_checkpoint(&mut self) -> Result<()> {
         self.engine.space().take_checkpoint().await?;
         self.say(POOL, "checkpoint", String::new());
@@ -183,7 +183,7 @@ impl Script {
         Ok(())
     }
 
-    /// The pool is exported, and opened again.
+    /// Exports the pool, and opens it again.
     async fn come_back(&mut self) -> Result<()> {
         let guid = self.engine.guid();
         self.engine.export().await?;

@@ -1,4 +1,4 @@
-//! OpenZFS's own checker on what a crash left.
+//! Checks of a crashed pool by `zdb`.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,7 +7,7 @@ use cenote_device::Image;
 use cenote_oracle::Tool;
 use cenote_testkit::cuts;
 
-/// `zdb`, and the folder for its images.
+/// `zdb`, and the directory for its images.
 pub(crate) struct Judge {
     zdb: Option<Tool>,
     folder: PathBuf,
@@ -21,7 +21,7 @@ impl Judge {
         Self { zdb, folder: std::env::temp_dir().join(folder) }
     }
 
-    /// Whether it was looked at; the error is what zdb did not like.
+    /// Returns whether it was checked; the error is the output of zdb.
     pub(crate) fn look(&self, images: &[Image]) -> Result<bool, String> {
         let Some(zdb) = &self.zdb else { return Ok(false) };
         cuts::unpack(images, &self.folder);

@@ -1,9 +1,9 @@
-//! Power cuts: after every flush boundary of a workload, and with any part of what was not flushed
-//! lost or torn, each device by itself, the pool opens, holds exactly one of its committed states,
-//! no older than what was acknowledged, and its space maps agree with what is reachable. Some go
-//! on from there and are cut again; some are shown to OpenZFS.
+//! Power cuts: after every flush boundary of a workload, with any part of the unflushed writes lost
+//! or torn, independently for each device, the pool opens, holds exactly one of its committed
+//! states, no older than the acknowledged one, and its space maps agree with the reachable blocks.
+//! Some points continue from there and are cut again; some are checked by OpenZFS.
 //!
-//! `CENOTE_SEED` gives another run; `CENOTE_TEST_ALL` goes through more layouts.
+//! `CENOTE_SEED` selects another run; `CENOTE_TEST_ALL` runs more layouts.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -26,13 +26,13 @@ use workload::{DEVICE_SIZE, Layout, OPERATIONS};
 
 /// Rounds of a run: some txgs each.
 const ROUNDS: u64 = 78;
-/// What that comes to at least, for each layout.
+/// Minimum number of txgs for each layout.
 const TXGS_MIN: u64 = 300;
-/// What the usual layouts come to at least.
+/// Minimum number of points of the usual layouts.
 const POINTS_MIN: usize = 10_000;
-/// Of so many points one at least is cut again, in its recovery or in what comes after that.
+/// At least one in this many points is cut again, in its recovery or later.
 const AGAIN_OF: usize = 10;
-/// How many OpenZFS is to look at, at least.
+/// Minimum number of points checked by OpenZFS.
 const JUDGED_MIN: usize = 100;
 
 fn image(path: String) -> Arc<dyn Device> {
@@ -56,7 +56,7 @@ fn every_cut_leaves_a_committed_state() {
     }
 }
 
-/// Each layout on a thread of its own.
+/// Runs each layout on its own thread.
 fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
     let (start, cpu) = (cenote_rt::monotonic(), cpu_seconds());
     let threads: Vec<_> = layouts
@@ -69,7 +69,7 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
             let tally = thread.join().expect("no panic").unwrap_or_else(|error| panic!("{error}"));
             println!("{layout:?}: {tally:?}");
             assert!(tally.checkpoints > 0 && tally.audited > 0, "{tally:?}");
-            // What fits a sector has nothing to be split.
+            // Blocks that fit a sector are not split.
             assert!(tally.gangs > 0 || layout.ashift() > 9, "{tally:?}");
             tally
         })
@@ -97,7 +97,7 @@ fn go_through_one(layout: Layout, seed: u64) -> Result<Tally, String> {
     cenote_rt::simulate(seed, work).expect("a runtime")
 }
 
-/// CPU time of this process; that of OpenZFS's tools is not in it.
+/// Returns the CPU time of this process, without OpenZFS's tools.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let times = stat.rsplit(')').next().unwrap_or_default().split_whitespace().skip(11).take(2);

@@ -1,4 +1,4 @@
-//! What a pool must hold: the model that every state after a crash is compared with.
+//! The model with which every state after a crash is compared.
 
 #[path = "facts.rs"]
 pub(crate) mod facts;
@@ -11,13 +11,13 @@ use cenote_rt::Rng;
 
 use facts::{Facts, POOL};
 
-/// Bytes of a block of the tests' objects.
+/// Block size of the tests' objects.
 pub(crate) const BLOCK: usize = 4096;
 
-/// Blocks of an object: number to what was written.
+/// Blocks of an object, by number.
 pub(crate) type Content = BTreeMap<u64, u64>;
 
-/// Features that a pool begins without, in the order in which it gets them.
+/// Features that a new pool does not have, in the order in which they are enabled.
 pub(crate) const UPGRADES: [&str; 6] = [
     "hole_birth",
     "filesystem_limits",
@@ -27,7 +27,7 @@ pub(crate) const UPGRADES: [&str; 6] = [
     "zstd_compress",
 ];
 
-/// All datasets and snapshots by name, each with its objects, and what else there is to say.
+/// All datasets and snapshots by name, each with its objects, and the facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct State {
     pub(crate) datasets: BTreeMap<String, BTreeMap<u64, Content>>,
@@ -38,7 +38,7 @@ pub(crate) struct State {
 #[derive(Debug, Default)]
 pub(crate) struct History {
     states: BTreeMap<u64, State>,
-    /// Txgs with which the pool was opened again.
+    /// Txgs of imports.
     openings: BTreeSet<u64>,
 }
 
@@ -47,28 +47,28 @@ impl History {
         self.states.insert(txg, state.clone());
     }
 
-    /// Somebody opens the pool as that txg has left it.
+    /// Records an import of the pool as of this txg.
     pub(crate) fn note_opening(&mut self, txg: u64) {
         self.openings.insert(txg);
     }
 
-    /// Whether what was freed in `txg` or since waits until it is used again: nobody who opens a
-    /// pool knows what was freed last.
+    /// Whether space freed in `txg` or later is not reused yet: an import does not know recent
+    /// frees.
     pub(crate) fn is_whole(&self, txg: u64, newest: u64) -> bool {
         self.openings.range(txg + 1..=newest).next().is_none()
     }
 
-    /// What that very txg committed.
+    /// Returns the state that exactly this txg committed.
     pub(crate) fn exactly(&self, txg: u64) -> Option<&State> {
         self.states.get(&txg)
     }
 
-    /// What a pool of that txg holds: what the last txg with a change left.
+    /// Returns the state of a pool at this txg: that of the last txg with a change.
     pub(crate) fn at(&self, txg: u64) -> Option<&State> {
         self.states.range(..=txg).next_back().map(|(_, state)| state)
     }
 
-    /// Whether the next txg gives the pool of that txg another guid.
+    /// Whether the next txg changes the pool's guid.
     pub(crate) fn is_renumbered_after(&self, txg: u64) -> bool {
         let key = (POOL.to_owned(), "guid".to_owned());
         let guid = |state: &State| state.facts.get(&key).cloned();
@@ -77,7 +77,7 @@ impl History {
     }
 }
 
-/// The bytes of a block. A third compresses well, a third not at all.
+/// Returns the bytes of a block. A third compresses well, a third not at all.
 pub(crate) fn bytes(number: u64, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
     let random = match salt % 3 {
@@ -89,14 +89,14 @@ pub(crate) fn bytes(number: u64, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// Compares a pool with what it must hold, and its space with what is reachable.
+/// Compares a pool with the model, and its space with the reachable blocks.
 pub(crate) async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
     check_contents(pool, expected).await?;
     let report = leaks::check(pool).await.map_err(fail)?;
     if report.is_clean() { Ok(()) } else { Err(format!("space: {report:?}")) }
 }
 
-/// Compares a pool with what it must hold.
+/// Compares the contents of a pool with the model.
 pub(crate) async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
     let mut found = Vec::new();
     for head in pool.datasets().await.map_err(fail)? {

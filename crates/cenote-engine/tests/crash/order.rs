@@ -1,21 +1,21 @@
-//! The order of a commit, read off the log: what must be durable before what (spec 01 §14).
+//! The order of writes and flushes in a commit, according to the log (spec 01 §14).
 //!
 //! ```text
 //!   data ──> labels 0, 2 ──> uberblock ──> labels 1, 3 ──> told to whoever waits
 //! ```
 //!
-//! Each arrow is a flush: nothing left of it may be uncertain when something right of it begins.
-//! Some of these mistakes only show in what is lost under circumstances that no sampling meets, so
-//! they are looked for here as well.
+//! Each arrow is a flush: nothing on its left may be unflushed when something on its right begins.
+//! Some of these mistakes cause losses only in circumstances that no sample meets, so they are
+//! checked here as well.
 
 use cenote_device::{Event, Log, Replay};
 use cenote_ondisk::label::LABEL_COUNT;
 
-/// Bytes of a label, and where its ring of uberblocks begins.
+/// Size of a label, and the offset of its uberblock ring.
 const LABEL: u64 = 256 << 10;
 const RING: u64 = 128 << 10;
 
-/// What a write belongs to.
+/// The part of a label or the data that a write belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Part {
     Data,
@@ -41,7 +41,7 @@ impl Part {
         }
     }
 
-    /// What must be durable before a write of this part begins.
+    /// Returns the parts that must be durable before a write of this part.
     fn needs(self) -> &'static [Self] {
         match self {
             Self::Data => &[],
@@ -52,14 +52,14 @@ impl Part {
     }
 }
 
-/// Checks every commit of a log after the first mark, by which the pool is made. A device belongs
-/// to it from the flush on that makes its blank labels durable.
+/// Checks every commit of a log after the first mark, at which the pool exists. A device belongs to
+/// the pool after the flush of its blank labels.
 pub(crate) fn check(log: &Log) -> Result<(), String> {
     let mut replay = Replay::new(log);
     let (mut is_made, mut is_label_newer) = (false, false);
     let mut is_member = vec![false; log.bases.len()];
     for (number, event) in log.events.iter().enumerate() {
-        // Whether a discard is lost makes no difference to anybody: nothing waits for it.
+        // A lost discard has no consequences: nothing waits for it.
         let is_write = |event: usize| !matches!(log.events[event], Event::Discard { .. });
         let pending = || {
             let writes = replay.pending().iter().filter(|write| is_write(write.event));

@@ -1,4 +1,4 @@
-//! A scripted run on recorded devices in memory: a bit of everything, one txg after the other.
+//! A scripted run on recorded devices in memory: some of each operation, one txg after the other.
 
 #[path = "datasets.rs"]
 mod datasets;
@@ -21,19 +21,19 @@ use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass}
 use crate::model::facts::POOL;
 use crate::model::{self, BLOCK, Content, History, State, UPGRADES};
 
-/// Bytes of a device: the smallest there is.
+/// Size of a device: the minimum.
 pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
-/// Blocks of so many bytes gang, some of them: all that are not small.
+/// Blocks of this size or more are sometimes ganged.
 const GANG_FROM: u64 = 2048;
 const GANG_PERCENT: u64 = 4;
-/// Bytes that are filled at a time.
+/// Bytes that are initialized at a time.
 const INITIALIZE_CHUNK: u64 = 64 << 10;
 /// The fact that a head is a clone.
 const ORIGIN: &str = "origin";
 /// Blocks of an object.
 const BLOCKS: u64 = 200;
 
-/// What a run does, each of it at least once.
+/// Operations of a run, each at least once.
 pub(crate) const OPERATIONS: [&str; 43] = [
     "create",
     "sync",
@@ -80,7 +80,7 @@ pub(crate) const OPERATIONS: [&str; 43] = [
     "import",
 ];
 
-/// Shapes of pools.
+/// Pool layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Disk,
@@ -94,13 +94,13 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
-    /// Those of every run.
+    /// Layouts of every run.
     pub(crate) const USUAL: [Self; 3] = [Self::Disk, Self::Mirror, Self::Raidz2];
-    /// The others.
+    /// The other layouts.
     pub(crate) const MORE: [Self; 5] =
         [Self::LargeSectors, Self::Raidz1, Self::Raidz3, Self::Slog, Self::Special];
 
-    /// What each top-level vdev is, with its devices.
+    /// Returns the top-level vdevs, with their numbers of devices.
     fn tops(self) -> Vec<(Redundancy, VdevClass, usize)> {
         let normal = |redundancy, devices| (redundancy, VdevClass::Normal, devices);
         let disk = normal(Redundancy::Single, 1);
@@ -115,12 +115,12 @@ impl Layout {
         }
     }
 
-    /// Its devices.
+    /// Returns the number of devices.
     pub(crate) fn devices(self) -> usize {
         self.tops().iter().map(|(.., devices)| devices).sum()
     }
 
-    /// Devices that may be missing.
+    /// Returns the number of devices that may be missing.
     pub(crate) fn spare_devices(self) -> usize {
         match self {
             Self::Mirror | Self::Raidz1 => 1,
@@ -134,7 +134,7 @@ impl Layout {
         if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
     }
 
-    /// What a top-level vdev is, as the facts of a pool have it.
+    /// Describes a top-level vdev like the facts of a pool.
     fn in_words(redundancy: Redundancy, class: VdevClass, count: usize) -> String {
         match redundancy {
             Redundancy::Mirror => format!("mirror of {count}, {class:?}"),
@@ -144,19 +144,19 @@ impl Layout {
     }
 }
 
-/// What happened.
+/// Result of a run.
 pub(crate) struct Run {
     pub(crate) log: Log,
     pub(crate) history: History,
-    /// Changes that were asked for.
+    /// Number of requested changes.
     pub(crate) operations: u64,
-    /// What was done how often.
+    /// Number of each operation.
     pub(crate) done: BTreeMap<&'static str, u64>,
-    /// Transaction groups.
+    /// Number of txgs.
     pub(crate) txgs: u64,
 }
 
-/// Runs the workload for so many rounds, some txgs each, on devices that `make` makes.
+/// Runs the workload for this number of rounds, some txgs each, on devices from `make`.
 pub(crate) async fn run(
     layout: Layout,
     seed: u64,
@@ -202,13 +202,13 @@ pub(crate) async fn run(
     })
 }
 
-/// How the engine is to be.
+/// Sets tunables.
 fn tune() {
     let settings = [
-        // What was freed is used again as soon as it may be: the smallest piece that fits is taken.
+        // Freed space is reused as soon as possible: the smallest fitting range is allocated.
         (&tunables::DF_ALLOC_THRESHOLD, 1 << 40),
         (&tunables::BY_SIZE_MIN, 0),
-        // Some blocks gang.
+        // Some blocks are ganged.
         (&tunables::FORCE_GANGING, GANG_FROM),
         (&tunables::FORCE_GANGING_PCT, GANG_PERCENT),
         (&tunables::INITIALIZE_CHUNK_SIZE, INITIALIZE_CHUNK),
@@ -254,12 +254,12 @@ struct Script {
     done: BTreeMap<&'static str, u64>,
 }
 
-/// Snapshots are called by a letter and the round that took them.
+/// Returns the round of a snapshot, whose name is a letter and the round that took it.
 fn round_of(snapshot: &str) -> u64 {
     snapshot.rsplit_once('@').and_then(|(_, name)| name[1..].parse().ok()).unwrap_or(0)
 }
 
-/// None for what a limit, a reservation or something in use does not allow.
+/// Returns `None` for errors of a limit, a reservation or something in use.
 fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
@@ -269,7 +269,7 @@ fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
 }
 
 impl Script {
-    /// Two heads, and what there is to say of a new pool.
+    /// Creates two heads, and the facts of a new pool.
     async fn begin(&mut self) -> Result<()> {
         self.state.datasets.insert("tank".into(), BTreeMap::new());
         self.say(POOL, "guid", self.engine.guid().to_string());
@@ -290,7 +290,7 @@ impl Script {
         self.state.facts.remove(&(whose.to_owned(), what.to_owned()));
     }
 
-    /// What is now is committed, and somebody was told so.
+    /// The current state is committed, and the caller was told so.
     fn acknowledge(&mut self, what: &'static str) {
         self.state.facts.retain(|(_, fact), _| fact != ORIGIN);
         for (clone, origin) in &self.clones {
@@ -307,7 +307,7 @@ impl Script {
         self.operations += 1;
     }
 
-    /// One of several; none if there are none.
+    /// Returns one of several names, `None` if there are none.
     fn pick(&mut self, names: &[String]) -> Option<String> {
         let index = self.rng.below(names.len() as u64) as usize;
         names.get(index).cloned()
@@ -361,7 +361,7 @@ impl Script {
         self.state.datasets.get_mut(name).unwrap()
     }
 
-    /// Changes a head in the open txg; none if there is no room for it.
+    /// Changes a head in the open txg; returns `None` if there is no space.
     async fn change<T>(
         &mut self,
         head: &Head,
@@ -369,7 +369,7 @@ impl Script {
     ) -> Result<Option<T>> {
         let before = self.engine.uberblock().txg;
         let changed = self.engine.apply(head, change).await;
-        // Who waits for room has synced what there was before.
+        // A writer that waited for space has synced the earlier changes.
         for txg in before + 1..=self.engine.uberblock().txg {
             self.history.note(txg, &self.state);
         }

@@ -15,16 +15,16 @@ use cenote_device::{Device, SimulatedDisk};
 use cenote_testkit::rng::wants_all;
 use workload::{DEVICE_SIZE, Layout};
 
-/// Changes that a run is made of, at least.
+/// Minimum number of changes of a run.
 const OPERATIONS: u64 = 1000;
-/// Rounds that they take.
+/// Number of rounds.
 const ROUNDS: u64 = 100;
 
 fn disk(path: String) -> Arc<dyn Device> {
     Arc::new(SimulatedDisk::new(path, DEVICE_SIZE))
 }
 
-/// The hash of everything that a run writes.
+/// Returns the hash of everything that a run writes.
 fn hash(layout: Layout, seed: u64) -> u64 {
     let run = cenote_rt::simulate(seed, workload::run(layout, seed, ROUNDS, disk));
     let run = run.expect("a runtime").unwrap();

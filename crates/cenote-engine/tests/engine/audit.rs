@@ -1,5 +1,5 @@
-//! An auditor: everything that the dataset layer keeps in sums, sets and counts, computed anew from
-//! the blocks that datasets reach (spec 04 §8, §10.2, §17.2, §4.3, §15, §18).
+//! An auditor: recomputes all sums, sets and counts of the dataset layer from the blocks that
+//! datasets reach (spec 04 §8, §10.2, §17.2, §4.3, §15, §18).
 //!
 //! Nothing of the engine's arithmetic is used: block sets are compared as sets.
 
@@ -25,7 +25,7 @@ fn add(sum: &mut Sizes, more: Sizes) {
     }
 }
 
-/// A block as one dataset has it: where, and which.
+/// A block with its place in a dataset.
 type BlockId = (u64, i64, u64, [u8; 128]);
 /// Blocks with their sizes and births.
 pub(crate) type BlockSet = BTreeMap<BlockId, (Sizes, u64)>;
@@ -67,7 +67,7 @@ impl Visitor for Collect<'_> {
     }
 }
 
-/// A dataset with what it reaches.
+/// A dataset with its reachable blocks.
 struct Member {
     phys: DatasetPhys,
     is_zapified: bool,
@@ -85,7 +85,7 @@ struct Node {
 
 /// The auditor.
 pub(crate) struct Auditor {
-    /// Blocks of all snapshots ever seen, by guid: what bookmarks are judged by.
+    /// Blocks of all snapshots ever seen, by guid, for checking bookmarks.
     seen: BTreeMap<u64, BlockSet>,
 }
 
@@ -101,7 +101,7 @@ impl Auditor {
         Self { seen: BTreeMap::new() }
     }
 
-    /// Audits a pool as it is on disk; gives what is wrong.
+    /// Audits a pool on disk; returns the differences.
     pub(crate) async fn audit(&mut self, pool: &Arc<Pool>) -> Result<Vec<String>> {
         let mut audit =
             Audit { pool, dirs: BTreeMap::new(), datasets: BTreeMap::new(), problems: Vec::new() };
@@ -208,7 +208,7 @@ impl Audit<'_> {
         Ok(Member { phys, is_zapified: zapified, blocks: collect.blocks, bookmarks })
     }
 
-    /// The dataset that follows `object` in its own line.
+    /// Returns the dataset after `object` in its own line.
     fn unique(&self, object: u64) -> i64 {
         let member = &self.datasets[&object];
         let born = member.blocks.iter().filter(|(_, (_, b))| *b > member.phys.prev_snap_txg);
@@ -275,8 +275,8 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Deadlists hold what the dataset before has and this one has not, each piece what it should
-    /// (§10.1), under the keys that it should (§10.2).
+    /// Deadlists contain the blocks that the previous dataset has and this one does not, in the
+    /// right bpobjs (§10.1) and with the right keys (§10.2).
     async fn deadlists(&mut self) -> Result<()> {
         let objects: Vec<u64> = self.datasets.keys().copied().collect();
         for object in objects {
@@ -351,7 +351,8 @@ impl Audit<'_> {
         }
     }
 
-    /// Distinct blocks of a dir born after its origin: of the head, and of snapshots alone.
+    /// Returns the distinct blocks of a dir born after its origin: of the head, and of snapshots
+    /// only.
     fn own_blocks(&self, object: u64) -> (Sizes, Sizes) {
         let node = &self.dirs[&object];
         let Some(head) = self.datasets.get(&node.phys.head_dataset_obj) else {
@@ -458,7 +459,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// `$MOS` is charged for the MOS, `$FREE` for what waits.
+    /// `$MOS` is charged for the MOS, `$FREE` for queued frees.
     async fn special_dirs(&mut self) -> Result<()> {
         let pool = self.pool;
         let root = pool.root_dir().object;
@@ -488,7 +489,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// Reference counts.
+    /// Refcounts.
     async fn features(&mut self) -> Result<()> {
         let pool = self.pool;
         let mut want: BTreeMap<&str, u64> = BTreeMap::new();
@@ -534,7 +535,7 @@ impl Audit<'_> {
         Ok(())
     }
 
-    /// "Freed before next" of bookmarks, by the blocks that their snapshots had.
+    /// "Freed before next" of bookmarks, computed from the blocks of their snapshots.
     fn bookmarks(&mut self, seen: &BTreeMap<u64, BlockSet>) {
         let mut checks = Vec::new();
         for (object, member) in &self.datasets {
@@ -546,14 +547,14 @@ impl Audit<'_> {
                 let referenced = sum(blocks.values());
                 let stored = mark.referenced.map(|size| size as i64);
                 checks.push((format!("sizes of #{name} of {object}"), stored, referenced));
-                // The first dataset of the line after that point.
+                // The first dataset after that point.
                 let (mut next, mut at) = (*object, member.phys.prev_snap_obj);
                 while at != 0 && self.datasets[&at].phys.creation_txg > mark.creation_txg {
                     next = at;
                     at = self.datasets[&at].phys.prev_snap_obj;
                 }
                 if self.datasets[&next].phys.dir_obj != member.phys.dir_obj {
-                    // A point of an origin's line, which goes on there without this bookmark.
+                    // A point of an origin's line, which continues without this bookmark.
                     continue;
                 }
                 let after = &self.datasets[&next].blocks;

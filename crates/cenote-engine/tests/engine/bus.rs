@@ -1,5 +1,5 @@
-//! Devices that are pulled out together: they lose what they had not flushed, and can be put back.
-//! Or they hang together: what they are asked to write is done late.
+//! Devices that are removed together: they lose unflushed writes, and can be put back. Or they hang
+//! together: their writes are done later.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
@@ -8,24 +8,25 @@ use std::sync::{Arc, Mutex};
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
 
-/// What devices hang on: pulled out after a number of writes and flushes, or at a certain flush.
+/// The bus of several devices: they are removed after a number of writes and flushes, or at a
+/// certain flush.
 #[derive(Debug)]
 pub(crate) struct Bus {
     left: AtomicI64,
     is_out: AtomicBool,
-    /// Writes that were begun.
+    /// Number of started writes.
     writes: AtomicU64,
     trap: Mutex<Trap>,
     is_hung: AtomicBool,
     goes_on: Notify,
 }
 
-/// What happens at a flush.
+/// Effect of a flush.
 #[derive(Debug, Default)]
 enum Trap {
     #[default]
     None,
-    /// Out, if something was written there before.
+    /// The devices are removed, if this range was written before.
     Out { after: Range<u64>, is_set: bool },
     /// The bus hangs.
     Hang,
@@ -46,7 +47,7 @@ struct Contents {
 }
 
 impl Bus {
-    /// One that stays in.
+    /// Returns a bus whose devices stay.
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
             left: AtomicI64::new(i64::MAX),
@@ -58,12 +59,12 @@ impl Bus {
         })
     }
 
-    /// Writes so far.
+    /// Returns the number of writes.
     pub(crate) fn writes(&self) -> u64 {
         self.writes.load(Ordering::SeqCst)
     }
 
-    /// Pulls the devices out at the first flush after a write that begins in that range.
+    /// Removes the devices at the first flush after a write in this range.
     pub(crate) fn pull_out_at_flush_after(&self, after: Range<u64>) {
         *self.trap.lock().unwrap() = Trap::Out { after, is_set: false };
     }
@@ -73,23 +74,23 @@ impl Bus {
         *self.trap.lock().unwrap() = Trap::Hang;
     }
 
-    /// What was not answered is done now.
+    /// Answers all hanging requests.
     pub(crate) fn go_on(&self) {
         self.is_hung.store(false, Ordering::SeqCst);
         self.goes_on.notify_waiters();
     }
 
-    /// Pulls the devices out after so many writes and flushes.
+    /// Removes the devices after this number of writes and flushes.
     pub(crate) fn pull_out_after(&self, count: i64) {
         self.left.store(count, Ordering::SeqCst);
     }
 
-    /// Whether they are out.
+    /// Whether they are removed.
     pub(crate) fn is_out(&self) -> bool {
         self.is_out.load(Ordering::SeqCst)
     }
 
-    /// Puts them back, as they are after their last flush.
+    /// Puts them back, with their contents as of the last flush.
     pub(crate) fn put_back(&self, devices: &[Arc<Pluggable>]) {
         for device in devices.iter().filter(|device| std::ptr::eq(Arc::as_ptr(&device.bus), self)) {
             let mut contents = device.contents.lock().unwrap();
@@ -99,7 +100,7 @@ impl Bus {
         self.is_out.store(false, Ordering::SeqCst);
     }
 
-    /// Counts one more.
+    /// Counts a write or flush.
     fn pass(&self) -> Result<()> {
         if self.left.fetch_sub(1, Ordering::SeqCst) <= 0 {
             self.is_out.store(true, Ordering::SeqCst);
@@ -107,7 +108,7 @@ impl Bus {
         self.check()
     }
 
-    /// A write begins there.
+    /// A write at this offset begins.
     async fn write(&self, offset: u64) -> Result<()> {
         self.writes.fetch_add(1, Ordering::SeqCst);
         if let Trap::Out { after, is_set } = &mut *self.trap.lock().unwrap() {
@@ -157,7 +158,7 @@ impl Pluggable {
         Arc::new(Self { bus: Arc::clone(bus), info, contents })
     }
 
-    /// What it holds.
+    /// Returns its contents.
     pub(crate) fn image(&self) -> Image {
         self.contents.lock().unwrap().now.clone()
     }

@@ -1,11 +1,11 @@
-//! The pool's checkpoint: what it holds, giving it up, going back to it.
+//! The pool's checkpoint: held space, discarding, rewinding.
 
 use cenote_engine::{CheckpointError, CheckpointState};
 use cenote_rt::{block_on, tunables};
 
 use crate::memory::{Budget, MemoryPool};
 
-/// A data set with some blocks, a snapshot of it, and a second one.
+/// A dataset with some blocks, a snapshot of it, and a second one.
 async fn filled() -> MemoryPool {
     let pool = MemoryPool::new().await;
     pool.create("tank/a").await;
@@ -19,7 +19,7 @@ async fn filled() -> MemoryPool {
     pool
 }
 
-/// Changes nearly everything that `filled` made.
+/// Changes nearly everything that `filled` created.
 async fn change(pool: &MemoryPool) {
     for block in 0..150 {
         pool.write("tank/a", 5, block, block + 1000).await;
@@ -33,7 +33,7 @@ async fn change(pool: &MemoryPool) {
 }
 
 #[test]
-fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
+fn checkpoint_holds_its_blocks_until_discarded() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = filled().await;
@@ -56,7 +56,7 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
         pool.judge_as_it_is();
         pool.judge_checkpoint();
 
-        // Another opening holds on to it.
+        // Another import keeps it.
         pool.reopen().await;
         assert!(matches!(pool.engine.space().checkpoint_state(), CheckpointState::Kept(_)));
         // The export itself replaced blocks of the MOS.
@@ -69,16 +69,16 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
         assert!(pool.engine.space().checkpoint_bytes() > held);
         pool.check().await;
 
-        // One block of the map in each txg; the pool is whole after each of them.
+        // One block of the map in each txg; the pool is consistent after each of them.
         tunables::SPA_DISCARD_MEMORY_LIMIT.set(1).unwrap();
         let free = pool.free_bytes();
         pool.engine.space().discard_checkpoint().await.unwrap();
         pool.judge_as_it_is();
-        for turn in 0.. {
+        for step in 0.. {
             if pool.engine.space().checkpoint_state() == CheckpointState::None {
                 break;
             }
-            assert!(turn < 50);
+            assert!(step < 50);
             pool.engine.sync().await.unwrap();
             pool.check().await;
         }
@@ -101,7 +101,7 @@ fn what_the_checkpoint_reaches_is_held_until_it_is_given_up() {
 }
 
 #[test]
-fn a_discard_goes_on_at_the_next_opening() {
+fn checkpoint_discard_continues_after_import() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = filled().await;
@@ -124,7 +124,7 @@ fn a_discard_goes_on_at_the_next_opening() {
 }
 
 #[test]
-fn a_pool_goes_back_to_its_checkpoint() {
+fn checkpoint_rewind() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = filled().await;
@@ -133,7 +133,7 @@ fn a_pool_goes_back_to_its_checkpoint() {
         pool.open_again().await;
         pool.engine.space().take_checkpoint().await.unwrap();
         change(&pool).await;
-        // What is written after the checkpoint may be anywhere but where it is.
+        // Blocks written after the checkpoint must not overwrite it.
         for block in 0..2000 {
             pool.write("tank/c", 6, block, block + 5000).await;
         }

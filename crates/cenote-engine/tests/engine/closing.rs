@@ -1,5 +1,5 @@
-//! Closed means closed: whoever still holds a view, a head or the engine reaches no device, the
-//! devices are unlocked at once, and a closing by force ends whatever devices do.
+//! Closed pools: remaining views, heads and engines access no device, the devices are unlocked
+//! immediately, and a close by force ends whatever the devices do.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,10 +21,10 @@ use crate::unplugged::Fixture;
 
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 16;
-/// Variable that puts a bug in.
+/// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
 
-/// A file whose reads can be held back.
+/// A file whose reads can be blocked.
 #[derive(Debug)]
 struct Holding {
     file: Arc<dyn Device>,
@@ -56,7 +56,7 @@ impl Gate {
         self.waiting.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits until somebody waits.
+    /// Waits until a read is blocked.
     async fn until_waiting(&self) {
         for _ in 0..10_000 {
             if self.waiting.load(Ordering::SeqCst) > 0 {
@@ -97,7 +97,7 @@ impl Device for Holding {
     }
 }
 
-/// A mirror of two files, one dataset with one object, and who reads it slowly.
+/// A mirror of two files, one dataset with one object, and a slow reader.
 struct Shared {
     dir: TempDir,
     gate: Arc<Gate>,
@@ -126,7 +126,7 @@ impl Shared {
             pools::write(&engine, &head, object, block, 1).await.unwrap();
         }
         engine.export().await.unwrap();
-        // With nothing in its cache.
+        // With an empty cache.
         let (devices, options) = (self::devices(dir.path(), &gate), OpenOptions::default());
         let engine = Engine::open_devices(devices, guid, &options).await.unwrap();
         let head = engine.head("tank/a").await.unwrap();
@@ -137,7 +137,7 @@ impl Shared {
         paths(self.dir.path()).iter().map(|path| std::fs::read(path).unwrap()).collect()
     }
 
-    /// Opens the pool as another program would: the locks are those of other descriptors.
+    /// Opens the pool like another program: its locks are those of other descriptors.
     async fn open_again(&self) -> Result<Arc<Engine>> {
         let found = scan(&ScanOptions { paths: paths(self.dir.path()).to_vec() }).await.unwrap();
         let candidate = found.find("tank").unwrap();
@@ -146,7 +146,7 @@ impl Shared {
     }
 }
 
-/// The devices, locked.
+/// Returns the devices, locked.
 fn devices(dir: &Path, gate: &Arc<Gate>) -> Vec<Arc<dyn Device>> {
     let open = |path: &PathBuf| {
         let file = FileDevice::open(path, OpenMode::Exclusive).unwrap();
@@ -164,7 +164,7 @@ async fn read(view: &Arc<Pool>, object: u64, block: u64) -> Result<()> {
     objset.dnode(object).await?.read_at(block << 17, 4096).await.map(drop)
 }
 
-/// Closes a pool in `how` while a view is held, with a slow read through it in flight.
+/// Closes a pool by `how` while a view is held, with a slow read through it in flight.
 async fn closes_for_everybody(how: PoolEnd) {
     let shared = Shared::new().await;
     let Shared { engine, head, object, gate, .. } = &shared;
@@ -176,8 +176,8 @@ async fn closes_for_everybody(how: PoolEnd) {
         spawn(async move { read(&view, object, BLOCKS - 1).await })
     };
     gate.until_waiting().await;
-    // The commit of an export reads, too: it is let through, and the read of the view with it,
-    // which the export must wait for.
+    // The commit of an export also reads: it is let through, and so is the read of the view, which
+    // the export must wait for.
     let opener = {
         let gate = Arc::clone(gate);
         spawn(async move {
@@ -191,7 +191,7 @@ async fn closes_for_everybody(how: PoolEnd) {
         PoolEnd::Rest => engine.detach_and_keep_active().await.map(drop).unwrap(),
     }
     let after = shared.contents();
-    // At once, and with everything of the old opening still there.
+    // Immediately, and while everything of the old import still exists.
     let other = shared.open_again().await.unwrap_or_else(|error| panic!("{how:?}: {error}"));
     opener.await.unwrap();
     drop(slow.await.unwrap());
@@ -226,7 +226,7 @@ enum PoolEnd {
 }
 
 #[test]
-fn a_view_keeps_no_device() {
+fn export_closes_devices_despite_views() {
     if std::env::var(BUG).is_ok() {
         seeded::set(Some(Bug::NoRevocation));
     }
@@ -235,16 +235,16 @@ fn a_view_keeps_no_device() {
     }
 }
 
-/// The test above is itself tested.
+/// Tests that the previous test finds a seeded bug.
 #[test]
-fn a_missing_revocation_is_found() {
+fn seeded_bug_missing_revocation_is_found() {
     if !cfg!(debug_assertions) {
         let test = skip::current_test();
         return skip::skip(&test, "the bugs are not in a build without assertions");
     }
     for bug in Bug::OF_CLOSING {
         let said = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "closing::a_view_keeps_no_device", "--nocapture"])
+            .args(["--exact", "closing::export_closes_devices_despite_views", "--nocapture"])
             .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
             .output()
             .unwrap();
@@ -253,7 +253,7 @@ fn a_missing_revocation_is_found() {
     }
 }
 
-/// What waits for a pool that is closed by force, each as a task.
+/// Tasks that wait for a pool that is closed by force.
 fn waiters(
     engine: &Arc<Engine>,
     head: &Arc<Head>,
@@ -284,7 +284,7 @@ fn waiters(
     ]
 }
 
-/// Everybody who waits hears that the pool was closed, soon.
+/// Every waiting task soon gets an error.
 async fn all_end(waiters: Vec<(&'static str, cenote_rt::JoinHandle<Result<()>>)>) {
     for (name, waiter) in waiters {
         let ended = cenote_rt::until(Duration::from_secs(20), waiter).await;
@@ -293,7 +293,7 @@ async fn all_end(waiters: Vec<(&'static str, cenote_rt::JoinHandle<Result<()>>)>
     }
 }
 
-/// Devices that are out, and devices that hang: the same ends.
+/// Removed devices, and hanging devices: the same results.
 async fn is_given_up(hangs: bool) {
     let fixture = Fixture::new("mirror", 2, 2).await;
     let engine = &fixture.engine;
@@ -323,7 +323,7 @@ async fn is_given_up(hangs: bool) {
     engine.health().until_stuck().await;
     let mut waiters = waiters(engine, &head, object);
     if hangs {
-        // A pool that is not suspended takes changes into memory.
+        // A pool that is not suspended accepts changes into memory.
         waiters.retain(|(name, _)| *name != "write");
     }
     cenote_rt::sleep(Duration::from_millis(20)).await;
@@ -334,10 +334,10 @@ async fn is_given_up(hangs: bool) {
     assert!(engine.health().take_notices().contains(&Notice::NotWritten(lost)));
     stuck.await.unwrap().expect_err("given up");
     all_end(waiters).await;
-    // What comes later is not let in, and a second time changes nothing.
+    // Later requests are refused, and a second close changes nothing.
     assert!(engine.close_by_force().await.silent.is_empty());
     assert_eq!(engine.sync().await.unwrap_err().kind(), Kind::Closed);
-    // It waits, and does not keep a thread busy.
+    // It waits without keeping a thread busy.
     let again = cenote_rt::until(Duration::from_millis(50), engine.health().until_stuck());
     assert_eq!(again.await, None, "a closed pool is not stuck");
 
@@ -354,7 +354,7 @@ async fn is_given_up(hangs: bool) {
 }
 
 #[test]
-fn a_pool_that_cannot_be_written_can_be_closed() {
+fn close_by_force_works_on_failing_and_hanging_devices() {
     tunables::CLOSE_TIMEOUT_MS.set(300).unwrap();
     tunables::CLOSE_STALL_MS.set(600).unwrap();
     for hangs in [false, true] {
@@ -363,7 +363,7 @@ fn a_pool_that_cannot_be_written_can_be_closed() {
     block_on(2, is_given_up_while_others_answer()).unwrap();
 }
 
-/// One side of a mirror hangs in a read, and the other one goes on answering reads.
+/// One side of a mirror hangs in a read, and the other one continues to answer reads.
 async fn is_given_up_while_others_answer() {
     let shared = Shared::new().await;
     let tree = Arc::clone(shared.engine.tree());

@@ -16,7 +16,7 @@ fn grant(key: &str, name: &str) -> GrantChange {
     GrantChange { key: key.into(), names: vec![name.into()] }
 }
 
-/// Users with something granted on a dataset itself, and what.
+/// Returns the users with local grants on a dataset, and the grants.
 async fn granted(pool: &MemoryPool, name: &str) -> Vec<(String, Vec<String>)> {
     let view = pool.engine.view().await.unwrap();
     let all = view.dataset(name).await.unwrap().delegations().await.unwrap();
@@ -28,14 +28,14 @@ async fn granted(pool: &MemoryPool, name: &str) -> Vec<(String, Vec<String>)> {
 }
 
 #[test]
-fn create_time_permissions_are_the_creators() {
+fn allow_c_grants_to_the_creator_of_each_dataset() {
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
         let grants = vec![grant("c-$", "destroy"), grant("c-$", "mount")];
         pool.engine.datasets().allow("tank", grants).await.unwrap();
         pool.create("tank/origin").await;
         pool.snap("tank/origin@s").await;
-        // Everything is asked for at once, so that one sync carries out requests of all users.
+        // All requests are made at once, so that one sync runs requests of all users.
         let mut tasks = Vec::new();
         for round in 0..DATASETS_EACH {
             for user in USERS {

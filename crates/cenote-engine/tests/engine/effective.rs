@@ -35,7 +35,7 @@ fn number(rng: &mut Rng) -> u64 {
 }
 
 #[test]
-fn effective_properties_are_the_same_for_readers_and_the_engine() {
+fn effective_properties_are_equal_for_readers_and_the_engine() {
     let mut rng = rng::seeded("effective properties", 0x1e7);
     let stored = stored();
     let cases = rng::cases(12, 200);

@@ -1,4 +1,4 @@
-//! A pool and other hosts, and a pool that goes back for good.
+//! A pool with other hosts, and rewinding it for good.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use cenote_rt::{block_on, simulate, sleep, tunables, until};
 use crate::pools::{self, as_devices};
 use crate::unplugged::{Fixture, judge};
 
-/// What another host finds that wants the pool.
+/// An import by another host.
 async fn take(fixture: &Fixture) -> cenote_rt::Result<()> {
     let host = Host { hostid: 8, hostname: "other".into() };
     let options = OpenOptions { host: Some(host), force: true, ..OpenOptions::default() };
@@ -23,7 +23,7 @@ async fn take(fixture: &Fixture) -> cenote_rt::Result<()> {
 }
 
 #[test]
-fn a_pool_in_use_is_left_alone() {
+fn multihost_import_refuses_a_pool_in_use() {
     tunables::MULTIHOST_INTERVAL.set(100).unwrap();
     block_on(2, async {
         let fixture = Fixture::new("mirror", 2, 2).await;
@@ -33,7 +33,7 @@ fn a_pool_in_use_is_left_alone() {
         sleep(Duration::from_millis(300)).await;
         let error = take(&fixture).await.unwrap_err();
         assert!(matches!(error.cause(), Some(OpenError::ActiveElsewhere)), "{error}");
-        // Between two commands nobody has it, though it stays in use.
+        // Between two commands no process has it, but it stays in use.
         engine.detach_and_keep_active().await.unwrap();
         take(&fixture).await.expect("nothing is promised any more");
         let devices = as_devices(&fixture.devices);
@@ -50,7 +50,7 @@ fn a_pool_in_use_is_left_alone() {
         let error = Engine::open_devices(devices, fixture.guid, &options).await.unwrap_err();
         assert!(matches!(error.cause(), Some(OpenError::NoHostId)), "{error}");
 
-        // Another opening beats again, until its devices are gone for too long.
+        // Another import writes heartbeats, until its devices are gone for too long.
         let devices = as_devices(&fixture.devices);
         let options = OpenOptions::default();
         let engine = Engine::open_devices(devices, fixture.guid, &options).await.unwrap();
@@ -66,9 +66,10 @@ fn a_pool_in_use_is_left_alone() {
     .unwrap();
 }
 
-/// Devices that do not answer are no excuse: what they do late, another host may have overtaken.
+/// After a hang of all devices, another host may have imported the pool: late writes must not
+/// commit.
 #[test]
-fn a_host_that_hung_writes_no_commit() {
+fn multihost_suspends_a_host_that_hung() {
     tunables::MULTIHOST_INTERVAL.set(100).unwrap();
     block_on(2, async {
         let fixture = Fixture::new("mirror", 2, 2).await;
@@ -85,7 +86,7 @@ fn a_host_that_hung_writes_no_commit() {
         assert!(matches!(cause, Some(Suspended::Multihost(_))), "{cause:?}");
         fixture.bus.go_on();
         sleep(Duration::from_millis(500)).await;
-        // A heartbeat that ended late changes nothing.
+        // A late heartbeat changes nothing.
         let error = engine.leaves().clear(None).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
         assert!(!sync.is_finished());
@@ -99,14 +100,14 @@ fn a_host_that_hung_writes_no_commit() {
 }
 
 #[test]
-fn a_host_without_a_number_writes_nothing() {
+fn multihost_needs_a_hostid() {
     tunables::MULTIHOST_INTERVAL.set(100).unwrap();
     block_on(2, async {
         let fixture = Fixture::new("mirror", 2, 2).await;
         let engine = &fixture.engine;
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(engine, &head).await.unwrap();
-        // A log that the next opening claims: the first commit of it is a sync.
+        // A log that the next import claims: its first commit is a sync.
         for round in 0..2 {
             let write = |tx: &mut Tx<'_>| {
                 tx.write(object, 0, &[round; 4096])?;
@@ -131,7 +132,7 @@ fn a_host_without_a_number_writes_nothing() {
 }
 
 #[test]
-fn a_pool_goes_back_for_good() {
+fn import_f_rewinds_permanently() {
     simulate(1, async {
         let fixture = Fixture::new("disk", 1, 1).await;
         let engine = &fixture.engine;

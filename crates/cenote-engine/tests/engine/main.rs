@@ -1,4 +1,4 @@
-//! Pools that are made and written here, judged by OpenZFS's own tools.
+//! Pools created and written by the engine, checked by OpenZFS's tools.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -26,7 +26,7 @@ use cenote_rt::block_on;
 use pools::{Layout, TestPool, judge};
 
 #[test]
-fn a_new_pool_is_clean() {
+fn new_pools_pass_zdb() {
     for layout in Layout::ALL {
         let dir = tempfile_dir();
         let pool = TestPool::new(dir.path(), "tank", layout);
@@ -44,7 +44,7 @@ fn tempfile_dir() -> pools::TempDir {
 }
 
 #[test]
-fn data_snapshots_and_frees_are_clean() {
+fn data_snapshots_and_frees_pass_zdb() {
     for layout in Layout::ALL {
         let dir = tempfile_dir();
         let pool = TestPool::new(dir.path(), "tank", layout);
@@ -53,7 +53,7 @@ fn data_snapshots_and_frees_are_clean() {
     }
 }
 
-/// Some of everything, over several txgs and two openings.
+/// Some of each operation, over several txgs and two imports.
 async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
     let engine = pool.create().await?;
     let head = engine.datasets().create(pools::dataset("tank/a")).await?;

@@ -1,4 +1,4 @@
-//! A small pool in memory, looked at from all sides.
+//! A small pool in memory, with all checks.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,23 +20,23 @@ use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass}
 use crate::audit::Auditor;
 use crate::pools::{self, as_devices};
 
-/// Bytes of a block of test objects.
+/// Block size of test objects.
 pub(crate) const BLOCK: u64 = 16 << 10;
-/// Bytes of a device.
+/// Size of a device.
 const SIZE: u64 = 128 << 20;
 
-/// How much one txg frees: one setting for all pools of the process, so one test at a time.
+/// Limit of frees in one txg: a setting of the process, so one test at a time.
 pub(crate) struct Budget(#[expect(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 impl Budget {
-    /// Waits for whoever has it, and sets the default.
+    /// Waits for other tests, and sets the default.
     pub(crate) fn take() -> Self {
         static ONE: Mutex<()> = Mutex::new(());
         let guard = ONE.lock().unwrap_or_else(PoisonError::into_inner);
         Self(guard)
     }
 
-    /// From now on so many blocks.
+    /// Sets the number of blocks.
     #[expect(clippy::unused_self, reason = "only who has it may")]
     pub(crate) fn set(&self, blocks: u64) {
         tunables::ASYNC_BLOCK_MAX_BLOCKS.set(blocks).unwrap();
@@ -49,7 +49,7 @@ impl Drop for Budget {
     }
 }
 
-/// The pool and who watches it.
+/// The pool with its checks.
 pub(crate) struct MemoryPool {
     pub(crate) devices: Vec<Arc<ImageDevice>>,
     guid: u64,
@@ -58,17 +58,17 @@ pub(crate) struct MemoryPool {
 }
 
 impl MemoryPool {
-    /// A new pool called "tank".
+    /// Creates a pool "tank".
     pub(crate) async fn new() -> Self {
         Self::with_features(cenote_pool::features::identity().collect()).await
     }
 
-    /// The same with these features.
+    /// Creates a pool with these features.
     pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
         Self::on(vec![image_device(0)], features).await
     }
 
-    /// The same of several disks without redundancy.
+    /// Creates a pool of several disks without redundancy.
     pub(crate) async fn of_disks(count: usize) -> Self {
         let devices = (0..count).map(image_device).collect();
         Self::on(devices, cenote_pool::features::identity().collect()).await
@@ -81,14 +81,14 @@ impl MemoryPool {
         Self { devices, guid, engine, auditor: Auditor::new() }
     }
 
-    /// Another disk, which comes to the pool as a top-level vdev of its own.
+    /// Adds another disk as a top-level vdev.
     pub(crate) async fn add_disk(&mut self, class: VdevClass) {
         let (device, new) = self.new_disk(class);
         self.devices.push(device);
         self.engine.admin().add_vdevs(new).await.unwrap();
     }
 
-    /// A disk that may come to the pool as the next top-level vdev.
+    /// Returns a disk that can be added as the next top-level vdev.
     pub(crate) fn new_disk(&self, class: VdevClass) -> (Arc<ImageDevice>, NewVdevs) {
         let device = image_device(self.devices.len());
         let spec = TopSpec {
@@ -120,20 +120,20 @@ impl MemoryPool {
         dir
     }
 
-    /// Exports it and opens it again.
+    /// Exports and imports the pool.
     pub(crate) async fn reopen(&mut self) {
         self.engine.export().await.unwrap();
         self.open_again().await;
     }
 
-    /// Forgets the engine, as a crash does, and opens the pool again.
+    /// Drops the engine, like a crash, and opens the pool again.
     pub(crate) async fn open_again(&mut self) {
         let devices = self.device_list();
         let options = OpenOptions::default();
         self.engine = Engine::open_devices(devices, self.guid, &options).await.unwrap();
     }
 
-    /// Forgets the engine, and opens the pool as its checkpoint has it.
+    /// Drops the engine, and rewinds the pool to its checkpoint.
     pub(crate) async fn rewind(&mut self) -> Result<()> {
         let devices = self.device_list();
         let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
@@ -141,13 +141,13 @@ impl MemoryPool {
         Ok(())
     }
 
-    /// The pool as it is on disk.
+    /// Opens the pool on disk.
     pub(crate) async fn reader(&self) -> Arc<Pool> {
         let scan = scan_devices(self.device_list()).await;
         Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
     }
 
-    /// Everything must be as it should on disk.
+    /// Checks everything on disk.
     pub(crate) async fn check(&mut self) {
         let pool = self.reader().await;
         let problems = self.auditor.audit(&pool).await.unwrap();
@@ -156,7 +156,7 @@ impl MemoryPool {
         assert!(report.is_clean(), "{:?}", report.lines());
     }
 
-    /// Syncs until nothing waits to be freed.
+    /// Syncs until nothing is queued to be freed.
     pub(crate) async fn settle(&self) {
         for _ in 0..200 {
             self.engine.sync().await.unwrap();
@@ -167,43 +167,43 @@ impl MemoryPool {
         panic!("frees do not end");
     }
 
-    /// Exports it, and asks OpenZFS.
+    /// Exports the pool, and checks it with OpenZFS.
     pub(crate) async fn judge(self) {
         self.engine.export().await.unwrap();
         let dir = self.write_images();
         pools::judge(dir.path(), "tank");
     }
 
-    /// Asks OpenZFS about the last commit, while the pool stays open here.
+    /// Checks the last commit with OpenZFS, while the pool stays open here.
     pub(crate) fn judge_as_it_is(&self) {
         let dir = self.write_images();
         pools::judge(dir.path(), "tank");
     }
 
-    /// Asks OpenZFS about the checkpoint that the last commit has.
+    /// Checks the checkpoint of the last commit with OpenZFS.
     pub(crate) fn judge_checkpoint(&self) {
         let dir = self.write_images();
         pools::judge_checkpoint(dir.path(), "tank");
     }
 
-    /// Overwrites bytes of the device with others.
+    /// Overwrites a range of the device.
     pub(crate) async fn spoil(&self, offset: u64, len: usize) {
         let bytes = cenote_rt::Buf::from(vec![0x5a; 512.max(len)]);
         self.devices[0].write(offset, vec![bytes]).await.unwrap();
     }
 
-    /// Bytes that are not allocated.
+    /// Returns the number of free bytes.
     pub(crate) fn free_bytes(&self) -> u64 {
         let figures = self.engine.allocator().vdev_figures();
         figures.iter().map(|vdev| vdev.space.space - vdev.space.allocated).sum()
     }
 
-    /// A new file system without anything.
+    /// Creates an empty file system.
     pub(crate) async fn create(&self, name: &str) -> Arc<Head> {
         self.engine.datasets().create(filesystem(name)).await.unwrap()
     }
 
-    /// A snapshot.
+    /// Takes a snapshot.
     pub(crate) async fn snap(&self, name: &str) {
         self.engine.snapshots().create(vec![name.into()]).await.unwrap();
     }
@@ -221,7 +221,7 @@ impl MemoryPool {
             .unwrap();
     }
 
-    /// The salt of a block that was written; 0 for a hole.
+    /// Returns the salt of a written block; 0 for a hole.
     pub(crate) async fn read(&self, dataset: &str, object: u64, block: u64) -> u64 {
         let head = self.engine.head(dataset).await.unwrap();
         let read = head.live().inspect(|tx| {
@@ -233,7 +233,7 @@ impl MemoryPool {
         u64::from_le_bytes(read.await.unwrap()[..8].try_into().unwrap())
     }
 
-    /// Sets a number.
+    /// Sets a number property.
     pub(crate) async fn set(&self, dataset: &str, name: &str, value: u64) -> Result<()> {
         self.engine.properties().set(dataset, name, Value::U64(value)).await
     }
@@ -243,12 +243,12 @@ fn image_device(index: usize) -> Arc<ImageDevice> {
     Arc::new(ImageDevice::new(format!("d{index}.img"), Image::zeroed(SIZE)))
 }
 
-/// A file system without anything.
+/// Returns an empty file system.
 pub(crate) fn filesystem(name: &str) -> NewDataset {
     NewDataset { kind: ObjSetType::Zfs, ..pools::dataset(name) }
 }
 
-/// Makes the object if it is not there.
+/// Creates the object if it does not exist.
 pub(crate) fn need_object(tx: &mut Tx<'_>, object: u64) -> cenote_dmu::TxResult<()> {
     if tx.find(object)?.is_none() {
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK).with_number(object);
@@ -257,7 +257,7 @@ pub(crate) fn need_object(tx: &mut Tx<'_>, object: u64) -> cenote_dmu::TxResult<
     Ok(())
 }
 
-/// A block that begins with its salt: some compress to nothing, some to half, some not.
+/// Returns a block that begins with its salt: some compress to nothing, some to half, some not.
 pub(crate) fn content(salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
     let filled = match salt % 5 {

@@ -1,9 +1,9 @@
 //! Random operations on datasets against a tree of maps.
 //!
-//! The model says of each operation whether it works, and what every dataset and snapshot holds
-//! afterwards. Every few operations the pool on disk is compared with it, and everything that is
-//! kept in sums is computed anew. A history is a list of steps, each by a seed of its own, so that
-//! one that fails can be made shorter by leaving steps out.
+//! The model predicts of each operation whether it succeeds, and the contents of every dataset and
+//! snapshot afterwards. Every few operations the pool on disk is compared with it, and all sums are
+//! recomputed. A history is a list of steps, each with its own seed, so that a failing one can be
+//! shortened by omitting steps.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ use crate::memory::{BLOCK, Budget, MemoryPool, content, filesystem, need_object}
 /// Objects of a dataset, and blocks of an object.
 const OBJECTS: u64 = 4;
 const BLOCKS: u64 = 24;
-/// Operations between two looks at the disk.
+/// Operations between two checks of the disk.
 const CHECK_EVERY: u64 = 6;
 /// Operations of a history.
 const STEPS: usize = 120;
@@ -42,14 +42,14 @@ struct Dataset {
     /// Oldest first.
     snaps: Vec<Snap>,
     origin: Option<SnapId>,
-    /// Name and point.
+    /// By name: the snapshot.
     bookmarks: BTreeMap<String, SnapId>,
 }
 
 struct Model {
     datasets: BTreeMap<String, Dataset>,
     next_id: SnapId,
-    /// Of the step that is played.
+    /// Of the current step.
     rng: Rng,
     salt: u64,
 }
@@ -102,7 +102,7 @@ impl Model {
         })
     }
 
-    /// A snapshot that waited for its last user goes.
+    /// Removes a snapshot whose destruction was deferred, after its last user.
     fn settle(&mut self, id: SnapId) {
         let Some((name, index)) = self.find(id) else { return };
         let snap = &self.datasets[&name].snaps[index];
@@ -112,7 +112,7 @@ impl Model {
     }
 }
 
-/// What the engine said must be what the model says.
+/// Checks that the engine's result is the model's.
 fn agree<T>(what: &str, result: Result<T>, want: std::result::Result<(), OpError>) -> bool {
     match (result, want) {
         (Ok(_), Ok(())) => true,
@@ -229,7 +229,7 @@ impl Run {
             .unwrap();
         let dataset = self.model.datasets.get_mut(&name).unwrap();
         dataset.contents.retain(|(o, _), _| *o != object);
-        // Its number is nobody's before the txg is committed.
+        // Its number is not reused before the txg is committed.
         self.pool.engine.sync().await.unwrap();
     }
 
@@ -490,7 +490,7 @@ impl Run {
         }
     }
 
-    /// Whether it works depends on sums that the model has not.
+    /// Success depends on sums that the model does not have.
     async fn reserve(&mut self) {
         let name = self.model.pick();
         let which = ["reservation", "refreservation", "quota", "refquota"];
@@ -506,7 +506,7 @@ impl Run {
         }
     }
 
-    /// The pool on disk is as the model says.
+    /// Compares the pool on disk with the model.
     async fn compare(&mut self) {
         self.pool.engine.sync().await.unwrap();
         self.pool.check().await;
@@ -550,7 +550,7 @@ async fn compare_contents(pool: &std::sync::Arc<Pool>, name: &str, contents: &Co
     }
 }
 
-/// Plays steps, each by its seed.
+/// Runs steps, each by its seed.
 async fn history(steps: &[u64], is_judged: bool) {
     let pool = MemoryPool::new().await;
     let mut run = Run { pool, model: Model::new(), trace: Vec::new() };
@@ -574,7 +574,7 @@ async fn history(steps: &[u64], is_judged: bool) {
 }
 
 #[test]
-fn random_operations_agree_with_the_model() {
+fn random_dataset_operations_equal_the_model() {
     // Dead trees are freed over several txgs.
     let rate = Budget::take();
     rate.set(50);

@@ -1,5 +1,4 @@
-//! Each operation on datasets by itself: what it does, what it refuses, and that all sums are right
-//! afterwards.
+//! Each dataset operation by itself: its effects, its errors, and the sums afterwards.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +30,7 @@ async fn fill(pool: &MemoryPool, dataset: &str, object: u64, count: u64, salt: u
 }
 
 #[test]
-fn names_are_checked() {
+fn dataset_names_are_checked() {
     run(async {
         let pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -61,7 +60,7 @@ fn names_are_checked() {
 }
 
 #[test]
-fn an_operation_on_many_does_all_or_nothing() {
+fn snapshot_of_several_datasets_is_atomic() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -75,7 +74,7 @@ fn an_operation_on_many_does_all_or_nothing() {
 }
 
 #[test]
-fn a_destroyed_head_is_freed_bit_by_bit() {
+fn destroy_frees_space_in_several_txgs() {
     let rate = Budget::take();
     run(async {
         let mut pool = MemoryPool::new().await;
@@ -102,7 +101,7 @@ fn a_destroyed_head_is_freed_bit_by_bit() {
             pool.engine.sync().await.unwrap();
             txgs += 1;
             if txgs == 5 {
-                // What is left is found again by whoever opens the pool.
+                // The rest is found again by the next import.
                 pool.open_again().await;
             }
         }
@@ -113,7 +112,7 @@ fn a_destroyed_head_is_freed_bit_by_bit() {
 }
 
 #[test]
-fn without_the_feature_a_head_is_freed_at_once() {
+fn destroy_without_async_destroy_frees_immediately() {
     run(async {
         let wanted = FEATURES.iter().filter(|feature| {
             cenote_pool::features::is_in_identity(feature) && feature.name != "async_destroy"
@@ -134,7 +133,7 @@ fn without_the_feature_a_head_is_freed_at_once() {
 }
 
 #[test]
-fn clones_are_promoted_there_and_back() {
+fn promote_clones_there_and_back() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -185,7 +184,7 @@ fn clones_are_promoted_there_and_back() {
 }
 
 #[test]
-fn a_rollback_forgets_what_came_since() {
+fn rollback_removes_later_changes() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -208,7 +207,7 @@ fn a_rollback_forgets_what_came_since() {
         assert_eq!(pool.read("tank/a", 1, 0).await, 2000);
         assert_eq!(pool.read("tank/a", 1, 20).await, 1020);
         assert_eq!(pool.read("tank/a", 2, 0).await, 0);
-        // The head goes on from there.
+        // The head continues from there.
         fill(&pool, "tank/a", 1, 5, 5).await;
         pool.engine.bookmarks().create(vec![("tank/a#t".into(), "tank/a@t".into())]).await.unwrap();
         pool.engine.snapshots().destroy("tank/a@t").await.unwrap();
@@ -226,7 +225,7 @@ fn a_rollback_forgets_what_came_since() {
 }
 
 #[test]
-fn holds_defer_a_destroy() {
+fn hold_defers_destroy() {
     run(async {
         let mut pool = MemoryPool::new().await;
         let engine = std::sync::Arc::clone(&pool.engine);
@@ -250,7 +249,7 @@ fn holds_defer_a_destroy() {
         engine.sync().await.unwrap();
         pool.check().await;
         drop(engine);
-        // The temporary hold ends with the next opening, and the snapshot with it.
+        // The temporary hold ends with the next import, and the snapshot with it.
         pool.reopen().await;
         assert_eq!(pool.engine.health().take_notices(), [Notice::HoldsReleased { count: 1 }]);
         assert!(pool.engine.snapshots().create(vec!["tank/a@s".into()]).await.is_ok());
@@ -269,7 +268,7 @@ fn holds_defer_a_destroy() {
 }
 
 #[test]
-fn bookmarks_outlive_snapshots() {
+fn bookmark_outlives_its_snapshot() {
     run(async {
         let mut pool = MemoryPool::new().await;
         let engine = std::sync::Arc::clone(&pool.engine);
@@ -318,7 +317,7 @@ fn bookmarks_outlive_snapshots() {
 }
 
 #[test]
-fn reservations_and_quotas_are_charged() {
+fn reservation_and_quota_are_charged() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -354,7 +353,7 @@ fn reservations_and_quotas_are_charged() {
 }
 
 #[test]
-fn quotas_stop_writers_and_not_those_who_free() {
+fn quota_stops_writes_but_not_frees() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -420,7 +419,7 @@ fn a_full_pool_can_be_emptied() {
 }
 
 #[test]
-fn limits_count_what_is_below() {
+fn filesystem_limit_and_snapshot_limit_count_descendants() {
     run(async {
         let mut pool = MemoryPool::new().await;
         for name in ["tank/a", "tank/a/b", "tank/a/b/c", "tank/z"] {
@@ -451,7 +450,7 @@ fn limits_count_what_is_below() {
 }
 
 #[test]
-fn properties_reach_heads_that_are_open() {
+fn properties_apply_to_open_datasets() {
     run(async {
         let mut pool = MemoryPool::new().await;
         let engine = std::sync::Arc::clone(&pool.engine);
@@ -495,7 +494,7 @@ fn properties_reach_heads_that_are_open() {
         assert_eq!(cause(user("compression", "x").await), OpError::ReadOnlyProperty);
         pool.check().await;
         engine.properties().inherit("tank/a/b@s", "org:x", false).await.unwrap();
-        // redundant_metadata=none is a value that old software must not see.
+        // redundant_metadata=none is a value that is hidden from old software.
         set("redundant_metadata", 3).await.unwrap();
         let received = PropertyChange::Receive(Value::U64(3));
         engine.properties().change("tank/a/b", vec![("copies".into(), received)]).await.unwrap();
@@ -506,10 +505,10 @@ fn properties_reach_heads_that_are_open() {
     });
 }
 
-/// What is active as soon as it is enabled is kept to from the next txg on, also of heads that are
-/// open: a hole without birth would be one from before to whoever sends.
+/// Features that become active when enabled apply from the next txg on, to open heads as well:
+/// otherwise a hole without birth would count as an old one in a send.
 #[test]
-fn features_count_once_they_are_enabled() {
+fn features_apply_from_the_txg_that_enables_them() {
     use cenote_engine::admin::PoolSetting;
     const NEW: [&str; 2] = ["hole_birth", "embedded_data"];
     run(async {
@@ -549,7 +548,7 @@ fn features_count_once_they_are_enabled() {
 }
 
 #[test]
-fn lost_blocks_follow_those_who_have_them() {
+fn error_log_entries_move_with_their_blocks() {
     use cenote_dmu::zap::edit as zap;
     use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry};
     run(async {
@@ -596,10 +595,10 @@ fn lost_blocks_follow_those_who_have_them() {
     });
 }
 
-/// A block of which no copy is right is told at once, and stands in the pool's error log with the
-/// next txg, in the form that the pool's features ask for.
+/// A block without a correct copy is reported immediately, and is in the error log with the next
+/// txg, in the format of the pool's features.
 #[test]
-fn what_is_lost_is_in_the_error_log() {
+fn error_log_lists_lost_blocks() {
     use cenote_ondisk::bookmark::Bookmark;
     run(async {
         for is_by_head in [true, false] {
@@ -637,7 +636,7 @@ fn what_is_lost_is_in_the_error_log() {
 }
 
 #[test]
-fn what_was_done_is_recorded() {
+fn history_records_operations() {
     run(async {
         let pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -668,7 +667,7 @@ fn what_was_done_is_recorded() {
 }
 
 #[test]
-fn half_received_heads_go_when_the_pool_is_opened() {
+fn import_destroys_partially_received_datasets() {
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -696,9 +695,9 @@ fn half_received_heads_go_when_the_pool_is_opened() {
     });
 }
 
-/// An auditor that finds nothing would be no use: each kind of sum and set is made wrong in turn.
+/// Tests the auditor: each kind of sum and set is falsified.
 #[test]
-fn the_auditor_finds_what_is_wrong() {
+fn auditor_finds_wrong_sums_and_sets() {
     use cenote_dmu::zap::edit as zap;
     run(async {
         let mut pool = MemoryPool::new().await;
@@ -717,7 +716,7 @@ fn the_auditor_finds_what_is_wrong() {
         let head = reader.dataset("tank/a").await.unwrap();
         let snapshot = reader.dataset("tank/a@s").await.unwrap();
         let dir = head.dir().object;
-        // Words of bonus buffers, by number (spec 04 §2, §3, §10.1).
+        // Words of bonus buffers, by index (spec 04 §2, §3, §10.1).
         let words = [
             ("used of dir", dir, 5),
             ("sizes of dir", dir, 6),
@@ -769,10 +768,10 @@ fn the_auditor_finds_what_is_wrong() {
     });
 }
 
-/// The place where a walk over a dead tree stops means the same to OpenZFS: what it finds from
-/// there on is what is still allocated.
+/// The place where a walk through a dead tree stops has the same meaning for OpenZFS: the blocks
+/// from there on are still allocated.
 #[test]
-fn a_dead_tree_that_is_half_gone_is_understood() {
+fn destroy_half_done_passes_zdb() {
     use cenote_dmu::live::ObjectSpec;
     use cenote_ondisk::object_type::ObjectType;
     let rate = Budget::take();
@@ -787,7 +786,7 @@ fn a_dead_tree_that_is_half_gone_is_understood() {
                 .apply(&head, |tx| {
                     for object in [3, 4, 40, 41, 90] {
                         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
-                        // 32 pointers to an indirect block: three levels of them.
+                        // 32 pointers in an indirect block: three levels of them.
                         let spec = ObjectSpec { indirect_shift: 12, ..spec.with_number(object) };
                         let spec = spec.with_bonus(ObjectType::SA, 64);
                         tx.allocate(&spec)?;
@@ -815,9 +814,9 @@ fn a_dead_tree_that_is_half_gone_is_understood() {
     });
 }
 
-/// What cannot be read stays allocated and waits; everything else is freed.
+/// Unreadable blocks stay allocated and queued; all others are freed.
 #[test]
-fn a_dead_tree_with_damage_waits() {
+fn destroy_keeps_a_damaged_tree_queued() {
     let _rate = Budget::take();
     run(async {
         let mut pool = MemoryPool::new().await;
@@ -852,7 +851,7 @@ fn a_dead_tree_with_damage_waits() {
         assert!(problems.is_empty(), "{problems:?}");
         let freed = pool.free_bytes() - free;
         assert!(freed > 7 * 30 * (BLOCK / 2), "{freed} bytes");
-        // The next opening tries again, and says so again.
+        // The next import tries again, and reports it again.
         pool.reopen().await;
         pool.engine.sync().await.unwrap();
         let notices = pool.engine.health().take_notices();
@@ -860,9 +859,9 @@ fn a_dead_tree_with_damage_waits() {
     });
 }
 
-/// A pool that is kept commits by itself, after `zfs_txg_timeout` and not before.
+/// A pool with a sync task commits after `zfs_txg_timeout` and not before.
 #[test]
-fn a_kept_pool_commits_in_time() {
+fn zfs_txg_timeout_commits_changes() {
     use cenote_rt::{monotonic, sleep, tunables::TXG_TIMEOUT};
     run(async {
         TXG_TIMEOUT.set(1).unwrap();
@@ -882,11 +881,11 @@ fn a_kept_pool_commits_in_time() {
     });
 }
 
-/// Setting a property costs what it changes: of thousands of open file systems only those that
-/// inherit it are looked at. The same for naming them.
+/// Setting a property costs as much as it changes: of thousands of open file systems only those
+/// that inherit it are read. Likewise for finding their names.
 #[test]
-fn properties_are_read_again_only_below_the_dataset_that_changed() {
-    /// File systems beside those that change.
+fn set_reads_only_descendants_of_the_dataset() {
+    /// File systems that do not change.
     const OTHERS: usize = 40;
     run(async {
         let pool = MemoryPool::new().await;
@@ -921,7 +920,7 @@ fn properties_are_read_again_only_below_the_dataset_that_changed() {
         engine.properties().set("tank", "compression", Value::U64(2)).await.unwrap();
         assert_eq!(changed(&before).len(), OTHERS + 2, "all inherit it");
 
-        // Blocks that are read to name every open dataset: the names of siblings come together.
+        // Blocks read to find the names of all open datasets: siblings are named together.
         let view = engine.view().await.unwrap();
         let lookups = || {
             let stats = engine.store().cache_stats();

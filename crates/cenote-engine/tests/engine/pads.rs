@@ -1,15 +1,15 @@
-//! What the leaves of RAID-Z get of long records: illumos bug #8005, from recorded writes.
+//! Padding of RAID-Z writes with long records: illumos bug #8005, from recorded writes.
 //!
 //! ```text
 //!   vdev   | r0 ............ pad | r1 ............ pad | r2 ............ pad | r3 ...
 //!   looked at: every sector from here to ----------------------------------> here
 //! ```
 //!
-//! Each device takes a while for a write, in which everything else goes on: so all of a file waits
-//! in the queues together but what has found them empty, which is left out of account.
+//! Each device takes a while for a write, so that all writes of a file are queued together except
+//! the first ones, which are ignored.
 //!
-//! Which sectors are pads, and which of them were left out once, comes from the arithmetic of
-//! spec 06 §12, not from the code that makes them; which layouts that hits, from the report.
+//! The padding sectors, and those that the bug omitted, follow from the arithmetic of spec 06 §12,
+//! not from the code under test; the affected layouts from the bug report.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,23 +27,23 @@ use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass}
 
 use crate::pools;
 
-/// Bytes of a device.
+/// Size of a device.
 const SIZE: u64 = 128 << 20;
-/// Byte of a device where a vdev's first byte is.
+/// Offset of a vdev's first byte on a device.
 const DATA_START: u64 = 4 << 20;
-/// The aggregation limit of then, and of leaves without heads now.
+/// The aggregation limit at that time, and of SSDs today.
 const LIMIT: u64 = 128 << 10;
-/// Lengths of records that are written.
+/// Record sizes.
 const RECORDS: [u64; 4] = [128 << 10, 256 << 10, 512 << 10, 1 << 20];
-/// Records of one length, and of them those that find the queues empty.
+/// Number of records of one size, and of those that find the queues empty.
 const COUNT: u64 = 7;
 const FIRST: usize = 2;
-/// Turns of all others that a write takes.
-const TURNS: usize = 200;
-/// Widths that the report goes to.
+/// Steps of other tasks during a write.
+const STEPS: usize = 200;
+/// Maximum width in the report.
 const WIDTH_MAX: u64 = 10;
 
-/// A RAID-Z, and the records that are written to it.
+/// A RAID-Z layout with a record size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     record: u64,
@@ -53,7 +53,7 @@ struct Case {
 }
 
 impl Case {
-    /// What the report calls affected.
+    /// Returns the affected cases of the report.
     fn of_report() -> BTreeSet<Self> {
         let rows: [(u64, u64, [&[u64]; 3]); 6] = [
             (256 << 10, 9, [&[], &[4], &[]]),
@@ -71,9 +71,9 @@ impl Case {
         cases.collect()
     }
 
-    /// Where the report and arithmetic disagree, all of 512K: RAID-Z2 of 6 has four columns of
-    /// exactly 128 KiB, and 1536 or 192 sectors in all, which are whole threes: there is no pad.
-    /// RAID-Z3 of 6 has two or three pads, below columns of 171 or 172 KiB.
+    /// Whether the report and arithmetic disagree, all for 512K: RAID-Z2 of 6 has four columns of
+    /// exactly 128 KiB, and 1536 or 192 sectors in all, a multiple of three: there is no padding.
+    /// RAID-Z3 of 6 has two or three padding sectors, after columns of 171 or 172 KiB.
     fn has_slip(&self) -> bool {
         self.record == 512 << 10 && self.width == 6 && self.nparity > 1
     }
@@ -82,18 +82,18 @@ impl Case {
         self.record >> self.ashift
     }
 
-    /// Sectors without pads.
+    /// Returns the sectors without padding.
     fn total(&self) -> u64 {
         self.sectors() + self.nparity * self.sectors().div_ceil(self.width - self.nparity)
     }
 
-    /// Sectors that are allocated.
+    /// Returns the allocated sectors.
     fn allocated(&self) -> u64 {
         self.total().next_multiple_of(self.nparity + 1)
     }
 
-    /// Whether a pad, so many sectors into the block, was left out: it and the column above it
-    /// are longer together than the limit.
+    /// Whether the padding at this sector of the block was omitted: with the column before it, it
+    /// is longer than the limit.
     fn is_left_out(&self, pad: u64) -> bool {
         let columns = self.width.min(self.total());
         let column = pad % columns;
@@ -102,7 +102,7 @@ impl Case {
     }
 }
 
-/// Blocks side by side that a run has written, by their first sectors, and what was recorded.
+/// Adjacent blocks of a run, by their first sectors, and the recorded writes.
 struct Written {
     case: Case,
     blocks: Vec<u64>,
@@ -111,7 +111,7 @@ struct Written {
 }
 
 impl Written {
-    /// Sectors of the vdev up to the last block that no device was given.
+    /// Returns the sectors of the vdev up to the last block that were not written.
     fn gaps(&self) -> BTreeSet<u64> {
         let Case { ashift, width, .. } = self.case;
         let (first, last) = (self.blocks[0], self.blocks[self.blocks.len() - 1]);
@@ -127,7 +127,7 @@ impl Written {
         gaps
     }
 
-    /// Those that were left when pads counted against the limit.
+    /// Returns the gaps that were left when padding counted against the limit.
     fn expected(&self) -> BTreeSet<u64> {
         let pads = self.case.total()..self.case.allocated();
         let pads = pads.filter(|pad| self.case.is_left_out(*pad));
@@ -136,7 +136,7 @@ impl Written {
     }
 }
 
-/// A device whose writes take a while.
+/// A device with slow writes.
 #[derive(Debug)]
 struct Slow(ImageDevice);
 
@@ -151,8 +151,8 @@ impl Device for Slow {
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
-            // Each lets everybody else go on for a while.
-            for _ in 0..TURNS {
+            // Lets all other tasks run for a while.
+            for _ in 0..STEPS {
                 sleep(Duration::from_millis(1)).await;
             }
             self.0.write(offset, parts).await
@@ -168,7 +168,7 @@ impl Device for Slow {
     }
 }
 
-/// Makes the pool, and writes a file of each length of records.
+/// Creates the pool, and writes a file of each record size.
 async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
     let recorder = Recorder::new();
     let devices: Vec<Arc<dyn Device>> = (0..width)
@@ -198,7 +198,7 @@ async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
         let object = write_file(&engine, record).await;
         let case = Case { record, ashift, nparity, width };
         let blocks = side_by_side(case, &starts(&engine, object).await);
-        // Of these each pad falls on several leaves.
+        // Each padding then falls on several leaves.
         assert!(blocks.len() > FIRST + 3, "{case:?}: {blocks:?}");
         let blocks = blocks[FIRST..].to_vec();
         written.push(Written { case, blocks, log: recorder.log(), since });
@@ -207,7 +207,7 @@ async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
     written
 }
 
-/// A file of records that do not compress, synced.
+/// Writes and syncs a file of incompressible records.
 async fn write_file(engine: &Engine, record: u64) -> u64 {
     let head = engine.head("tank/a").await.unwrap();
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
@@ -222,7 +222,7 @@ async fn write_file(engine: &Engine, record: u64) -> u64 {
     object
 }
 
-/// Byte of the vdev where each record is.
+/// Returns the vdev offset of each record.
 async fn starts(engine: &Arc<Engine>, object: u64) -> Vec<u64> {
     let view = engine.view().await.unwrap();
     let objset = view.dataset("tank/a").await.unwrap().open().await.unwrap();
@@ -236,15 +236,15 @@ async fn starts(engine: &Arc<Engine>, object: u64) -> Vec<u64> {
     starts
 }
 
-/// The first sectors of the most records that lie side by side.
+/// Returns the first sectors of the longest run of adjacent records.
 fn side_by_side(case: Case, starts: &[u64]) -> Vec<u64> {
     let sectors: Vec<u64> = starts.iter().map(|start| start >> case.ashift).collect();
     let runs = sectors.chunk_by(|lower, upper| lower + case.allocated() == *upper);
     runs.max_by_key(|run| run.len()).unwrap().to_vec()
 }
 
-/// Sets how optional writes are taken, and that leaves do one write at a time, so that the others
-/// wait; for as long as it lives.
+/// Sets the handling of optional writes, and limits leaves to one write at a time, so that others
+/// are queued; until dropped.
 struct Mode {
     before: [(&'static Tunable, u64); 3],
 }
@@ -273,7 +273,8 @@ impl Drop for Mode {
     }
 }
 
-/// All widths; without the long form of the tests those that the report names with any record.
+/// Returns all widths, or without the long form of the tests those that the report names for any
+/// record size.
 fn widths(ashift: u64, nparity: u64) -> Vec<u64> {
     let report = Case::of_report();
     let is_named = |width: &u64| {
@@ -285,7 +286,7 @@ fn widths(ashift: u64, nparity: u64) -> Vec<u64> {
 }
 
 #[test]
-fn long_records_leave_no_gaps_on_leaves_as_they_did_before_8005() {
+fn raidz_padding_of_long_records_is_written() {
     let mut affected = BTreeSet::new();
     for is_limited in [false, true] {
         let _mode = Mode::set(is_limited);
@@ -310,7 +311,7 @@ fn long_records_leave_no_gaps_on_leaves_as_they_did_before_8005() {
         report.iter().filter(is_reported).collect(),
     );
     assert_eq!(found, said, "as in the report");
-    // Where it is not as in the report, it is as the arithmetic has it.
+    // Where the report is wrong, the arithmetic is right.
     let slips: Vec<_> = affected.iter().filter(|case| case.has_slip()).collect();
     assert!(slips.len() == 2 && slips.iter().all(|case| case.nparity == 3), "{slips:?}");
 }

@@ -1,4 +1,4 @@
-//! Devices and pools for tests, and what the judges say of them.
+//! Devices and pools for tests, and their checks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-/// Bytes of a device.
+/// Size of a device.
 const DEVICE_SIZE: u64 = 128 << 20;
 
-/// A folder that goes when it is dropped.
+/// A directory that is removed on drop.
 pub(crate) struct TempDir(PathBuf);
 
 impl TempDir {
@@ -33,7 +33,7 @@ impl TempDir {
         Self(path)
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }
@@ -41,31 +41,31 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
-        // Set to look at the pool that a test has made.
+        // Set to keep the pool that a test has created.
         if std::env::var_os("CENOTE_KEEP").is_none() {
             std::fs::remove_dir_all(&self.0).ok();
         }
     }
 }
 
-/// As a pool takes them.
+/// Converts devices to the form that a pool takes.
 pub(crate) fn as_devices<D: Device + 'static>(devices: &[Arc<D>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
-/// A shape of pools.
+/// A pool layout.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Layout {
     /// Its redundancy.
     pub(crate) name: &'static str,
-    /// How many devices it has.
+    /// Number of devices.
     pub(crate) devices: usize,
-    /// Log2 of its sectors.
+    /// Log2 of the sector size.
     pub(crate) ashift: u64,
 }
 
 impl Layout {
-    /// Those that tests go through.
+    /// All tested layouts.
     pub(crate) const ALL: [Self; 5] = [
         Self { name: "disk", devices: 1, ashift: 9 },
         Self { name: "disk", devices: 1, ashift: 12 },
@@ -75,7 +75,7 @@ impl Layout {
     ];
 }
 
-/// A pool to be made in a folder.
+/// A pool in a directory.
 pub(crate) struct TestPool {
     name: String,
     layout: Layout,
@@ -83,7 +83,7 @@ pub(crate) struct TestPool {
 }
 
 impl TestPool {
-    /// Makes its devices.
+    /// Creates its devices.
     pub(crate) fn new(dir: &Path, name: &str, layout: Layout) -> Self {
         let paths: Vec<_> = (0..layout.devices).map(|n| dir.join(format!("d{n}.img"))).collect();
         for path in &paths {
@@ -106,7 +106,7 @@ impl TestPool {
         Engine::open(candidate, &OpenOptions::default()).await
     }
 
-    /// Makes the pool.
+    /// Creates the pool.
     pub(crate) async fn create(&self) -> Result<Arc<Engine>> {
         let devices = self.devices()?;
         let redundancy = Redundancy::parse(self.layout.name).unwrap().unwrap_or(Redundancy::Single);
@@ -125,7 +125,7 @@ impl TestPool {
     }
 }
 
-/// Makes a pool of these disks without redundancy.
+/// Creates a pool of these disks without redundancy.
 pub(crate) async fn create_on(
     name: &str,
     devices: Vec<Arc<dyn Device>>,
@@ -134,7 +134,7 @@ pub(crate) async fn create_on(
     create_with(name, devices, 9, features).await
 }
 
-/// The same with sectors of that size.
+/// Creates a pool with sectors of this size.
 pub(crate) async fn create_with(
     name: &str,
     devices: Vec<Arc<dyn Device>>,
@@ -155,14 +155,14 @@ pub(crate) async fn create_with(
     Engine::create(CreateSpec { features, ..CreateSpec::new(name, vdevs, devices) }).await
 }
 
-/// A dataset of no particular kind.
+/// Returns a dataset of an unspecified type.
 pub(crate) fn dataset(name: &str) -> NewDataset {
     let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
     let (kind, props, creator) = (ObjSetType::Other, Vec::new(), Creator::ROOT);
     NewDataset { name: name.into(), kind, props, fill, creator }
 }
 
-/// A new object of blocks of 128 KiB.
+/// Creates an object with blocks of 128 KiB.
 pub(crate) async fn new_object(engine: &Engine, head: &Head) -> Result<u64> {
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 128 << 10);
     Ok(engine.apply(head, |tx| tx.allocate(&spec)).await?.0)
@@ -182,14 +182,14 @@ pub(crate) async fn write(
     Ok(())
 }
 
-/// The same of the pool's checkpoint.
+/// Checks the pool's checkpoint with OpenZFS.
 pub(crate) fn judge_checkpoint(dir: &Path, name: &str) {
     let Some(zdb) = cenote_oracle::zdb() else { return };
     let said = zdb.pool(name, dir, &["-k", "-bcc", "-dd"]);
     assert!(said.is_success(), "{said}");
 }
 
-/// Asks OpenZFS whether the pool is whole. Says so where it is not installed.
+/// Checks the pool with OpenZFS. Reports if it is not installed.
 pub(crate) fn judge(dir: &Path, name: &str) {
     let Some(zdb) = cenote_oracle::zdb() else { return };
     let said = zdb.pool(name, dir, &["-bcc", "-dddd", "-y", "-h"]);

@@ -1,6 +1,6 @@
-//! Scrubs and resilvers that another program has left under way (spec 04 §21): a pool with one is
-//! opened for writing, and datasets change only after it is cancelled, which is told in every way
-//! there is. What devices lack stays on record.
+//! Scrubs and resilvers that another program left running (spec 04 §21): the pool is opened for
+//! writing, and datasets change only after the scan is cancelled, which is reported in all ways.
+//! Dirty time logs stay.
 
 use std::path::Path;
 
@@ -23,7 +23,7 @@ use crate::pools::{self, Layout, TempDir, TestPool};
 /// The queue of a scan.
 const SCAN_QUEUE: ObjectType = ObjectType(38);
 
-/// Has a scan under way.
+/// Records a running scan.
 fn begin(tx: &mut Tx<'_>, func: ScanFunc) -> TxResult<()> {
     let mut scan = ScanPhys::decode(&[0; 24]).unwrap();
     let spec = ObjectSpec::new(SCAN_QUEUE, 0);
@@ -36,14 +36,14 @@ fn scan_of(pool: &Pool) -> ScanPhys {
     ScanPhys::decode(&pool.directory_value(SCAN).unwrap().words()).unwrap()
 }
 
-/// Whether the pool has told that a scan was cancelled.
+/// Whether the pool has reported that a scan was cancelled.
 fn is_told(engine: &Engine) -> bool {
     let events = engine.health().events().after(0);
     events.iter().any(|noted| noted.event == Event::Pool(PoolEvent::ScanCancelled))
 }
 
 #[test]
-fn a_scan_gives_way() {
+fn scan_is_cancelled_by_dataset_changes() {
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -65,7 +65,7 @@ fn a_scan_gives_way() {
     .unwrap();
 }
 
-/// What OpenZFS shows of the scan, and of the txgs that leaves lack.
+/// Returns the scan and the DTLs as shown by OpenZFS.
 fn shown(folder: &Path, name: &str) -> Option<(String, Vec<String>)> {
     let said = cenote_oracle::zdb()?.pool(name, folder, &["-dddd"]);
     assert!(said.is_success(), "{said}");
@@ -75,7 +75,7 @@ fn shown(folder: &Path, name: &str) -> Option<(String, Vec<String>)> {
     Some((scan, outages.collect()))
 }
 
-/// Opens the pool, changes datasets, and looks at what became of the scan.
+/// Opens the pool, changes datasets, and checks the scan.
 async fn change(folder: &Path, name: &str) -> Result<()> {
     let scan = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
     let candidate = scan.find(name).expect("the pool is in its folder");
@@ -89,7 +89,7 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     let notices = engine.health().take_notices();
     assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
     assert!(is_told(&engine));
-    // Once and for all.
+    // A later change does not repeat it.
     engine.snapshots().destroy(&format!("{name}/new@s")).await?;
     assert!(engine.health().take_notices().is_empty());
     let pool = engine.view().await?;
@@ -109,7 +109,7 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     engine.export().await
 }
 
-/// A pool with a resilver under way, before and after.
+/// Checks a pool with a running resilver, before and after.
 fn check(folder: &Path, name: &str) {
     let before = shown(folder, name);
     block_on(2, change(folder, name)).unwrap().unwrap();
@@ -125,7 +125,7 @@ fn check(folder: &Path, name: &str) {
 }
 
 #[test]
-fn what_devices_lack_stays_on_record() {
+fn dirty_time_logs_survive_a_cancelled_resilver() {
     let dir = TempDir::new();
     let layout = Layout::ALL[2];
     assert_eq!(layout.name, "mirror");
@@ -148,9 +148,9 @@ fn what_devices_lack_stays_on_record() {
     check(dir.path(), "t");
 }
 
-/// The same of a pool that OpenZFS left in the middle of replacing a device.
+/// A pool that OpenZFS left while it replaced a device.
 #[test]
-fn a_resilver_of_openzfs_is_given_up() {
+fn resilver_of_openzfs_is_cancelled() {
     let Some(golden) = golden("g-scan") else { return };
     let copy = golden.private_copy();
     check(copy.path(), "g-scan");

@@ -1,4 +1,4 @@
-//! Devices that are shorter than what the pool has on them: they are left alone, byte for byte.
+//! Devices smaller than the pool's data on them: they are not written at all.
 
 use std::sync::Arc;
 
@@ -14,12 +14,13 @@ use cenote_vdev::{VdevAux, VdevState, layout};
 
 use crate::pools::{self, as_devices};
 
-/// Bytes of a device. Behind the last whole metaslab some of it is not used.
+/// Size of a device. After the last whole metaslab some of it is unused.
 const SIZE: u64 = 96 << 20;
-/// Labels and boot area.
+/// Size of labels and boot area.
 const RESERVED: u64 = (4 << 20) + (512 << 10);
 
-/// The least that a device of a vdev must have: its share of all metaslabs, up to a whole label.
+/// Returns the minimum size of a device of a vdev: its share of all metaslabs, rounded up to a
+/// whole label.
 fn least((name, _, count): &(&str, VdevClass, usize)) -> u64 {
     let columns = if name.starts_with("raidz") { *count as u64 } else { 1 };
     let asize = (SIZE - RESERVED) * columns;
@@ -33,7 +34,7 @@ fn devices(images: &[Image]) -> Vec<Arc<ImageDevice>> {
     images.iter().enumerate().map(|pair| Arc::new(device(pair))).collect()
 }
 
-/// The first `size` bytes of an image, or the image with zeros behind it.
+/// Returns an image truncated to `size` bytes, or extended with zeros.
 fn resized(image: &Image, size: u64) -> Image {
     let mut other = Image::zeroed(size);
     let mut bytes = vec![0; 1 << 20];
@@ -55,7 +56,7 @@ fn is_same(one: &Image, other: &Image) -> bool {
     })
 }
 
-/// A pool with some data, closed.
+/// Creates a pool with some data, and closes it.
 async fn make(tops: &[(&str, VdevClass, usize)], ashift: u64) -> Result<Vec<Image>> {
     let count = tops.iter().map(|(.., count)| count).sum();
     let devices = devices(&vec![Image::zeroed(SIZE); count]);
@@ -85,7 +86,7 @@ async fn open(devices: &[Arc<ImageDevice>]) -> Result<Arc<Engine>> {
 }
 
 #[test]
-fn a_device_that_became_shorter_is_not_written() {
+fn devices_that_became_smaller_are_not_written() {
     use VdevClass::{Log, Normal};
     let one = |name, count| vec![(name, Normal, count)];
     let layouts = [
@@ -109,7 +110,7 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
     let least = least(&tops[tops.len() - 1]);
     let short = [least - 1, (64 << 20) + 12_345, 4 << 20, 300 << 10];
     for size in short {
-        // Without any label there is no pool to be found.
+        // Without any label no pool is found.
         if size < 1 << 20 && last == 0 {
             continue;
         }
@@ -123,7 +124,7 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
             let leaf = config.leaves().last().unwrap().guid;
             let vdev = engine.tree().vdev(leaf).unwrap();
             assert_eq!(vdev.state(), VdevState::CantOpen, "{name}, {size}");
-            // One without room for labels is not found at all.
+            // A device too small for labels is not found at all.
             if size > 1 << 20 {
                 let want = if size > 5 << 20 { VdevAux::BadLabel } else { VdevAux::TooSmall };
                 assert_eq!(vdev.aux(), want, "{name}, {size}");
@@ -146,7 +147,7 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
         }
         assert!(is_same(&devices[last].image(), &images[last]), "{name}, {size}: it was written");
     }
-    // As long as it must be, as it was, and longer.
+    // The minimum, the original size, and larger.
     for size in [least, SIZE, 2 * SIZE + 17] {
         let mut images = images.clone();
         images[last] = resized(&images[last], size);

@@ -1,4 +1,4 @@
-//! Devices that come while the pool is in use; free space that is discarded or filled.
+//! Adding devices while the pool is in use; trimming and initializing free space.
 
 use std::time::Duration;
 
@@ -13,14 +13,14 @@ use cenote_vdev::create::VdevClass;
 
 use crate::memory::{Budget, MemoryPool, need_object};
 
-/// Allocated bytes of each top-level vdev.
+/// Returns the allocated bytes of each top-level vdev.
 fn allocated(pool: &MemoryPool) -> Vec<u64> {
     let figures = pool.engine.allocator().vdev_figures();
     figures.iter().map(|vdev| vdev.space.allocated).collect()
 }
 
 #[test]
-fn a_device_that_comes_is_used_at_once() {
+fn add_uses_new_devices_immediately() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = MemoryPool::new().await;
@@ -47,7 +47,7 @@ fn a_device_that_comes_is_used_at_once() {
         let used = allocated(&pool);
         assert!(used[1] > 1 << 20 && used[4] > 1 << 20 && used[3] > 0, "{used:?}");
         pool.judge_as_it_is();
-        // As a crash leaves it, and then exported.
+        // After a crash, and after an export.
         pool.open_again().await;
         for block in 0..600 {
             assert_eq!(pool.read("tank/a", 6, block).await, block * 5 + 4);
@@ -61,9 +61,9 @@ fn a_device_that_comes_is_used_at_once() {
     drop(budget);
 }
 
-/// Two commands that add devices at once: the later one is refused, and the pool goes on.
+/// Two commands add devices concurrently: the later one is refused, and the pool continues.
 #[test]
-fn devices_that_come_at_once_come_one_after_the_other() {
+fn add_of_concurrent_devices_refuses_the_later_one() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = MemoryPool::new().await;
@@ -83,10 +83,10 @@ fn devices_that_come_at_once_come_one_after_the_other() {
     drop(budget);
 }
 
-/// Once a pool is exported nothing is written any more, though somebody keeps syncing it: the
-/// devices may be another's.
+/// After an export nothing is written, even by a later sync: the devices may belong to another
+/// pool.
 #[test]
-fn what_is_exported_is_left_alone() {
+fn export_stops_all_writes() {
     let budget = Budget::take();
     block_on(2, async {
         for round in 0..8 {
@@ -129,7 +129,7 @@ fn same(one: &Image, other: &Image) -> bool {
 }
 
 #[test]
-fn a_rewind_leaves_behind_a_device_that_came_later() {
+fn rewind_removes_devices_added_later() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = MemoryPool::of_disks(2).await;
@@ -153,7 +153,7 @@ fn a_rewind_leaves_behind_a_device_that_came_later() {
         for block in 0..50 {
             assert_eq!(pool.read("tank/a", 5, block).await, block + 1);
         }
-        // The pool does not know it any more.
+        // The rewound pool does not have it.
         pool.devices.pop();
         pool.auditor = crate::audit::Auditor::new();
         pool.write("tank/a", 5, 0, 0).await;
@@ -165,10 +165,10 @@ fn a_rewind_leaves_behind_a_device_that_came_later() {
     drop(budget);
 }
 
-/// Byte of a device at which its data area starts.
+/// Offset of a device's data area.
 const DATA_START: u64 = 4 << 20;
 
-/// The free ranges of the one vdev of a pool, none being taken meanwhile.
+/// Returns the free ranges of a pool with one vdev, without concurrent allocations.
 async fn free_ranges(space: &std::sync::Arc<SpaceAllocator>) -> Vec<std::ops::Range<u64>> {
     let mut ranges = Vec::new();
     for metaslab in space.metaslab_figures(0) {
@@ -178,14 +178,14 @@ async fn free_ranges(space: &std::sync::Arc<SpaceAllocator>) -> Vec<std::ops::Ra
     ranges
 }
 
-/// What the word at `offset` of the data area is.
+/// Returns the word at `offset` of the data area.
 fn word(image: &Image, offset: u64) -> u64 {
     let mut bytes = [0; 8];
     image.read_at(DATA_START + offset, &mut bytes);
     u64::from_le_bytes(bytes)
 }
 
-/// A pool of which much was written and freed again, so that free space holds what it held.
+/// Creates a pool in which much was written and freed, so that free space has old contents.
 async fn used() -> MemoryPool {
     let pool = MemoryPool::new().await;
     pool.create("tank/a").await;
@@ -211,7 +211,7 @@ async fn check_contents(pool: &MemoryPool) {
 }
 
 #[test]
-fn what_is_free_is_discarded_and_nothing_else() {
+fn trim_discards_exactly_the_free_space() {
     let budget = Budget::take();
     block_on(2, async {
         let mut pool = used().await;
@@ -223,7 +223,7 @@ fn what_is_free_is_discarded_and_nothing_else() {
             pool.engine.leaves().start_trim(&[1], TrimOptions::default()).await.unwrap_err();
         assert_eq!(unknown.cause(), Some(&LeafWorkError::NoDevice(1)));
 
-        // Slowly, while others write; then held, and gone on with by another opening.
+        // Slowly, during writes; then suspended, and resumed by another import.
         let slow = TrimOptions { rate: 32 << 20, ..TrimOptions::default() };
         pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap();
         let again = pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap_err();
@@ -249,7 +249,7 @@ fn what_is_free_is_discarded_and_nothing_else() {
         assert_eq!((done.state, done.rate), (LeafWorkState::Complete, 1 << 40));
         assert!(done.offset > held.offset);
 
-        // From the beginning, since the last one is done.
+        // From the beginning, since the last one is complete.
         pool.engine.leaves().start_trim(&[leaf], TrimOptions::default()).await.unwrap();
         pool.engine.leaves().wait_for_work(&[leaf], kind).await.unwrap();
         check_contents(&pool).await;
@@ -258,7 +258,7 @@ fn what_is_free_is_discarded_and_nothing_else() {
         let (free, image) = (free_ranges(pool.engine.allocator()).await, pool.devices[0].image());
         let min = tunables::TRIM_EXTENT_BYTES_MIN.get();
         let mut trimmed = 0;
-        // What the records of the end took and freed since.
+        // The records of the end allocated and freed these.
         let mut touched = 0;
         for range in free.iter().filter(|range| range.end - range.start >= min) {
             for offset in range.clone().step_by(512) {
@@ -282,7 +282,7 @@ fn what_is_free_is_discarded_and_nothing_else() {
 }
 
 #[test]
-fn what_is_free_is_filled_and_nothing_else() {
+fn initialize_fills_exactly_the_free_space() {
     let budget = Budget::take();
     block_on(2, async {
         let mut pool = used().await;
@@ -293,7 +293,7 @@ fn what_is_free_is_filled_and_nothing_else() {
             pool.write("tank/a", 6, block, block * 5 + 3).await;
             pool.engine.sync().await.unwrap();
         }
-        // Left while it is under way: it goes on by itself.
+        // Closed while it runs: it is resumed by the import.
         pool.reopen().await;
         let left = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
         pool.engine.leaves().resume_work().await.unwrap();
@@ -318,7 +318,7 @@ fn what_is_free_is_filled_and_nothing_else() {
 }
 
 #[test]
-fn what_becomes_free_is_discarded_by_itself() {
+fn autotrim_discards_freed_space() {
     let budget = Budget::take();
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
@@ -344,7 +344,7 @@ fn what_becomes_free_is_discarded_by_itself() {
         let (left, all) = offsets.fold((0, 0), |(left, all), offset| {
             (left + u64::from(word(&image, offset) != 0), all + 1)
         });
-        // 14 MB were freed: of that only what came last, or is small, is left.
+        // Of 14 MB freed, only recent and small ranges are left.
         assert!(all > 100_000 && left < 12_000, "{left} of {all}");
         for block in 0..300 {
             assert_eq!(pool.read("tank/a", 5, block).await, block * 5 + 30_003);
@@ -357,7 +357,7 @@ fn what_becomes_free_is_discarded_by_itself() {
 }
 
 #[test]
-fn indirect_blocks_are_as_large_as_the_property_says() {
+fn indirect_block_size_property_sets_the_size() {
     let budget = Budget::take();
     block_on(1, async {
         let mut pool = MemoryPool::new().await;

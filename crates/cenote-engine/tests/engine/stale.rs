@@ -1,4 +1,4 @@
-//! Leaves that lack something, while others fail: the pool waits for those that have it.
+//! Stale leaves while other leaves fail: the pool waits for those that have the data.
 
 use std::sync::Arc;
 
@@ -43,7 +43,7 @@ impl Fixture {
         let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
         let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await;
         let engine = engine.unwrap();
-        // Every read asks the devices.
+        // Every read goes to the devices.
         engine.store().set_cache_capacity(0);
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(&engine, &head).await.unwrap();
@@ -71,8 +71,7 @@ impl Fixture {
         }
     }
 
-    /// What a verify of the devices says, as a crash would leave them now: parts that are wrong on
-    /// leaves that count as whole, and blocks that are lost.
+    /// Verifies the devices as after a crash: wrong parts on healthy leaves, and lost blocks.
     async fn wrong_parts(&self) -> (u64, u64) {
         let images = self.inner.iter().map(|device| device.image());
         let copies: Vec<_> = (0..)
@@ -97,7 +96,7 @@ impl Observer for Silent {
 }
 
 #[test]
-fn a_pool_waits_for_the_leaf_that_has_what_another_lacks() {
+fn pool_is_suspended_while_only_a_missing_leaf_has_the_data() {
     for (layout, count) in [("raidz1", 3), ("mirror", 2), ("raidz2", 4)] {
         for stale in 0..2 {
             simulate(1, wait_for_leaf(layout, count, stale)).unwrap();
@@ -113,7 +112,7 @@ async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
     engine.sync().await.unwrap();
     engine.snapshots().create(vec!["tank/a@one".into()]).await.unwrap();
     engine.leaves().online(fixture.leaf(stale), None).await.unwrap();
-    // More than the parity, with the stale one.
+    // More than the parity, including the stale one.
     let parity = if layout == "raidz2" { 2 } else { 1 };
     let away: Vec<usize> = (0..count).filter(|n| *n != stale).take(parity).collect();
     fixture.write(2).await;
@@ -146,10 +145,10 @@ async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
     pools::judge(folder.path(), "tank");
 }
 
-/// Some writes fail for want of room on the host, as those of sparse files do, and work later: what
-/// each leaf lacks is on record, in memory and on disk, until it is made good.
+/// Some writes fail because the host's disk is full, as for sparse files, and succeed later:
+/// missing data of each leaf is recorded, in memory and on disk, until it is written.
 #[test]
-fn what_a_full_host_refused_is_on_record() {
+fn dirty_time_logs_record_writes_refused_by_a_full_host() {
     for (layout, count) in [("disk", 1), ("mirror", 2), ("raidz1", 3), ("raidz2", 5)] {
         for seed in 0..cases(6, 200) {
             simulate(seed, fill_host(layout, count, seed)).unwrap();
@@ -165,7 +164,7 @@ async fn fill_host(layout: &str, count: usize, seed: u64) {
     engine.sync().await.unwrap();
     let what = format!("{layout}, seed {seed}");
     for round in 0..4 {
-        // Each leaf by itself has no room from somewhere on.
+        // From some point on each leaf has no space.
         for device in &fixture.devices {
             let from = (5 << 20) + rng.below(6 << 20);
             let is_full = rng.below(3) > 0;

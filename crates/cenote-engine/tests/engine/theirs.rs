@@ -1,5 +1,5 @@
-//! Pools that OpenZFS made: opened for writing, changed, and shown to it again; or refused, with
-//! not a byte changed.
+//! Pools created by OpenZFS: opened for writing, changed, and checked by it; or refused, without a
+//! changed byte.
 
 use std::fs::File;
 use std::io::Read;
@@ -14,13 +14,13 @@ use cenote_testkit::rng::wants_all;
 
 use crate::pools;
 
-/// Those with something active that is not maintained here, or of an old version.
+/// Pools with an active feature that is not maintained, or of an old version.
 const REFUSED: [&str; 6] = ["g-basic", "g-classes", "g-crypt", "g-legacy", "g-removed", "g-send"];
 /// Some of the others.
 const FEW: [&str; 4] = ["g-expand", "g-quota", "g-raidz2", "g-zil"];
 
 #[test]
-fn pools_of_openzfs_are_changed_or_left_alone() {
+fn pools_of_openzfs_are_changed_or_refused() {
     for golden in golden::all() {
         let name = golden.name().to_owned();
         let is_refused = REFUSED.contains(&name.as_str());
@@ -48,7 +48,7 @@ fn pools_of_openzfs_are_changed_or_left_alone() {
     }
 }
 
-/// A dataset with its history, beside what was there.
+/// Adds a dataset with a history.
 async fn change(folder: &Path, name: &str) -> Result<()> {
     let scan = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
     let candidate = scan.find(name).expect("the pool is in its folder");
@@ -80,7 +80,7 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     engine.export().await
 }
 
-/// Our verdict, and OpenZFS's.
+/// Checks the pool with cenote and with OpenZFS.
 fn judge(golden: &Golden, folder: &Path) {
     let name = golden.name();
     let report = block_on(2, async {
@@ -93,7 +93,7 @@ fn judge(golden: &Golden, folder: &Path) {
     pools::judge(folder, name);
 }
 
-/// Whether two files hold the same.
+/// Whether two files have the same contents.
 fn is_same(one: &Path, other: &Path) -> bool {
     let mut files = [one, other].map(|path| File::open(path).unwrap());
     let mut parts = [vec![0; 1 << 20], vec![0; 1 << 20]];

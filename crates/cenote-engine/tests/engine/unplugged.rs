@@ -1,5 +1,5 @@
-//! Devices that go away while a pool is written, and come back: nothing that was acknowledged is
-//! lost, nothing that was accepted either, and OpenZFS finds the pool whole.
+//! Devices that are removed while a pool is written, and put back: neither acknowledged nor
+//! accepted changes are lost, and OpenZFS finds no errors.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +23,7 @@ use crate::tempfile_dir;
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 12;
 
-/// A pool of which some devices can be pulled out.
+/// A pool in which some devices can be removed.
 pub(crate) struct Fixture {
     pub(crate) bus: Arc<Bus>,
     pub(crate) devices: Vec<Arc<Pluggable>>,
@@ -32,7 +32,7 @@ pub(crate) struct Fixture {
 }
 
 impl Fixture {
-    /// The first `loose` of `count` devices can be pulled out.
+    /// The first `loose` of `count` devices can be removed.
     pub(crate) async fn new(layout: &str, count: usize, loose: usize) -> Self {
         let (bus, firm) = (Bus::new(), Bus::new());
         let devices: Vec<_> = (0..count)
@@ -50,7 +50,7 @@ impl Fixture {
         Self { bus, devices, engine: engine.unwrap(), guid }
     }
 
-    /// The guid of a leaf.
+    /// Returns the guid of a leaf.
     fn leaf(&self, index: usize) -> u64 {
         self.engine.admin().vdev_config().leaves().nth(index).unwrap().guid
     }
@@ -60,7 +60,7 @@ impl Fixture {
         self.bus.put_back(&self.devices);
     }
 
-    /// Writes until the devices are gone and beyond, puts them back, and goes on.
+    /// Writes until the devices are removed and longer, puts them back, and continues.
     async fn write_through(&self, cut: i64) -> bool {
         let engine = &self.engine;
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
@@ -73,7 +73,7 @@ impl Fixture {
             cenote_rt::spawn(async move {
                 let cause = engine.health().until_suspended().await;
                 assert!(matches!(cause, Suspended::Io(_)));
-                // Still out: the pool does not go on.
+                // Still removed: the pool is not resumed.
                 let error = engine.leaves().clear(None).await.unwrap_err();
                 assert!(matches!(error.cause(), Some(EngineError::StillFailing(_))), "{error}");
                 assert!(engine.health().suspended().is_some());
@@ -91,14 +91,14 @@ impl Fixture {
         engine.snapshots().destroy("tank/a@1").await.unwrap();
         let was_suspended = rescue.is_finished();
         if !was_suspended {
-            // Nobody puts them back any more.
+            // They are not removed again.
             self.bus.pull_out_after(i64::MAX);
             rescue.abort();
         }
         was_suspended
     }
 
-    /// Leaves the pool and looks at what is on the devices.
+    /// Exports the pool and returns the devices.
     async fn finish(self) -> Vec<Arc<Pluggable>> {
         let Self { devices, engine, guid, .. } = self;
         engine.export().await.unwrap();
@@ -130,7 +130,7 @@ impl Fixture {
     }
 }
 
-/// The only object of the dataset.
+/// Returns the only object of the dataset.
 fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
     for object in 1..64 {
         if tx.find(object)?.is_some() {
@@ -140,7 +140,7 @@ fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
     panic!("the object is gone");
 }
 
-/// Asks OpenZFS.
+/// Checks the devices with OpenZFS.
 pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
     let dir = tempfile_dir();
     let images: Vec<_> = devices.iter().map(|device| device.image()).collect();
@@ -149,13 +149,13 @@ pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
 }
 
 #[test]
-fn a_suspended_pool_goes_on_where_it_stood() {
-    // Layout, devices, those that go.
+fn suspended_pool_resumes_without_losses() {
+    // Layout, devices, removed devices.
     let layouts = [("disk", 1, 1), ("mirror", 2, 2), ("raidz1", 3, 2)];
     let (mut points, mut suspended) = (0, 0);
     for (layout, count, loose) in layouts {
         for case in 0..cases(8, 400) {
-            // Early cuts one by one: with each another step of a commit fails.
+            // Early cuts one by one: each interrupts another step of a commit.
             let cut = if case < 6 || wants_all() { case } else { 6 + (case - 6) * 23 };
             simulate(case, async {
                 let fixture = Fixture::new(layout, count, loose).await;
@@ -173,12 +173,12 @@ fn a_suspended_pool_goes_on_where_it_stood() {
     assert!(suspended > points / 2, "{suspended} of {points}");
 }
 
-/// Where the first label of a device has its uberblocks, and the second one its config.
+/// Offsets of the uberblocks of the first label, and of the config of the second one.
 const RING: std::ops::Range<u64> = 128 << 10..256 << 10;
 const SECOND_CONFIG: std::ops::Range<u64> = (256 + 16) << 10..(256 + 128) << 10;
 
 #[test]
-fn a_txg_counts_once_a_flush_says_so() {
+fn txg_is_committed_only_after_its_flush() {
     for (layout, count) in [("disk", 1), ("mirror", 2)] {
         for after in [RING, SECOND_CONFIG] {
             simulate(1, a_last_flush_fails(layout, count, after)).unwrap();
@@ -186,7 +186,7 @@ fn a_txg_counts_once_a_flush_says_so() {
     }
 }
 
-/// All devices are gone at the flush after a commit has written there.
+/// All devices are removed at the flush after a commit has written this range.
 async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u64>) {
     let fixture = Fixture::new(layout, count, count).await;
     let engine = &fixture.engine;
@@ -202,12 +202,12 @@ async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u
             engine.leaves().clear(None).await.unwrap();
         })
     };
-    // The config changes, so all flushes of a commit are there.
+    // With a changed config a commit has all of its flushes.
     engine.admin().set(vec![PoolSetting::Comment(Some("new".into()))]).await.unwrap();
     assert!(is_cleared.load(Ordering::SeqCst), "{layout}, {after:x?}: told too early");
     rescue.await.unwrap();
     let txg = engine.uberblock().txg;
-    // What a power cut would leave.
+    // The state after a power cut.
     fixture.put_back();
     let scan = scan_devices(as_devices(&fixture.devices)).await;
     let newest = scan.find("tank").unwrap().uberblocks().iter().map(|found| found.txg).max();
@@ -215,7 +215,7 @@ async fn a_last_flush_fails(layout: &str, count: usize, after: std::ops::Range<u
 }
 
 #[test]
-fn a_leaf_that_fails_is_faulted_and_comes_back() {
+fn clear_brings_back_a_faulted_leaf() {
     for (layout, count) in [("mirror", 2), ("raidz2", 4)] {
         for cut in [0, 7, 30] {
             simulate(cut, one_leaf_fails(layout, count, cut as i64)).unwrap();
@@ -237,7 +237,7 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
     assert!(known.faulted && known.dtl_object.is_some());
     let faulted = Event::State { leaf, state: VdevState::Faulted };
     assert!(engine.health().events().after(0).iter().any(|noted| noted.event == faulted));
-    // It is not there yet; the pool can do without.
+    // The leaf is still missing; the pool works without it.
     engine.leaves().clear(None).await.unwrap();
     assert_eq!(state(leaf), VdevState::Faulted);
     fixture.put_back();
@@ -246,7 +246,7 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
     let config = engine.admin().vdev_config();
     let known = &config.find(leaf).unwrap().leaf;
     assert!(!known.faulted && known.dtl_object.is_some(), "what it lacks is not forgotten");
-    // What the others have alone must stay.
+    // The only copy must stay in service.
     if layout == "mirror" {
         let error = engine.leaves().offline(fixture.leaf(1), true).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Busy);
@@ -259,7 +259,7 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
 }
 
 #[test]
-fn leaves_go_offline_and_online() {
+fn offline_and_online_of_leaves() {
     simulate(1, async {
         let fixture = Fixture::new("mirror", 2, 1).await;
         let (engine, leaf) = (Arc::clone(&fixture.engine), fixture.leaf(0));
@@ -276,7 +276,7 @@ fn leaves_go_offline_and_online() {
         engine.leaves().clear(None).await.unwrap();
         assert_eq!(state(leaf), VdevState::Offline, "errors are no reason to be offline");
         fixture.write_through(i64::MAX / 2).await;
-        // A device of something else is no answer.
+        // Another device is refused.
         let other = Arc::clone(&fixture.devices[1]) as Arc<dyn Device>;
         let error = engine.leaves().online(leaf, Some(other)).await.unwrap_err();
         assert!(matches!(error.cause(), Some(EngineError::WrongDevice(_))), "{error}");
@@ -293,7 +293,7 @@ fn leaves_go_offline_and_online() {
 }
 
 #[test]
-fn what_happens_meanwhile_is_what_failmode_says() {
+fn failmode_determines_requests_of_a_suspended_pool() {
     simulate(1, async {
         for (mode, value) in [("continue", 1), ("panic", 2)] {
             let fixture = Fixture::new("disk", 1, 1).await;
@@ -326,7 +326,7 @@ fn what_happens_meanwhile_is_what_failmode_says() {
             sync.await.unwrap().unwrap();
             pools::write(engine, &head, object, 1, 1).await.unwrap();
             engine.sync().await.unwrap();
-            // Given up instead: what was committed is there.
+            // After closing by force, the committed data is there.
             pools::write(engine, &head, object, 2, 1).await.unwrap();
             fixture.bus.pull_out_after(0);
             let sync = {

@@ -1,4 +1,4 @@
-//! What is committed is read while the pool is written.
+//! Views: the committed state is read while the pool is written.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::memory::{BLOCK, Budget, MemoryPool};
 
 const BLOCKS: u64 = 300;
 
-/// Every block as the view has it.
+/// Returns the salt of every block of the view.
 async fn salts(view: &Arc<Pool>) -> Vec<u64> {
     let objset = view.dataset("tank/a").await.unwrap().open().await.unwrap();
     let dnode = objset.dnode(5).await.unwrap();
@@ -27,7 +27,7 @@ fn deferred(engine: &Engine) -> u64 {
 }
 
 #[test]
-fn a_view_stays_what_it_was() {
+fn view_is_unchanged_by_later_txgs() {
     let budget = Budget::take();
     block_on(1, async {
         let pool = MemoryPool::new().await;
@@ -41,7 +41,7 @@ fn a_view_stays_what_it_was() {
         assert_eq!(view.txg(), engine.uberblock().txg);
         assert!(Arc::ptr_eq(&view, &engine.view().await.unwrap()), "of the same txg");
 
-        // Everything is written over, and each of many txgs frees what an earlier one wrote.
+        // Everything is overwritten, and each of many txgs frees the blocks of an earlier one.
         for round in 1..6 {
             for block in 0..BLOCKS {
                 pool.write("tank/a", 5, block, block * 5 + 3 + round * 5000).await;
@@ -59,7 +59,7 @@ fn a_view_stays_what_it_was() {
         assert_eq!(salts(&newest).await[1], 5 + 3 + 25_000);
         drop(newest);
 
-        // Nobody looks any more: what waited is free two txgs later.
+        // Without the view, held space is free two txgs later.
         drop(view);
         for _ in 0..4 {
             pool.write("tank/a", 5, 0, 0).await;

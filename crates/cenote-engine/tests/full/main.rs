@@ -1,5 +1,5 @@
-//! Pools without room: writers are told so before anything is changed, the txg that is under way
-//! always fits, and what frees space works at the very end of it. Nothing leaks.
+//! Full pools: writers get an error before anything is changed, the open txg always fits, and
+//! freeing space works even on a full pool. Nothing leaks.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -20,10 +20,10 @@ use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Error, Kind, Rng};
 use cenote_testkit::cuts;
 
-/// Bytes of the device.
+/// Size of the device.
 const SIZE: u64 = 64 << 20;
 const MIB: u64 = 1 << 20;
-/// More writes than any pool here takes.
+/// More writes than any pool here accepts.
 const WRITES_MAX: u64 = 100_000;
 
 struct Fixture {
@@ -58,7 +58,7 @@ impl Fixture {
         object.unwrap().0
     }
 
-    /// Writes one block that does not compress.
+    /// Writes one incompressible block.
     async fn write(&mut self, object: u64, offset: u64, len: u64) -> Result<(), Error> {
         let mut bytes = vec![0; len as usize];
         self.rng.fill(&mut bytes);
@@ -68,11 +68,11 @@ impl Fixture {
         change.await.map(drop)
     }
 
-    /// Writes blocks in order until there is no room. Gives their number and why it ended.
+    /// Writes blocks in order until the pool is full. Returns their number and the error.
     async fn fill(&mut self, object: u64, len: u64) -> (u64, Kind) {
         for block in 0..WRITES_MAX {
             if let Err(error) = self.write(object, block * len, len).await {
-                // The pool is well: it said no, and goes on.
+                // The pool is not suspended: it refused the write, and continues.
                 self.engine.sync().await.unwrap();
                 return (block, error.kind());
             }
@@ -91,7 +91,7 @@ impl Fixture {
         self.settle().await;
     }
 
-    /// Until what was freed can be used again.
+    /// Waits until freed space can be reused.
     async fn settle(&self) {
         for _ in 0..5 {
             self.engine.sync().await.unwrap();
@@ -101,7 +101,7 @@ impl Fixture {
         }
     }
 
-    /// Exports the pool; its space must be what is reachable, to OpenZFS too.
+    /// Exports the pool; cenote and OpenZFS check that its space is reachable.
     async fn finish(self) {
         self.engine.export().await.unwrap();
         let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
@@ -119,7 +119,7 @@ fn simulate(work: impl Future<Output = ()>) {
 }
 
 #[test]
-fn a_full_pool_says_so_and_can_be_emptied() {
+fn full_pool_refuses_writes_and_can_be_emptied() {
     for len in [128 << 10, 4 << 10] {
         simulate(async {
             let mut fixture = Fixture::new(len).await;
@@ -128,7 +128,7 @@ fn a_full_pool_says_so_and_can_be_emptied() {
             println!("{blocks} blocks of {len}");
             assert_eq!(kind, Kind::NoSpace);
             assert!(blocks * len > SIZE / 4, "{blocks} blocks of {len} are few");
-            // Written over, a block needs as much again.
+            // Overwriting a block needs as much space again.
             let again = fixture.write(object, 0, len).await;
             assert!(again.is_ok() || again.is_err_and(|error| error.kind() == Kind::NoSpace));
             fixture.engine.sync().await.unwrap();
@@ -143,7 +143,7 @@ fn a_full_pool_says_so_and_can_be_emptied() {
 }
 
 #[test]
-fn what_frees_works_on_a_full_pool() {
+fn full_pool_permits_frees() {
     simulate(async {
         let mut fixture = Fixture::new(3).await;
         let (first, second) =
@@ -154,14 +154,14 @@ fn what_frees_works_on_a_full_pool() {
         fixture.engine.snapshots().create(vec!["tank/a@keeps".into()]).await.unwrap();
         let (blocks, kind) = fixture.fill(second, 32 << 10).await;
         assert_eq!(kind, Kind::NoSpace);
-        // The snapshot keeps it all: nothing comes back, and nothing breaks.
+        // The snapshot keeps all blocks: nothing is freed, and nothing fails.
         fixture.free(first, 0, None).await;
         fixture.engine.snapshots().destroy("tank/a@keeps").await.unwrap();
         fixture.settle().await;
         let (more, kind) = fixture.fill(first, 32 << 10).await;
         assert_eq!(kind, Kind::NoSpace);
         assert!(more > 200, "only {more} of the 400 blocks that the snapshot had, after {blocks}");
-        // A snapshot may be refused, the end of a dataset not.
+        // A snapshot may be refused, a destroy not.
         let snapshot = fixture.engine.snapshots().create(vec!["tank/a@late".into()]).await;
         if snapshot.is_ok() {
             fixture.engine.snapshots().destroy("tank/a@late").await.unwrap();
@@ -179,14 +179,14 @@ fn what_frees_works_on_a_full_pool() {
     });
 }
 
-/// No sync but those for room.
+/// Without syncs except those for space.
 #[test]
-fn a_full_pool_is_written_over_without_an_end() {
+fn full_pool_can_be_overwritten_repeatedly() {
     for len in [128 << 10, 8 << 10, 512] {
         simulate(async {
             let mut fixture = Fixture::new(len).await;
             let object = fixture.new_object(len).await;
-            // Three quarters of what is for users, then as much again at random places.
+            // Three quarters of the usable space, then as much again at random places.
             let blocks = (9 * SIZE / 32 / len).min(4000);
             for block in 0..blocks {
                 fixture.write(object, block * len, len).await.unwrap();
@@ -209,14 +209,14 @@ fn a_full_pool_is_written_over_without_an_end() {
 }
 
 #[test]
-fn a_pool_whose_free_space_is_in_pieces_is_filled() {
+fn fragmented_pool_can_be_filled() {
     simulate(async {
         let mut fixture = Fixture::new(7).await;
         let (small, large) = (4 << 10, 128 << 10);
         let (first, second) = (fixture.new_object(small).await, fixture.new_object(large).await);
         let (blocks, kind) = fixture.fill(first, small).await;
         assert_eq!(kind, Kind::NoSpace);
-        // Every second one goes: no free range is longer than that.
+        // Every second block is freed: no free range is longer.
         for from in (0..blocks).step_by(256) {
             let charge = Charge::free(16 << 10);
             let change = fixture.engine.apply_charged(&fixture.head, charge, |tx| {
@@ -241,9 +241,9 @@ fn a_pool_whose_free_space_is_in_pieces_is_filled() {
     });
 }
 
-/// No sync but those for room. In a pool that is large beside what is left to write.
+/// Without syncs except those for space, in a pool that is large compared with the remaining space.
 #[test]
-fn what_others_have_reserved_is_theirs() {
+fn reservation_is_kept_from_other_datasets() {
     simulate(async {
         let (size, left, len) = (2 << 30, 8 * MIB, 128 << 10);
         let mut fixture = Fixture::of_size(size, 11).await;
@@ -265,7 +265,7 @@ fn what_others_have_reserved_is_theirs() {
         println!("{written} bytes written, {left} were left");
         assert_eq!(error.kind(), Kind::NoSpace);
         assert!((left * 3 / 4..left + size / 512).contains(&written), "{written}");
-        // Who reserved it has it.
+        // The owner of the reservation can use it.
         fixture.head = other;
         let object = fixture.new_object(len).await;
         for block in 0..2 * left / len {
@@ -276,7 +276,7 @@ fn what_others_have_reserved_is_theirs() {
 }
 
 #[test]
-fn quotas_end_where_they_say() {
+fn quota_and_refquota_end_writes_at_their_limits() {
     for property in ["quota", "refquota"] {
         simulate(async {
             let mut fixture = Fixture::new(5).await;
@@ -285,7 +285,7 @@ fn quotas_end_where_they_say() {
             let object = fixture.new_object(128 << 10).await;
             let (blocks, kind) = fixture.fill(object, 128 << 10).await;
             assert_eq!(kind, Kind::Quota, "{property}");
-            // As in OpenZFS the last txg may go over it by what was under way.
+            // As in OpenZFS, the last txg may exceed it by the changes in flight.
             let bytes = blocks << 17;
             assert!((15 * MIB..=20 * MIB).contains(&bytes), "{property}: {bytes} bytes");
             assert_eq!(fixture.write(object, 0, 128 << 10).await.unwrap_err().kind(), Kind::Quota);
@@ -298,11 +298,11 @@ fn quotas_end_where_they_say() {
     }
 }
 
-/// Small records on large sectors: one write of many of them takes a great part of a small pool.
-/// However it was filled, it can be emptied, and its settings can be changed.
+/// Small records on large sectors: one write of many of them takes a large part of a small pool.
+/// However the pool was filled, it can be emptied, and its settings can be changed.
 #[test]
-fn a_full_pool_of_any_geometry_can_be_emptied() {
-    // The layout with which a pool once could not be emptied, and some around it.
+fn full_pool_of_any_geometry_can_be_emptied() {
+    // A layout with which a pool once could not be emptied, and similar ones.
     let mut shapes = vec![(64, 16, 4), (64, 16, 128), (64, 12, 4), (128, 14, 8), (64, 9, 1)];
     if cenote_testkit::rng::wants_all() {
         for size in [64, 128, 512] {

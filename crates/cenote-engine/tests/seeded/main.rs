@@ -1,9 +1,8 @@
-//! The crash suite is itself tested: with each of the engine's bugs switched on it must find
-//! something, and nothing without.
+//! Tests the crash suite: it finds each seeded bug of the engine, and nothing without a bug.
 //!
-//! A bug is found by the engine itself, which suspends the pool; by a state that is not what was
-//! committed, space that is not accounted for, or an earlier txg that is gone after a cut; or by
-//! the order of a commit. What a cut shows counts first.
+//! A bug is found by the engine itself, which suspends the pool; by a state that was not committed,
+//! inconsistent space, or a missing earlier txg after a cut; or by the order of a commit. The
+//! result of a cut takes precedence.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -32,22 +31,22 @@ use workload::{DEVICE_SIZE, Layout};
 /// Rounds of a run.
 const ROUNDS: u64 = 30;
 const SEED: u64 = 7;
-/// Bugs that are looked for at a time.
+/// Bugs that are tested at a time.
 const AT_A_TIME: usize = 2;
-/// Variable that puts a bug in.
+/// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
 
 fn image(path: String) -> Arc<dyn Device> {
     Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
 }
 
-/// What the suite has to say of a layout, of a run with that bug.
+/// Runs the suite with a layout and a bug.
 fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
     seeded::set(bug);
     let work = async {
         let run = workload::run(layout, SEED, ROUNDS, image).await;
         if bug == Some(Bug::DroppedPad) {
-            // The leak check asks the same arithmetic, and would agree with it.
+            // The leak check uses the same arithmetic, and would agree with the bug.
             seeded::set(None);
         }
         let run = run.map_err(|error| format!("the engine: {error}"))?;
@@ -61,7 +60,7 @@ fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
     verdict
 }
 
-/// Where a bug can show at all.
+/// Returns a layout in which a bug can have an effect.
 fn layout_of(bug: Bug) -> Layout {
     match bug {
         Bug::LostParity | Bug::DroppedPad => Layout::Raidz2,
@@ -70,8 +69,8 @@ fn layout_of(bug: Bug) -> Layout {
     }
 }
 
-/// Nothing is found without a bug. The test below runs this one in processes of their own, each
-/// with a bug: they are on in the whole process.
+/// Without a bug nothing is found. The test below runs this one in separate processes, each with a
+/// bug, because bugs are global to a process.
 #[test]
 fn nothing_is_found_in_the_engine() {
     let wanted = std::env::var(BUG).ok();
@@ -107,7 +106,7 @@ fn every_seeded_bug_is_found() {
     assert_eq!(missed.into_inner().unwrap(), [], "not found");
 }
 
-/// What is found in an engine with a bug.
+/// Returns the finding in an engine with a bug.
 fn said_of(bug: Bug) -> Option<String> {
     let said = std::process::Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "nothing_is_found_in_the_engine", "--nocapture"])

@@ -1,5 +1,5 @@
-//! True damage is repaired beside writers, by those who may: live readers and held snapshots. Views
-//! count it and leave it as it is.
+//! Real damage is repaired during writes by live readers and open snapshots. Views count it and do
+//! not repair it.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use cenote_vdev::DATA_START;
 
 use crate::world::{self, BLOCK, DATASET, FIXED, Layout, World, salt_of};
 
-/// Who reads.
+/// Kind of reader.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Reader {
     Live,
@@ -16,7 +16,7 @@ enum Reader {
     View,
 }
 
-/// Overwrites one side of the blocks that nobody changes.
+/// Overwrites one side of the blocks that do not change.
 async fn spoil(world: &World) {
     let view = world.engine().view().await.unwrap();
     let set = view.dataset(DATASET).await.unwrap().open().await.unwrap();
@@ -30,7 +30,7 @@ async fn spoil(world: &World) {
 }
 
 async fn read_all(world: &World, reader: Reader) {
-    // A mirror is asked side by side.
+    // Both sides of a mirror are read in the course of this.
     for _ in 0..4 {
         world.engine().store().clear_cache();
         let (first, end) = (world.blocks() - FIXED, world.blocks());
@@ -79,16 +79,16 @@ fn run(reader: Reader) {
 }
 
 #[test]
-fn a_live_reader_repairs() {
+fn damage_is_repaired_by_live_readers() {
     run(Reader::Live);
 }
 
 #[test]
-fn a_held_snapshot_is_repaired() {
+fn damage_of_an_open_snapshot_is_repaired() {
     run(Reader::Snapshot);
 }
 
 #[test]
-fn a_view_counts_and_leaves_things_as_they_are() {
+fn damage_is_counted_but_not_repaired_by_views() {
     run(Reader::View);
 }

@@ -1,16 +1,17 @@
-//! Readers beside writers that reuse space as fast as they can.
+//! Readers during writes that reuse space as fast as possible.
 //!
-//! A pool is filled to some percentage and then written over without an end, with snapshots that
-//! come and go, and exports and imports in between, while all kinds of readers read it: views that are held for long, the live head,
-//! held snapshots, the verifier, the leak checker, reads ahead; and metaslabs leave memory and are
-//! loaded again. Reads of devices take long, some longer than several txgs, so that pointers grow
-//! old under their readers (`slow`).
+//! A pool is filled to some percentage and then overwritten continuously, with changing snapshots,
+//! and exports and imports in between, while all kinds of readers read it: views that are held for
+//! long, the live head, open snapshots, the verifier, the leak checker, prefetches; and metaslabs
+//! are unloaded and loaded again. Device reads take long, some longer than several txgs, so that
+//! pointers become stale under their readers (`slow`).
 //!
-//! Whatever is read is what the model has, or the reader hears `Kind::Overtaken`. Afterwards every
-//! byte is compared, no checksum error was counted, nothing was repaired or reported, and OpenZFS
-//! finds the pool whole. With each of `Bug::OF_READERS` switched on the suite finds something.
+//! Every read returns what the model has, or fails with `Kind::Overtaken`. Afterwards every byte is
+//! compared, no checksum error was counted, nothing was repaired or reported, and OpenZFS finds no
+//! errors. Each of `Bug::OF_READERS` is found by the suite.
 //!
-//! Everything follows from the seed: one thread, devices in memory. `CENOTE_TEST_ALL` runs more.
+//! Everything is determined by the seed: one thread, devices in memory. `CENOTE_TEST_ALL` runs
+//! more.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -27,9 +28,9 @@ use cenote_rt::seeded::{self, Bug};
 use cenote_testkit::rng::wants_all;
 use world::{Layout, World};
 
-/// Variable that puts a bug in.
+/// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
-/// How full pools are, in percent of what a user may write.
+/// Fill levels, in percent of the usable space.
 const FILLS: [u64; 3] = [5, 50, 99];
 
 /// Runs one pool to its end.
@@ -92,7 +93,7 @@ fn disk_with_two_copies() {
     run_all(Layout::Copies);
 }
 
-/// The test below runs this one in processes of their own, each with a bug.
+/// The test below runs this one in separate processes, each with a bug.
 #[test]
 fn with_a_bug() {
     let wanted = std::env::var(BUG).ok();
@@ -100,7 +101,7 @@ fn with_a_bug() {
     if let Some(bug) = bug {
         seeded::set(Some(bug));
         world::set_tunables();
-        // It ends with the first pool in which the bug shows.
+        // Ends with the first pool in which the bug has an effect.
         for seed in 1..9 {
             for fill in FILLS {
                 println!("seed {seed}");

@@ -11,16 +11,16 @@ use cenote_rt::{BoxFuture, Error, JoinHandle, Kind, Result, Rng, yield_now};
 
 use crate::world::{BLOCK, DATASET, World, salt_of};
 
-/// What readers did.
+/// Results of readers.
 #[derive(Debug, Default)]
 pub(crate) struct Seen {
-    /// Blocks.
+    /// Number of blocks read.
     pub(crate) reads: u64,
-    /// Readers whose state was given up.
+    /// Number of overtaken readers.
     pub(crate) overtaken: u64,
-    /// Readers under which the pool was exported.
+    /// Number of readers that found the pool exported.
     pub(crate) closed: u64,
-    /// Pools that were verified, or checked for leaks.
+    /// Number of verifies and leak checks.
     pub(crate) checks: u64,
 }
 
@@ -74,13 +74,13 @@ fn rng_of(world: &World, kind: u64, number: u64) -> Rng {
     Rng::seeded(world.seed << 16 | kind << 8 | number)
 }
 
-async fn rest(rng: &mut Rng, turns: u64) {
-    for _ in 0..rng.below(turns) {
+async fn rest(rng: &mut Rng, steps: u64) {
+    for _ in 0..rng.below(steps) {
         yield_now().await;
     }
 }
 
-/// The number of exports and imports before a reader took the engine.
+/// The number of exports and imports before a reader used the engine.
 #[derive(Clone, Copy)]
 struct Since(u64);
 
@@ -93,7 +93,7 @@ impl Since {
         Self(world.changes())
     }
 
-    /// Whether an error is right: the state was given up, or the pool was exported meanwhile.
+    /// Whether an error is expected: the view was overtaken, or the pool was exported meanwhile.
     fn expects(self, error: &Error, world: &World) -> bool {
         match error.kind() {
             Kind::Overtaken => true,
@@ -102,7 +102,7 @@ impl Since {
         }
     }
 
-    /// Returns what was read, none if the error is right.
+    /// Returns the result, `None` for an expected error.
     fn check<T>(self, result: Result<T>, world: &World, counts: &Counts) -> Option<T> {
         match result {
             Ok(read) => return Some(read),
@@ -114,7 +114,7 @@ impl Since {
         None
     }
 
-    /// The same for readers whose state is never given up.
+    /// Like [`Self::check`], for readers that are never overtaken.
     fn check_held<T>(self, result: Result<T>, world: &World, counts: &Counts) -> Option<T> {
         let error = result.as_ref().err();
         assert_ne!(error.map(Error::kind), Some(Kind::Overtaken), "{error:?}");
@@ -122,7 +122,7 @@ impl Since {
     }
 }
 
-/// Takes views and reads on in them for as long as it goes.
+/// Takes views and reads in them for as long as possible.
 async fn hold_views(world: &World, counts: &Counts, number: u64) {
     let mut rng = rng_of(world, 1, number);
     while !world.is_over() {
@@ -190,7 +190,7 @@ async fn read_live(world: &World, counts: &Counts, number: u64) {
     }
 }
 
-/// Opens snapshots, and reads them whole while they are held.
+/// Opens snapshots, and reads them completely.
 async fn read_snapshots(world: &World, counts: &Counts) {
     let mut rng = rng_of(world, 3, 0);
     while !world.is_over() {
@@ -217,14 +217,14 @@ async fn read_snapshots(world: &World, counts: &Counts) {
             counts.reads.fetch_add(1, Ordering::Relaxed);
             rest(&mut rng, 100).await;
         }
-        // Whoever keeps the contents for longer hears that they are gone.
+        // After that its contents cannot be read.
         drop(open);
         let late = dnode.read_at(0, BLOCK as usize).await;
         assert!(late.is_err_and(|error| since.expects(&error, world)));
     }
 }
 
-/// Takes every finding for a failure, unless the state was given up.
+/// Every finding is a failure, unless the view was overtaken.
 struct Strict(Arc<Pool>);
 
 impl Observer for Strict {
@@ -234,7 +234,7 @@ impl Observer for Strict {
     }
 }
 
-/// Verifies the pool, and looks for leaks.
+/// Verifies the pool, and checks it for leaks.
 async fn check_all(world: &World, counts: &Counts) {
     let mut rng = rng_of(world, 4, 0);
     while !world.is_over() {

@@ -1,7 +1,7 @@
-//! Devices in memory whose reads take their time: in turns of the other tasks, not in seconds.
+//! Devices in memory with slow reads, measured in steps of other tasks, not in seconds.
 //!
-//! Most reads return at once. Some wait before they look at the device, some after that, for so
-//! many turns that other tasks commit txgs meanwhile.
+//! Most reads return immediately. Some wait before they read the device, some after that, for so
+//! many steps that other tasks commit txgs meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,15 +15,15 @@ pub(crate) struct SlowDevice {
     inner: ImageDevice,
     rng: Mutex<Rng>,
     is_slow: AtomicBool,
-    /// Reads that waited for long.
+    /// Number of long reads.
     pub(crate) long: AtomicU64,
     is_exported: AtomicBool,
-    /// Requests that came while the pool was exported.
+    /// Number of requests while the pool was exported.
     pub(crate) unexpected: AtomicU64,
 }
 
 impl SlowDevice {
-    /// Device number `index`, of zeros; fast until [`set_slow`](Self::set_slow).
+    /// Returns device number `index`, of zeros; fast until [`set_slow`](Self::set_slow).
     pub(crate) fn new(index: usize, size: u64, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             inner: ImageDevice::new(format!("d{index}.img"), Image::zeroed(size)),
@@ -39,7 +39,7 @@ impl SlowDevice {
         self.is_slow.store(is_slow, Ordering::Relaxed);
     }
 
-    /// Between an export and the next import no request may come.
+    /// Between an export and the next import there must be no request.
     pub(crate) fn set_exported(&self, is_exported: bool) {
         self.is_exported.store(is_exported, Ordering::Relaxed);
     }
@@ -54,13 +54,13 @@ impl SlowDevice {
         self.inner.image()
     }
 
-    /// Turns to wait before and after the look at the device.
-    fn turns(&self) -> (u64, u64) {
+    /// Returns the steps to wait before and after reading.
+    fn steps(&self) -> (u64, u64) {
         if !self.is_slow.load(Ordering::Relaxed) {
             return (0, 0);
         }
         let mut rng = self.rng.lock().unwrap_or_else(PoisonError::into_inner);
-        let turns = match rng.below(100) {
+        let steps = match rng.below(100) {
             0..90 => return (0, 0),
             90..98 => rng.below(20),
             _ => {
@@ -68,12 +68,12 @@ impl SlowDevice {
                 rng.below(6000)
             }
         };
-        if rng.below(2) == 0 { (turns, 0) } else { (0, turns) }
+        if rng.below(2) == 0 { (steps, 0) } else { (0, steps) }
     }
 }
 
-async fn wait(turns: u64) {
-    for _ in 0..turns {
+async fn wait(steps: u64) {
+    for _ in 0..steps {
         yield_now().await;
     }
 }
@@ -86,7 +86,7 @@ impl Device for SlowDevice {
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             self.note_request();
-            let (before, after) = self.turns();
+            let (before, after) = self.steps();
             wait(before).await;
             let read = self.inner.read(offset, buf).await;
             wait(after).await;

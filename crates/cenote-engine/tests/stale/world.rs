@@ -1,4 +1,4 @@
-//! A pool that is written over without an end, and the model of what is in it.
+//! A pool that is overwritten continuously, and the model of its contents.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -22,16 +22,16 @@ use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass}
 use crate::pools;
 use crate::slow::SlowDevice;
 
-/// Bytes of a block.
+/// Block size.
 pub(crate) const BLOCK: u64 = 32 << 10;
 /// The dataset.
 pub(crate) const DATASET: &str = "tank/a";
-/// Blocks at the end of the object that are never written over.
+/// Number of blocks at the end of the object that are never overwritten.
 pub(crate) const FIXED: u64 = 16;
-/// Snapshots that are there at a time.
+/// Number of snapshots at a time.
 const SNAPSHOTS: usize = 3;
 
-/// Shapes of pools.
+/// Pool layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Mirror,
@@ -42,7 +42,7 @@ pub(crate) enum Layout {
 }
 
 impl Layout {
-    /// Redundancy, devices, and MiB of each.
+    /// Returns redundancy, number of devices, and their size in MiB.
     const fn shape(self) -> (&'static str, usize, u64) {
         match self {
             Self::Mirror => ("mirror", 2, 64),
@@ -53,23 +53,23 @@ impl Layout {
     }
 }
 
-/// What all runs of the process have in common.
+/// Sets tunables for all runs of the process.
 pub(crate) fn set_tunables() {
     // Views are held for longer than this.
     tunables::PIN_DEADLINE_MS.set(10_000).unwrap();
     tunables::METASLAB_PRELOAD_ENABLED.set(0).unwrap();
 }
 
-/// What was written.
+/// The written contents.
 #[derive(Debug, Default)]
 pub(crate) struct Model {
-    /// Every salt that a block had, the last one last.
+    /// Every salt of each block, the last one last.
     pub(crate) history: Vec<Vec<u64>>,
-    /// Number of the salt that a block certainly has, or a later one: its write has returned.
+    /// Index of the oldest salt that a block can have: its write has returned.
     pub(crate) returned: Vec<usize>,
-    /// The salts that a txg committed.
+    /// The committed salts of each txg.
     pub(crate) committed: BTreeMap<u64, Vec<u64>>,
-    /// Those of snapshots.
+    /// The salts of snapshots.
     pub(crate) snapshots: BTreeMap<String, Vec<u64>>,
 }
 
@@ -79,11 +79,11 @@ impl Model {
     }
 }
 
-/// The pool as it is open now.
+/// The currently open pool.
 struct Opened {
     engine: Arc<Engine>,
     head: Arc<Head>,
-    /// Exports that have begun, and imports that have ended: odd while it is exported.
+    /// Number of started exports and finished imports: odd while the pool is exported.
     changes: u64,
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct World {
     is_over: AtomicBool,
 }
 
-/// A block that does not compress.
+/// Returns an incompressible block.
 pub(crate) fn content(block: u64, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK as usize];
     if salt != 0 {
@@ -108,7 +108,7 @@ pub(crate) fn content(block: u64, salt: u64) -> Vec<u8> {
     bytes
 }
 
-/// The salt of a block, if it is one that was written.
+/// Returns the salt of a block; panics if the block was never written.
 pub(crate) fn salt_of(block: u64, bytes: &[u8]) -> u64 {
     let salt = u64::from_le_bytes(bytes[..8].try_into().unwrap());
     assert!(bytes == content(block, salt), "block {block} is not what was written with {salt}");
@@ -143,10 +143,10 @@ impl World {
         world
     }
 
-    /// Writes so many percent of what a user may write.
+    /// Fills this percentage of the usable space.
     async fn fill(&self, percent: u64, copies: u64) {
         let space = self.engine().allocator().normal_space();
-        // Half of a tiny pool is kept back.
+        // Half of a tiny pool is slop space.
         let room = space / 2 / copies / BLOCK;
         let blocks = if percent < 99 { room * percent / 100 } else { u64::MAX };
         let mut block = 0;
@@ -180,7 +180,7 @@ impl World {
         Arc::clone(&self.opened().head)
     }
 
-    /// Exports that have begun, and imports that have ended.
+    /// Returns the number of started exports and finished imports.
     pub(crate) fn changes(&self) -> u64 {
         self.opened().changes
     }
@@ -189,13 +189,13 @@ impl World {
         self.changes() % 2 == 1
     }
 
-    /// Exports the pool under its readers, and imports it again. No device is touched in between.
+    /// Exports the pool while it is read, and imports it again. No device is accessed in between.
     pub(crate) async fn export_and_import(&self) {
         self.judge_counts();
         self.opened().changes += 1;
         self.engine().export().await.unwrap();
         self.devices.iter().for_each(|device| device.set_exported(true));
-        // Readers that noticed nothing go on meanwhile.
+        // Readers that have not noticed continue meanwhile.
         cenote_rt::sleep(Duration::from_secs(20)).await;
         for device in &self.devices {
             let unexpected = device.unexpected.load(Ordering::Relaxed);
@@ -215,7 +215,7 @@ impl World {
         self.model.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Blocks of the object.
+    /// Returns the number of blocks of the object.
     pub(crate) fn blocks(&self) -> u64 {
         self.model().history.len() as u64
     }
@@ -224,7 +224,7 @@ impl World {
         self.is_over.store(true, Ordering::Relaxed);
     }
 
-    /// Reads that took so long that txgs may have been committed meanwhile.
+    /// Returns the number of reads that were slow enough for commits meanwhile.
     pub(crate) fn slow_reads(&self) -> u64 {
         self.devices.iter().map(|device| device.long.load(Ordering::Relaxed)).sum()
     }
@@ -235,7 +235,7 @@ impl World {
 
     async fn write(&self, block: u64, salt: u64) -> Result<()> {
         let bytes = content(block, salt);
-        // Readers see it before this returns.
+        // Readers can see it before this returns.
         self.model().history[block as usize].push(salt);
         let (object, charge) = (self.object, Charge::write(BLOCK));
         let change = |tx: &mut Tx<'_>| tx.write(object, block * BLOCK, &bytes);
@@ -243,7 +243,7 @@ impl World {
         let mut model = self.model();
         let salts = &mut model.history[block as usize];
         if written.is_err() {
-            // It was not written: what was before is there again.
+            // The write failed: the old salt is valid again.
             let before = salts[salts.len() - 2];
             salts.push(before);
         }
@@ -253,7 +253,7 @@ impl World {
         written
     }
 
-    /// Commits, and takes down what.
+    /// Commits, and records the committed salts.
     async fn sync(&self) {
         let now = self.model().now();
         self.engine().sync().await.unwrap();
@@ -261,7 +261,7 @@ impl World {
         self.model().committed.insert(txg, now);
     }
 
-    /// Writes over, in rounds.
+    /// Overwrites blocks, in rounds.
     pub(crate) async fn churn(&self, rounds: Range<u64>) {
         let mut snapshots: VecDeque<_> = self.model().snapshots.keys().cloned().collect();
         for round in rounds {
@@ -293,7 +293,7 @@ impl World {
                 let name = snapshots.pop_front().unwrap();
                 match self.engine().snapshots().destroy(&name).await {
                     Ok(()) => drop(self.model().snapshots.remove(&name)),
-                    // Somebody reads it.
+                    // The snapshot is open.
                     Err(error) => {
                         assert_eq!(error.kind(), Kind::Busy, "{error}");
                         snapshots.push_back(name);
@@ -305,7 +305,7 @@ impl World {
         }
     }
 
-    /// Whether writes are refused soon.
+    /// Whether the pool is nearly full.
     fn is_tight(&self) -> bool {
         let figures = self.engine().allocator().vdev_figures();
         let space: u64 = figures.iter().map(|vdev| vdev.space.space).sum();
@@ -317,7 +317,7 @@ impl World {
         self.rng.lock().unwrap_or_else(PoisonError::into_inner).below(bound)
     }
 
-    /// Nothing was found wrong, and everything is where it should be.
+    /// Checks that no errors were found, and that all contents are right.
     pub(crate) async fn judge(&self) {
         self.devices.iter().for_each(|device| device.set_slow(false));
         self.settle().await;
@@ -344,7 +344,7 @@ impl World {
         pools::judge(folder.path(), "tank");
     }
 
-    /// Until everything that was freed is free.
+    /// Waits until all freed space is usable.
     pub(crate) async fn settle(&self) {
         for _ in 0..4 {
             self.engine().sync().await.unwrap();
@@ -368,7 +368,7 @@ impl World {
     }
 }
 
-/// Every block of a set that nobody changes.
+/// Returns the salt of every block of an unchanging object set.
 pub(crate) async fn salts(set: &Arc<ObjSet>, object: u64, count: u64) -> Result<Vec<u64>> {
     let dnode = set.dnode(object).await?;
     let mut salts = Vec::new();
@@ -378,7 +378,7 @@ pub(crate) async fn salts(set: &Arc<ObjSet>, object: u64, count: u64) -> Result<
     Ok(salts)
 }
 
-/// Little is cached, and metaslabs leave memory at every occasion.
+/// Caches little, and unloads metaslabs as soon as possible.
 fn keep_little_in_memory(engine: &Engine) {
     engine.store().set_cache_capacity(1 << 20);
     engine.allocator().set_memory(1 << 10);

@@ -1,5 +1,5 @@
-//! OpenZFS's stress test goes on with pools that were made and written here; afterwards our
-//! verdict on the pool is that of OpenZFS's checker.
+//! OpenZFS's stress test `ztest` continues with pools created here; afterwards cenote's checks of
+//! the pool agree with those of zdb.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -19,7 +19,7 @@ use cenote_rt::{BoxFuture, Result, block_on};
 use cenote_testkit::rng::wants_all;
 use pools::{Layout, TempDir, TestPool};
 
-/// Says what is wrong.
+/// Prints findings.
 struct Print;
 
 impl Observer for Print {
@@ -46,7 +46,7 @@ fn ztest_takes_over_a_raidz2() {
 
 fn take_over(layout: Layout, shape: Shape) {
     if !wants_all() {
-        // Minutes, and never twice the same: for `./x test --all`.
+        // Takes minutes, and is not reproducible: for `./x test --all`.
         return;
     }
     let (Some(ztest), Some(zdb)) = (cenote_oracle::ztest(), cenote_oracle::zdb()) else { return };
@@ -58,7 +58,7 @@ fn take_over(layout: Layout, shape: Shape) {
     let said = ztest.run("tank", dir.path(), shape, 60);
     if !said.is_success() {
         let folder = dir.path().display().to_string();
-        // What ztest asks of its checker and does not show.
+        // The checks that ztest makes and does not show.
         let theirs = zdb.pool("tank", dir.path(), &["-bcc", "-d", "-y"]);
         std::mem::forget(dir);
         panic!("the pool stays in {folder}: {said}{theirs}");
@@ -66,23 +66,23 @@ fn take_over(layout: Layout, shape: Shape) {
     let theirs = zdb.pool("tank", dir.path(), &["-bcc"]);
     let ours = block_on(2, check(dir.path())).unwrap().unwrap();
     println!("{shape:?}: taken over; {ours:?}, clean there: {}", theirs.is_clean());
-    // OpenZFS 2.3 leaks some blocks that ztest writes, in pools of its own as in these. What waits
-    // in a dedup log to be freed is a leak to its checker only (spec 08 §25; the golden test of
-    // leaks has such a pool).
+    // OpenZFS 2.3 leaks some blocks that ztest writes, in its own pools as well. Blocks in a dedup
+    // log that are yet to be freed are a leak for zdb only (spec 08 §25; the golden test of leaks
+    // has such a pool).
     let is_agreed = ours.is_sound
         && match ours.leaked + ours.unreferenced {
             0 => theirs.is_clean(),
             leaked => theirs.has_leaks_only() && theirs.leaked() == leaked,
         };
     if !is_agreed {
-        // Never twice the same: whoever is to find out why needs this one.
+        // Not reproducible: the images are kept for analysis.
         let folder = dir.path().display().to_string();
         std::mem::forget(dir);
         panic!("{ours:?} is not the verdict there, the pool stays in {folder}: {theirs}");
     }
 }
 
-/// Some of everything.
+/// Writes some of everything.
 async fn fill(engine: &Engine) -> Result<()> {
     let head = engine.datasets().create(pools::dataset("tank/a")).await?;
     let object = pools::new_object(engine, &head).await?;
@@ -97,19 +97,19 @@ async fn fill(engine: &Engine) -> Result<()> {
     engine.export().await
 }
 
-/// What we find.
+/// Result of cenote's checks.
 #[derive(Debug)]
 struct Verdict {
-    /// Every copy is right, and space is accounted for, leaks apart.
+    /// Every copy is correct, and space is consistent except for leaks.
     is_sound: bool,
-    /// Bytes that nothing reaches.
+    /// Leaked bytes.
     leaked: u64,
     /// Bytes of dedup entries without references.
     unreferenced: u64,
 }
 
 async fn check(dir: &Path) -> Result<Verdict> {
-    // It attaches and replaces devices: the pool may be on other files of the folder now.
+    // ztest attaches and replaces devices: the pool may be on other files of the directory now.
     let scan = scan(&ScanOptions { paths: vec![dir.to_path_buf()] }).await?;
     let candidate = scan.find("tank").expect("the pool is on its devices");
     let pool: Arc<Pool> = Pool::open(candidate, &OpenOptions::default()).await?;

@@ -1,5 +1,4 @@
-//! Opening a pool counts nothing against devices that are well: the end of a log, which was never
-//! written, is how every log ends.
+//! Imports count no errors of healthy devices: the unwritten end of a log is how every log ends.
 
 use std::sync::Arc;
 
@@ -12,7 +11,7 @@ use crate::model::Op;
 use crate::pools::{self, Layout};
 use crate::{blank, volume};
 
-/// Leaves with errors, and how many.
+/// Returns the leaves with errors, and their numbers.
 fn blamed(engine: &Engine) -> Vec<(String, u64)> {
     let leaves = engine.tree().leaves().map(|(_, leaf)| {
         let stats = leaf.stats();
@@ -23,7 +22,7 @@ fn blamed(engine: &Engine) -> Vec<(String, u64)> {
 }
 
 #[test]
-fn a_killed_pool_blames_no_device() {
+fn import_after_a_kill_counts_no_device_errors() {
     for layout in Layout::ALL {
         block_on(2, async {
             let devices = pools::devices(blank(layout));
@@ -34,9 +33,9 @@ fn a_killed_pool_blames_no_device() {
                 let place = volume.apply(&engine, op, false).await.unwrap();
                 volume.commit(&engine, place).await.unwrap();
             }
-            // As after a kill: nothing is closed, and the log goes on behind the last commit.
+            // As after a kill: nothing is closed, and the log has records after the last commit.
             drop((engine, volume));
-            // Claimed by one, found claimed by the next, which replays it.
+            // Claimed by one import, and replayed by the next.
             for is_replayed in [false, true] {
                 let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
                 assert_eq!(blamed(&engine), [], "{layout:?}");
@@ -62,13 +61,13 @@ fn a_killed_pool_blames_no_device() {
 }
 
 #[test]
-fn pools_of_openzfs_blame_no_device() {
+fn import_of_openzfs_logs_counts_no_device_errors() {
     for golden in cenote_testkit::golden::all() {
         let copy = golden.private_copy();
         block_on(2, async {
             let found = scan(&ScanOptions { paths: copy.devices() }).await.unwrap();
             let Some(candidate) = found.candidates.first() else { return };
-            // Some are of a kind that is only read.
+            // Some can be opened for reading only.
             let Ok(engine) = Engine::open(candidate, &OpenOptions::default()).await else { return };
             let engine: Arc<Engine> = engine;
             assert_eq!(blamed(&engine), [], "{}", golden.name());

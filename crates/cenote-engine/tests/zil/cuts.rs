@@ -12,19 +12,18 @@ use cenote_testkit::cuts;
 use crate::model::{self, History, Volume};
 use crate::pools::{self, Layout};
 
-/// Operations of each of the tasks of a run.
+/// Operations of each task of a run.
 const OPS: u64 = 10;
 /// Names of the volumes; two tasks write each.
 const NAMES: [&str; 2] = ["tank/a", "tank/b"];
 
-/// Seeds with which a bug is looked for: tasks run side by side here, and how they fall together
-/// is not in a seed.
+/// Seeds for finding a bug: tasks run concurrently here, and a seed does not determine their order.
 const SEEDS: u64 = 6;
 
-/// Variable that puts a bug in.
+/// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
 
-/// What was durable when a mark was set, by volume.
+/// The durable operations at each mark, by volume.
 type Acks = Arc<Mutex<Vec<Vec<usize>>>>;
 
 struct Run {
@@ -34,7 +33,7 @@ struct Run {
 }
 
 #[test]
-fn every_cut_keeps_what_was_committed() {
+fn every_power_cut_keeps_committed_records() {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("CENOTE_SEED={seed}");
     let bug = std::env::var(BUG).ok();
@@ -51,8 +50,8 @@ fn every_cut_keeps_what_was_committed() {
     }
 }
 
-/// The test above is itself tested: with each of the bugs it must fail. They are on in a process of
-/// its own, since the other tests here are to go on without.
+/// Tests that the test above fails with each seeded bug, in separate processes, because bugs are
+/// global to a process.
 #[test]
 fn every_seeded_bug_of_logs_is_found() {
     if !cfg!(debug_assertions) {
@@ -65,10 +64,10 @@ fn every_seeded_bug_of_logs_is_found() {
     }
 }
 
-/// What the test says when it fails with a bug.
+/// Returns the test's failure with a bug.
 fn said_of(bug: Bug, seed: u64) -> Option<String> {
     let said = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cuts::every_cut_keeps_what_was_committed", "--nocapture"])
+        .args(["--exact", "cuts::every_power_cut_keeps_committed_records", "--nocapture"])
         .envs([(BUG, format!("{bug:?}")), ("CENOTE_LAYOUT", "Disk".into())])
         .envs([("CENOTE_SEED", seed.to_string()), ("RUST_BACKTRACE", "0".into())])
         .output()
@@ -81,7 +80,7 @@ fn said_of(bug: Bug, seed: u64) -> Option<String> {
     Some(why.unwrap_or_else(|| panic!("{bug:?}: {text}")).to_owned())
 }
 
-/// Several tasks that write and commit, while txgs are synced now and then.
+/// Several tasks write and commit, while txgs are synced now and then.
 async fn run(layout: Layout, seed: u64) -> Run {
     let recorder = Recorder::new();
     let wrap = |number| {
@@ -115,8 +114,8 @@ async fn run(layout: Layout, seed: u64) -> Run {
             let mut rng = Rng::seeded(seed << 8 | task);
             for _ in 0..OPS {
                 let op = model::draw(&mut rng);
-                // Every state is to be one of those that there were, also where data is fetched when
-                // the record is packed.
+                // Every state must be one of the history, also when data is fetched for packing a
+                // record.
                 let is_later = rng.below(2) == 0;
                 let place = volume.apply(&engine, op, is_later).await.unwrap();
                 match rng.below(8) {
@@ -167,8 +166,8 @@ async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
     (points, second)
 }
 
-/// Whether images are what a crash may leave: their space agrees as it is, and after the recovery
-/// each volume is as it was after some operation, none before the last acknowledged.
+/// Checks images of a crash: their space is consistent, and after the recovery each volume has the
+/// state after some operation, none before the last acknowledged.
 async fn verdict(
     run: &Run,
     images: &[Image],
@@ -180,7 +179,7 @@ async fn verdict(
     if !is_twice {
         return recover(run, images.to_vec(), least).await;
     }
-    // The recovery is cut off as well, anywhere.
+    // The recovery is cut as well, anywhere.
     let recorder = Recorder::new();
     let devices = pools::devices(images.to_vec());
     let wrapped = devices.iter().zip(images);
@@ -223,7 +222,7 @@ async fn recover(run: &Run, images: Vec<Image>, least: &[usize]) -> Result<(), S
         }
         volumes.push(Volume { head, history: Arc::default() });
     }
-    // The recovered pool goes on.
+    // The recovered pool continues.
     for volume in &volumes {
         let op = model::Op { first: 3, count: 2, salt: Some(9) };
         let place = volume.apply(&engine, op, true).await.map_err(fail)?;

@@ -1,4 +1,4 @@
-//! The pool `g-zil` as it was when it crashed: one uberblock more than it has.
+//! The pool `g-zil` before its import: with one more uberblock.
 
 use std::path::PathBuf;
 

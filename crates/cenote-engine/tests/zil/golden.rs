@@ -1,4 +1,4 @@
-//! Logs that OpenZFS has written: the pool `g-zil`, as it is and as it was before its crash.
+//! Logs written by OpenZFS: the pool `g-zil`, exported and as after a crash.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use cenote_rt::{Error, Kind, Result, block_on};
 
 use crate::frozen::bring_back;
 
-/// Notes what it is shown; does nothing, or refuses.
+/// Records the operations; does nothing, or refuses.
 #[derive(Default)]
 struct Notes {
     kinds: Mutex<BTreeMap<&'static str, usize>>,
@@ -45,12 +45,12 @@ async fn leaked(devices: Vec<PathBuf>) -> Vec<String> {
     let scan = scan(&ScanOptions { paths: devices }).await.unwrap();
     let pool = Pool::open(scan.find("g-zil").unwrap(), &OpenOptions::default()).await.unwrap();
     let lines = leaks::check(&pool).await.unwrap().lines();
-    // What freezing the pool left; that is the same before and after.
+    // Leftovers of freezing the pool, which are the same before and after.
     lines.into_iter().filter(|line| !line.contains("bytes found")).collect()
 }
 
 #[test]
-fn a_stub_of_openzfs_is_claimed() {
+fn empty_log_of_openzfs_is_claimed() {
     let Some(golden) = cenote_testkit::golden("g-zil") else { return };
     let copy = golden.private_copy();
     block_on(2, async {
@@ -66,9 +66,9 @@ fn a_stub_of_openzfs_is_claimed() {
     }
 }
 
-/// One uberblock more, and the pool is as a crash left it, with a log of 34 blocks.
+/// With one more uberblock the pool is as after a crash, with a log of 34 blocks.
 #[test]
-fn a_log_of_openzfs_is_claimed_and_replayed() {
+fn log_of_openzfs_is_claimed_and_replayed() {
     let Some(golden) = cenote_testkit::golden("g-zil") else { return };
     let copy = golden.private_copy();
     block_on(2, async {
@@ -82,7 +82,7 @@ fn a_log_of_openzfs_is_claimed_and_replayed() {
         drop((engine, head));
         assert_eq!(leaked(copy.devices()).await, before, "claimed");
 
-        // Who does not know the records leaves the log alone.
+        // A replayer that does not know the records leaves the log unchanged.
         let engine = open(copy.devices()).await.unwrap();
         let head = engine.head("g-zil/a").await.unwrap();
         let refusing = Notes { refuses: true, ..Notes::default() };

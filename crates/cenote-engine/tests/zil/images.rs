@@ -1,4 +1,4 @@
-//! Devices that are images in memory: opened as a pool, looked at, shown to OpenZFS.
+//! Devices that are images in memory: opened as a pool, checked by cenote and by OpenZFS.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use cenote_rt::{Error, Result};
 use cenote_testkit::cuts;
 use cenote_testkit::golden::PrivateFolder;
 
-/// New devices on these images.
+/// Returns new devices with these images.
 pub(crate) fn devices(images: Vec<Image>) -> Vec<Arc<ImageDevice>> {
     let device = |(number, image)| Arc::new(ImageDevice::new(format!("d{number}"), image));
     images.into_iter().enumerate().map(device).collect()
@@ -20,7 +20,7 @@ pub(crate) fn as_devices(devices: &[Arc<ImageDevice>]) -> Vec<Arc<dyn Device>> {
     devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect()
 }
 
-/// What the devices hold now.
+/// Returns the current contents of the devices.
 pub(crate) fn images_of(devices: &[Arc<ImageDevice>]) -> Vec<Image> {
     devices.iter().map(|device| device.image()).collect()
 }
@@ -30,7 +30,7 @@ pub(crate) async fn open(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Engine>> {
     open_with(devices, &OpenOptions::default()).await
 }
 
-/// The same in another way.
+/// Opens the pool "tank" for writing, with options.
 pub(crate) async fn open_with(
     devices: Vec<Arc<dyn Device>>,
     options: &OpenOptions,
@@ -40,7 +40,7 @@ pub(crate) async fn open_with(
     Engine::open_devices(devices, found.guid(), options).await
 }
 
-/// The pool as it is on the devices, opened for reading.
+/// Opens the pool on the devices for reading.
 pub(crate) async fn look(devices: &[Arc<ImageDevice>]) -> Result<Arc<Pool>> {
     let copies = self::devices(images_of(devices));
     let scan = scan_devices(as_devices(&copies)).await;
@@ -48,7 +48,7 @@ pub(crate) async fn look(devices: &[Arc<ImageDevice>]) -> Result<Arc<Pool>> {
     Pool::open(found, &OpenOptions::default()).await
 }
 
-/// What the leak check says of images.
+/// Runs the leak check on images.
 pub(crate) async fn check_space(images: Vec<Image>) -> std::result::Result<(), String> {
     let fail = |error: Error| format!("{error:?}");
     let pool = look(&devices(images)).await.map_err(fail)?;
@@ -56,8 +56,8 @@ pub(crate) async fn check_space(images: Vec<Image>) -> std::result::Result<(), S
     if report.is_clean() { Ok(()) } else { Err(format!("space: {:?}", report.lines())) }
 }
 
-/// What OpenZFS says of the pool: nothing leaks and every block is what it should be. Gives what it
-/// printed for `options`, if it is there.
+/// Checks the pool with OpenZFS: no leaks, and all blocks are correct. Returns its output for
+/// `options`, if it is installed.
 pub(crate) fn judge(devices: &[Arc<ImageDevice>], what: &str, options: &[&str]) -> Option<String> {
     let zdb = cenote_oracle::zdb()?;
     let folder = PrivateFolder::create(what);

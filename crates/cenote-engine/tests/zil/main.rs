@@ -1,5 +1,5 @@
-//! Intent logs: what was committed is there after any power cut, nothing torn or half is, space
-//! agrees at every moment, and OpenZFS agrees with all of it.
+//! Intent logs: committed operations survive any power cut, nothing is torn or partial, space is
+//! consistent at any time, and OpenZFS agrees.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -36,9 +36,9 @@ async fn volume(engine: &Engine, name: &str) -> Result<Volume> {
     Ok(Volume { head, history: Arc::<History>::default() })
 }
 
-/// A log is left by a crash, claimed and replayed by the next opening, and gone after an export.
+/// A log is left by a crash, claimed and replayed by the next import, and removed by an export.
 #[test]
-fn a_log_lives_through_a_crash() {
+fn log_is_replayed_after_a_crash() {
     for layout in Layout::ALL {
         block_on(2, crash_and_replay(layout)).unwrap().unwrap();
     }
@@ -70,7 +70,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     assert!(head.log().is_claimed());
     engine.sync().await?;
     drop((engine, head));
-    // Claimed by one, replayed by the next.
+    // Claimed by one import, replayed by the next.
     let engine = pools::open(pools::as_devices(&devices)).await?;
     let head = engine.head("tank/v").await?;
     let replayed =
@@ -84,9 +84,9 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     Ok(())
 }
 
-/// Many who commit at the same time share blocks, and all is there afterwards.
+/// Concurrent commits share blocks, and all records are there afterwards.
 #[test]
-fn committers_share_writes() {
+fn concurrent_commits_share_log_writes() {
     block_on(2, async {
         let devices = pools::devices(blank(Layout::Slog));
         let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
@@ -120,7 +120,7 @@ fn committers_share_writes() {
     .unwrap();
 }
 
-/// A device that takes its time to flush, and counts.
+/// A device with slow, counted flushes.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<ImageDevice>,
@@ -143,8 +143,8 @@ impl Device for Slow {
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         self.flushes.fetch_add(1, Ordering::Relaxed);
         Box::pin(async move {
-            // Whoever has something to do meanwhile does it.
-            for _ in 0..FLUSH_TURNS {
+            // Lets other tasks run meanwhile.
+            for _ in 0..FLUSH_STEPS {
                 cenote_rt::sleep(Duration::from_micros(100)).await;
             }
             self.inner.flush().await
@@ -152,10 +152,10 @@ impl Device for Slow {
     }
 }
 
-/// How often others have a turn during a flush.
-const FLUSH_TURNS: usize = 20;
+/// Steps of other tasks during a flush.
+const FLUSH_STEPS: usize = 20;
 
-/// Flushes of the devices, by number, that so many tasks cost with so many commits each.
+/// Returns the flushes of each device for concurrent tasks with this number of commits each.
 async fn flushes(tasks: u64, commits: u64) -> Vec<usize> {
     let devices: Vec<_> = pools::devices(blank(Layout::Slog))
         .into_iter()
@@ -190,22 +190,22 @@ async fn flushes(tasks: u64, commits: u64) -> Vec<usize> {
     count().zip(before).map(|(after, before)| after - before).collect()
 }
 
-/// A commit by itself costs one flush of the log device and none of any other; of many who commit
-/// at the same time all that come while one flushes share the next.
+/// A single commit costs one flush of the log device and none of any other; concurrent commits that
+/// arrive during a flush share the next.
 #[test]
-fn committers_share_flushes() {
+fn concurrent_commits_share_log_flushes() {
     cenote_rt::simulate(1, async {
         assert_eq!(flushes(1, 20).await, [0, 20]);
         for tasks in [2, 8, 32] {
             let [0, count] = flushes(tasks, 20).await[..] else { panic!("data was flushed") };
-            // While one of them flushes all others come, and then that one.
+            // All others arrive during one flush and share the next.
             assert!((20..=2 * 20 + 1).contains(&count), "{count} flushes of {tasks} tasks");
         }
     })
     .unwrap();
 }
 
-/// Datasets with live logs are snapshotted, cloned, rolled back and destroyed; nothing leaks.
+/// Datasets with logs are snapshotted, cloned, rolled back and destroyed; nothing leaks.
 #[test]
 fn operations_on_datasets_with_logs() {
     block_on(2, operations()).unwrap().unwrap();
@@ -239,7 +239,7 @@ async fn operations() -> Result<()> {
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "clone, rollback, destroy");
     pools::judge(&devices, "operations", &["-iiii"]);
-    // The clone and what was rolled back have logs of their own.
+    // The clone and the rolled back dataset have their own logs.
     for name in ["tank/clone", "tank/b"] {
         let head = engine.head(name).await?;
         let volume = Volume { head, history: Arc::default() };
@@ -256,9 +256,10 @@ async fn operations() -> Result<()> {
     Ok(())
 }
 
-/// What `sync` says counts: with `disabled` nothing is written, with `always` everything should be.
+/// The property `sync`: with `disabled` no log is written, with `always` every operation should be
+/// committed.
 #[test]
-fn the_property_sync_counts() {
+fn sync_property_determines_commits() {
     use cenote_ondisk::zap::Value;
     block_on(2, async {
         let devices = pools::devices(blank(Layout::Disk));
@@ -292,10 +293,11 @@ fn the_property_sync_counts() {
     .unwrap();
 }
 
-/// Without its log device a pool opens only if told to, and then without what was in the log.
+/// Without its log device a pool opens only with an option, and then without the records in the
+/// log.
 #[test]
-fn a_lost_log_device_is_given_up() {
-    // As the crash left it, and when another opening has claimed it and replayed nothing.
+fn import_m_discards_the_log_of_a_lost_device() {
+    // As left by the crash, and after another import claimed it and replayed nothing.
     for is_claimed in [false, true] {
         block_on(2, lose_log_device(is_claimed)).unwrap();
     }
@@ -320,7 +322,7 @@ async fn lose_log_device(is_claimed: bool) {
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         let head = engine.head("tank/v").await.unwrap();
         assert!(head.log().awaits_replay());
-        // Nothing new comes before what the log has.
+        // Nothing may be changed before the replay.
         let refused = engine.apply_logged(&head, |_| Ok(((), Vec::new()))).await;
         assert_eq!(refused.unwrap_err().kind(), cenote_rt::Kind::Busy);
     }
@@ -338,7 +340,7 @@ async fn lose_log_device(is_claimed: bool) {
     assert_eq!(model::read(&head).await.unwrap(), synced);
     engine.export().await.unwrap();
     drop((engine, head));
-    // Now none is on it any more.
+    // The log device has no log any more.
     assert!(pools::open(left.clone()).await.is_err());
     let engine = pools::open_with(left, &unneeded).await.unwrap();
     let head = engine.head("tank/v").await.unwrap();

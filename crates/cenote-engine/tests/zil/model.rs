@@ -1,4 +1,4 @@
-//! Volumes of cells, and every state that they went through.
+//! Volumes of cells, and all of their states.
 
 use std::sync::{Arc, Mutex};
 
@@ -10,14 +10,14 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{BufMut, Result, Rng};
 
-/// Bytes of a cell: a part of a block, so that writes change parts of blocks.
+/// Size of a cell: a part of a block, so that writes change parts of blocks.
 pub(crate) const CELL: u64 = 4096;
 /// Cells of a volume.
 pub(crate) const CELLS: u64 = 64;
-/// The object that holds them.
+/// The object with the cells.
 pub(crate) const OBJECT: u64 = 1;
 
-/// One operation: these cells get that salt, or are cut out.
+/// An operation: these cells get this salt, or are freed.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Op {
     pub(crate) first: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Op {
     pub(crate) salt: Option<u64>,
 }
 
-/// The operations of a volume in the order in which they were applied, and how many are durable.
+/// The operations of a volume in the order of their application, and the number of durable ones.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     pub(crate) ops: Mutex<Vec<Op>>,
@@ -46,9 +46,9 @@ impl History {
         self.ops.lock().unwrap().len()
     }
 
-    /// The number of operations after which the volume is as found, at least `least`. Of the next
-    /// one the beginning may be there: long writes are several records, and this one was not
-    /// acknowledged.
+    /// Returns the number of operations, at least `least`, after which the volume has these
+    /// contents. The beginning of the next one may be present: long writes have several records,
+    /// and this one was not acknowledged.
     pub(crate) fn find(&self, found: &[u8], least: usize) -> Option<usize> {
         let mut bytes = vec![0; (CELLS * CELL) as usize];
         let ops = self.ops.lock().unwrap();
@@ -57,7 +57,7 @@ impl History {
             if let Some(op) = ops.get(count) {
                 op.apply(&mut bytes);
             }
-            // As after the next operation up to here, and as before it from here on.
+            // Up to here as after the next operation, and from here on as before it.
             let same = bytes.iter().zip(found).take_while(|(a, b)| a == b).count();
             if count >= least && before[same..] == found[same..] {
                 return Some(count);
@@ -77,7 +77,7 @@ impl Op {
     }
 }
 
-/// Content of a cell.
+/// Returns the contents of a cell.
 fn cell(number: u64, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; CELL as usize];
     Rng::seeded(number << 40 ^ salt).fill(&mut bytes[8..2000]);
@@ -90,7 +90,7 @@ pub(crate) fn content(op: &Op) -> Vec<u8> {
     (op.first..op.first + op.count).flat_map(|number| cell(number, salt)).collect()
 }
 
-/// Something to do, drawn at random: mostly writes, some of them longer than a log block.
+/// Returns a random operation: mostly writes, some of them longer than a log block.
 pub(crate) fn draw(rng: &mut Rng) -> Op {
     let count = match rng.below(10) {
         0 => 1 + rng.below(CELLS - 1),
@@ -102,14 +102,14 @@ pub(crate) fn draw(rng: &mut Rng) -> Op {
     Op { first, count, salt }
 }
 
-/// A volume that is written.
+/// An open volume.
 #[derive(Clone)]
 pub(crate) struct Volume {
     pub(crate) head: Arc<Head>,
     pub(crate) history: Arc<History>,
 }
 
-/// Makes a volume: an object set with one object.
+/// Creates a volume: an object set with one object.
 pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Result<Arc<Head>> {
     let fill = Box::new(|tx: &mut Tx<'_>| {
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 16 << 10).with_number(OBJECT);
@@ -121,7 +121,7 @@ pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Resul
 }
 
 impl Volume {
-    /// Applies an operation and records it. Gives its place in the order.
+    /// Applies and records an operation. Returns its position.
     pub(crate) async fn apply(&self, engine: &Engine, op: Op, is_later: bool) -> Result<usize> {
         let (offset, len) = (op.first * CELL, op.count * CELL);
         let bytes = op.salt.map(|_| content(&op));
@@ -148,7 +148,7 @@ impl Volume {
         Ok(place)
     }
 
-    /// Makes it durable, with all that was applied before.
+    /// Makes it durable, with all earlier operations.
     pub(crate) async fn commit(&self, engine: &Engine, place: usize) -> Result<()> {
         engine.intent_logs().commit(&self.head, Some(OBJECT)).await?;
         self.history.acknowledge(place);
@@ -156,7 +156,7 @@ impl Volume {
     }
 }
 
-/// What the volume holds.
+/// Returns the contents of the volume.
 pub(crate) async fn read(head: &Head) -> Result<Vec<u8>> {
     head.live().inspect(|tx| tx.read(OBJECT, 0, (CELL * CELLS) as usize)).await
 }

@@ -1,4 +1,4 @@
-//! Small pools on images: made, opened, cut off, and looked at.
+//! Small pools on images: created, opened, crashed, and checked.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass}
 
 pub(crate) use crate::images::{as_devices, check_space, devices, judge, open, open_with};
 
-/// Bytes of a device: the smallest there is.
+/// Size of a device: the minimum.
 pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
 
-/// Shapes of pools.
+/// Pool layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Layout {
     Disk,
@@ -47,7 +47,7 @@ impl Layout {
         }
     }
 
-    /// Devices that hold data: those of logs come behind them.
+    /// Returns the number of data devices: log devices come after them.
     pub(crate) fn main_devices(self) -> usize {
         let tops = self.tops().into_iter();
         tops.filter(|(_, class, _)| *class != VdevClass::Log).map(|(.., count)| count).sum()
@@ -58,7 +58,7 @@ impl Layout {
     }
 }
 
-/// Makes a pool called "tank".
+/// Creates a pool "tank".
 pub(crate) async fn make(
     layout: Layout,
     seed: u64,

@@ -1,7 +1,7 @@
-//! What the first commits after a crash cost: as much as they change, however much was left.
+//! The cost of the first commits after a crash depends on their changes only.
 //!
-//! They may take long all the same. What a process that was killed had written and not flushed is
-//! still in the kernel's cache then, and the first flush waits until all of it is on the device.
+//! They may take long all the same. Unflushed writes of a killed process are still in the kernel's
+//! cache then, and the first flush waits until all of them are on the device.
 
 use std::sync::Arc;
 
@@ -13,21 +13,21 @@ use cenote_rt::{Result, Rng, block_on};
 use crate::pools::{self, Layout};
 use crate::{blank, images, model, volume};
 
-/// Txgs before the crash: each leaves a log of the space maps.
+/// Txgs before the crash: each leaves a log space map.
 const TXGS: u64 = 150;
 /// Records in the intent log.
 const RECORDS: u64 = 300;
-/// Changes that were in memory only.
+/// Changes in memory only.
 const LOST: u64 = 100;
-/// Commits that claiming may take, one for each txg that log blocks may be from.
+/// Maximum number of commits for claiming, one for each txg in which log blocks may be born.
 const COMMITS_MAX: u64 = 3;
-/// Flushes of a commit, of each device.
+/// Maximum number of flushes of a commit, for each device.
 const FLUSHES_MAX: u64 = 5;
-/// Writes and bytes of a commit with a change of a few blocks.
+/// Maximum writes and bytes of a commit with a few changed blocks.
 const WRITES_MAX: u64 = 250;
 const BYTES_MAX: u64 = 2 << 20;
 
-/// What went to the devices.
+/// Writes and flushes of the devices.
 #[derive(Debug, Clone, Copy, Default)]
 struct Cost {
     writes: u64,
@@ -36,7 +36,7 @@ struct Cost {
 }
 
 impl Cost {
-    /// Since the recorder had so many events.
+    /// Returns the cost since this number of recorded events.
     fn since(recorder: &Recorder, start: usize) -> Self {
         let mut cost = Self::default();
         for event in &recorder.log().events[start..] {
@@ -52,7 +52,7 @@ impl Cost {
         cost
     }
 
-    /// No more than so many commits take.
+    /// Checks that the cost is at most that of so many commits.
     fn assert_within(self, commits: u64, layout: Layout, what: &str) {
         let Self { writes, bytes, flushes } = self;
         println!("{layout:?}, {what}: {commits} commits, {self:?}");
@@ -64,7 +64,7 @@ impl Cost {
 }
 
 #[test]
-fn the_first_commits_after_a_crash_are_small() {
+fn first_commits_after_a_crash_are_small() {
     for layout in [Layout::Disk, Layout::Slog] {
         block_on(2, crash(layout)).unwrap().unwrap();
     }

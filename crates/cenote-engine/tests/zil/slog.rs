@@ -1,5 +1,5 @@
-//! Log devices that die while records are committed: the log falls back to syncing, the pool goes
-//! on, and what was acknowledged is there after any crash.
+//! Log devices that fail during commits: commits fall back to syncs, the pool continues, and
+//! acknowledged data is there after any crash.
 
 use std::sync::Arc;
 
@@ -23,21 +23,21 @@ const OPS: u64 = 24;
 /// Volumes of a run.
 const NAMES: [&str; 2] = ["tank/a", "tank/b"];
 
-/// How a log device dies.
+/// How a log device fails.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Death {
-    /// It answers nothing any more.
+    /// It answers nothing.
     Gone,
-    /// It takes writes and makes none of them durable.
+    /// It accepts writes and makes none of them durable.
     NeverFlushes,
-    /// It fails writes of data, and answers where labels are.
+    /// It fails writes of data, but not of labels.
     RefusesData,
 }
 
 struct Pool {
     inner: Vec<Arc<ImageDevice>>,
     devices: Vec<Arc<FaultyDevice>>,
-    /// Devices of the main vdev; the others are those of the log.
+    /// Number of devices of the main vdev; the others are log devices.
     main: usize,
     engine: Arc<Engine>,
     volumes: Vec<Volume>,
@@ -89,7 +89,7 @@ impl Pool {
         self.log_leaves().into_iter().map(state).collect()
     }
 
-    /// One operation, made durable.
+    /// Applies and commits one operation.
     async fn step(&self, rng: &mut Rng) {
         let volume = &self.volumes[rng.below(2) as usize];
         let place = volume.apply(&self.engine, model::draw(rng), rng.below(2) == 0).await.unwrap();
@@ -101,7 +101,7 @@ impl Pool {
         self.volumes.iter().map(|volume| volume.history.acknowledged()).collect()
     }
 
-    /// Opens what a killed process leaves, with the log devices or without, and compares.
+    /// Opens the state after a kill, with or without the log devices, and compares.
     async fn check_crash(&self, what: &str, has_log: bool) {
         let count = if has_log { self.inner.len() } else { self.main };
         let copies = pools::devices(images::images_of(&self.inner[..count]));
@@ -129,7 +129,7 @@ impl Pool {
 }
 
 #[test]
-fn a_dead_log_device_loses_nothing() {
+fn failed_log_device_loses_nothing() {
     let deaths = [Death::Gone, Death::NeverFlushes, Death::RefusesData];
     for layout in [Layout::Slog, Layout::MirroredSlog] {
         for seed in 0..cases(3, 200) {
@@ -147,7 +147,7 @@ async fn die(layout: Layout, seed: u64, death: Death) {
         let what = format!("{layout:?}, seed {seed}, {death:?}, step {step} of {at}");
         if step == at {
             pool.kill_log(death);
-            // The process dies before anything was asked of the device: it is needed.
+            // The process dies before any request to the device: the log device is needed.
             pool.check_crash(&what, true).await;
         }
         pool.step(&mut rng).await;
@@ -157,7 +157,7 @@ async fn die(layout: Layout, seed: u64, death: Death) {
         if rng.below(4) == 0 || step == at {
             pool.check_crash(&what, true).await;
             if step >= at {
-                // The commit has noticed: nothing that was acknowledged is on the log alone.
+                // The commit has noticed the failure: nothing acknowledged is only in the log.
                 pool.check_crash(&what, false).await;
             }
         }
@@ -170,13 +170,13 @@ async fn die(layout: Layout, seed: u64, death: Death) {
     let config = pool.engine.admin().vdev_config();
     assert!(logs.iter().all(|guid| config.find(*guid).unwrap().leaf.faulted));
     assert_eq!(pool.engine.tree().root().state(), VdevState::Degraded);
-    // Still dead: the pool goes on.
+    // Still failed: the pool continues.
     pool.engine.leaves().clear(None).await.unwrap();
     assert!(pool.states().iter().all(|state| *state == VdevState::Faulted));
     pool.revive_log();
     pool.engine.leaves().clear(None).await.unwrap();
     assert!(pool.states().iter().all(|state| *state == VdevState::Healthy));
-    // And is used again: commits cost no sync.
+    // The log is used again: commits cost no sync.
     for _ in 0..3 {
         pool.step(&mut rng).await;
         pool.step(&mut rng).await;
@@ -193,9 +193,9 @@ async fn die(layout: Layout, seed: u64, death: Death) {
     pools::judge(&pool.inner, &format!("slog-{layout:?}-{seed}"), &[]);
 }
 
-/// The log and a side of the main mirror at once; and the log and all of the main vdev.
+/// The log fails together with a side of the main mirror, or with all of the main vdev.
 #[test]
-fn a_log_device_dies_with_others() {
+fn log_device_fails_with_others() {
     for seed in 0..cases(4, 60) {
         simulate(seed, die_together(seed)).unwrap();
     }
@@ -215,7 +215,7 @@ async fn die_together(seed: u64) {
     assert!(pool.states().iter().all(|state| *state == VdevState::Faulted), "{:?}", pool.states());
     pool.check_crash("log and one side", false).await;
     let before = pool.acknowledged();
-    // Now the other side: nothing can be acknowledged, and nothing is lost.
+    // The other side as well: nothing can be acknowledged, and nothing is lost.
     pool.devices[1].set_offline(true);
     let volume = pool.volumes[0].clone();
     let place = volume.apply(&pool.engine, model::draw(&mut rng), false).await.unwrap();
@@ -238,9 +238,9 @@ async fn die_together(seed: u64) {
     pool.engine.export().await.unwrap();
 }
 
-/// A log device is taken offline and put back by the administrator while it is in use.
+/// A log device is taken offline and brought online while it is in use.
 #[test]
-fn a_log_device_goes_offline_and_online() {
+fn offline_and_online_of_a_log_device() {
     for layout in [Layout::Slog, Layout::MirroredSlog] {
         simulate(1, offline_and_online(layout)).unwrap();
     }
@@ -271,9 +271,9 @@ async fn offline_and_online(layout: Layout) {
     pool.engine.export().await.unwrap();
 }
 
-/// Records that wait for their replay are on the log alone: it is not given up for an error.
+/// Records to be replayed are only on the log device: it is not faulted because of an error.
 #[test]
-fn a_log_that_waits_for_its_replay_is_kept() {
+fn log_to_be_replayed_is_not_faulted() {
     simulate(1, async {
         let pool = Pool::new(Layout::Slog, 1).await;
         let mut rng = Rng::seeded(9);

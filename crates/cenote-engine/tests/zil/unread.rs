@@ -1,5 +1,4 @@
-//! Logs that cannot be looked at when a pool is opened, because the root block of their dataset
-//! cannot be read.
+//! Logs that cannot be read at import, because the root block of their dataset cannot be read.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,8 +11,8 @@ use crate::model::Op;
 use crate::pools::{self, Layout};
 use crate::{blank, images, model, volume};
 
-/// A pool with a log that nobody has claimed: its devices, the dataset's number, where the copies of
-/// its root block lie, and what the dataset holds with its log replayed.
+/// A pool with an unclaimed log: its devices, the dataset's number, the locations of the copies of
+/// its root block, and the dataset's contents after the replay.
 struct Crashed {
     devices: Vec<Arc<ImageDevice>>,
     dataset: u64,
@@ -43,7 +42,7 @@ async fn crashed() -> Crashed {
     Crashed { devices, dataset, copies, contents }
 }
 
-/// Changes a byte of each copy, or changes it back.
+/// Flips a byte of each copy, or flips it back.
 async fn flip(crashed: &Crashed) {
     for copy in &crashed.copies {
         let device = &crashed.devices[0];
@@ -55,7 +54,7 @@ async fn flip(crashed: &Crashed) {
 }
 
 #[test]
-fn devices_that_do_not_answer_refuse_the_import() {
+fn import_refuses_missing_devices_with_logs() {
     block_on(2, async {
         let crashed = crashed().await;
         let before = images::images_of(&crashed.devices);
@@ -80,7 +79,7 @@ fn devices_that_do_not_answer_refuse_the_import() {
 }
 
 #[test]
-fn a_damaged_root_block_is_told_and_its_log_is_not_freed_twice() {
+fn log_of_a_damaged_root_block_is_not_freed_twice() {
     block_on(2, async {
         let crashed = crashed().await;
         flip(&crashed).await;
@@ -89,7 +88,7 @@ fn a_damaged_root_block_is_told_and_its_log_is_not_freed_twice() {
         let notices = engine.health().take_notices();
         assert!(notices.contains(&unread), "{notices:?}");
         take_space(&engine).await;
-        // The block can be read again, and with it the header of a log whose blocks are others' now.
+        // The block can be read again, with a log header whose blocks are reused.
         flip(&crashed).await;
         engine.datasets().destroy("tank/v").await.unwrap();
         for _ in 0..4 {
@@ -104,7 +103,7 @@ fn a_damaged_root_block_is_told_and_its_log_is_not_freed_twice() {
     .unwrap();
 }
 
-/// Hands out the space that the log's blocks had.
+/// Allocates the space that the log's blocks had.
 async fn take_space(engine: &Arc<Engine>) {
     for number in 0..4 {
         let volume = volume(engine, &format!("tank/other{number}")).await.unwrap();
