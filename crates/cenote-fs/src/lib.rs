@@ -44,5 +44,5 @@ pub use recover::{prepare, recover};
 pub use replay::{FsReplayer, replay};
 pub use stream::FileStream;
 pub use volume::{NewVolume, Volume, VolumeExtent, WritableVolume};
-pub use walk::Follow;
+pub use walk::{Follow, components, resolve};
 pub use xattr::{XattrName, XattrPlace};

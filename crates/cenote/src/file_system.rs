@@ -189,7 +189,7 @@ impl FileSystem {
     ) -> Result<(Attributes, bool)> {
         loop {
             if !options.is_create_new {
-                match path::find(mount, &self.cred, path, Follow::Yes).await {
+                match cenote_fs::resolve(mount, &self.cred, path, Follow::Yes).await {
                     Err(error) if error.kind() == Kind::NotFound && options.is_create => {}
                     found => return Ok((found?, false)),
                 }
@@ -318,7 +318,7 @@ impl FileSystem {
     /// `Kind::Invalid` if a component of the path is no directory.
     pub async fn create_dir_all(&self, path: impl AsRef<Path>) -> Result<()> {
         let mut above = PathBuf::new();
-        for name in path::components(bytes(path.as_ref())) {
+        for name in cenote_fs::components(bytes(path.as_ref())) {
             above.push(OsStr::from_bytes(&name));
             match self.create_dir(&above).await {
                 Err(error) if error.kind() == Kind::Exists => {
@@ -436,7 +436,7 @@ impl FileSystem {
     async fn attributes(&self, path: &[u8], follow: Follow) -> Result<Attributes> {
         self.pool.check_open()?;
         match &self.content {
-            Content::Live(mount) => path::find(mount, &self.cred, path, follow).await,
+            Content::Live(mount) => cenote_fs::resolve(mount, &self.cred, path, follow).await,
             Content::Snapshot(_) => Ok(Attributes::of_node(&self.node(path, follow).await?)),
         }
     }

@@ -1,7 +1,8 @@
 //! Snapshots.
 
 use cenote_engine::Creator;
-use cenote_pool::props::text::{Moment, is_stored};
+use cenote_pool::DatasetKind;
+use cenote_pool::props::text::{AUTO, Moment, Setting, is_stored};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dataset::{self, Dataset};
@@ -72,11 +73,22 @@ impl Snapshot {
     /// Like [`clone_to`](Self::clone_to), with properties; the owner does not change.
     ///
     /// # Errors
-    /// The errors of [`clone_to`](Self::clone_to).
+    /// The errors of [`clone_to`](Self::clone_to); `Kind::Invalid` for properties that a clone has
+    /// from its origin, such as `casesensitivity`, and for `volsize` and `refreservation=auto`,
+    /// which are set on the clone.
     pub async fn clone_with(&self, name: &str, options: &DatasetOptions) -> Result<Dataset> {
         self.pool.check_open()?;
-        let mut properties = options::parse(&options.properties, 'f', Moment::Creation)?;
-        properties.retain(|(name, _)| is_stored(name));
+        let (origin, _) = self.name.split_once('@').unwrap_or((&self.name, ""));
+        let origin = Dataset::named(&self.pool, origin.to_owned());
+        let kind = if origin.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
+        let properties = options::parse(&options.properties, kind, Moment::Later)?;
+        let is_for_later = |(name, value): &&Setting| {
+            !is_stored(name) || name == "refreservation" && value.single() == Some(AUTO)
+        };
+        if let Some((name, _)) = properties.iter().find(is_for_later) {
+            let cause = format!("'{name}' cannot be set while cloning");
+            return Err(Error::new(Kind::Invalid, cause));
+        }
         let engine = &self.pool.0.engine;
         engine.datasets().clone_snapshot(&self.name, name, properties, Creator::ROOT).await?;
         Ok(Dataset::named(&self.pool, name.to_owned()))

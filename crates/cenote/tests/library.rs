@@ -275,6 +275,14 @@ fn volume_keeps_bytes_through_snapshots_and_changes_of_its_size() {
     assert_eq!((disk.len(), disk.block_size()), (32 << 20, 8 << 10));
     disk.seek(SeekFrom::End(0)).unwrap();
     assert_eq!(disk.write(b"x").unwrap(), 0);
+    for (name, value) in [("volsize", "64M"), ("recordsize", "1M"), ("refreservation", "auto")] {
+        let options = DatasetOptions::new().property(name, value);
+        let refused = before.clone_with("tank/twin", &options).unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::Invalid, "{name}: {refused}");
+    }
+    let twin =
+        before.clone_with("tank/twin", &DatasetOptions::new().property("snapdev", "visible"));
+    assert_eq!(twin.unwrap().property("snapdev").unwrap(), "visible");
     drop((disk, frozen));
     pool.close().unwrap();
     folder.judge();
