@@ -2,10 +2,10 @@
 //!
 //!     BufMut --freeze--> Buf --clone/slice--> Buf ...
 //!
-//! A read fills a [`BufMut`]; a cached block is a [`Buf`], immutable and shared (`Arc`), so a
-//! reader never waits for another and never copies. The start of a page or more is aligned to 4096
-//! bytes, which direct I/O needs: whole pages as they come, if the allocator aligns them, all else
-//! by over-allocating, which costs memory (half as much again for 8 KiB) and no `unsafe`.
+//! A read fills a [`BufMut`]; a cached block is a [`Buf`], immutable and shared (`Arc`), so readers
+//! neither wait for each other nor copy. Buffers of a page or more start at a multiple of 4096
+//! bytes, as direct I/O needs: whole pages without effort if the allocator aligns them, all others
+//! by over-allocation, which costs memory (half as much again for 8 KiB) but no `unsafe`.
 
 use std::cell::Cell;
 use std::ops::{Deref, DerefMut, Range};
@@ -14,19 +14,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use crate::recycle::Storage;
 
-/// Alignment of the first byte of every buffer, enough for direct I/O on any sector size we open.
+/// Alignment of the first byte of every buffer, enough for direct I/O on any supported sector size.
 pub const ALIGN: usize = 4096;
 
-/// Whether the allocator aligns whole pages by itself, as far as is known.
+/// Whether the allocator aligns whole pages by itself, as observed so far.
 static ALIGNS_PAGES: AtomicBool = AtomicBool::new(true);
 
 thread_local! {
-    /// Bytes of the buffers that this thread has made.
+    /// Bytes of the buffers that this thread has created.
     static MADE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Bytes of all buffers that this thread has made so far. Each is filled once, so this bounds what
-/// was read into them, or copied from one to another.
+/// Returns the bytes of all buffers that this thread has created. Each is filled once, so this
+/// bounds the bytes that were read into them or copied between them.
 #[must_use]
 pub fn bytes_made() -> u64 {
     MADE.get()
@@ -45,8 +45,8 @@ pub struct BufMut {
 }
 
 impl BufMut {
-    /// `len` zero bytes, aligned to [`ALIGN`] when that long or longer: aligning what is shorter
-    /// would cost several times its memory, and direct I/O gathers small pieces anyway.
+    /// Returns `len` zero bytes, aligned to [`ALIGN`] if at least that long: aligning shorter
+    /// buffers would cost several times their memory, and direct I/O gathers small pieces anyway.
     #[must_use]
     pub fn zeroed(len: usize) -> Self {
         if len < ALIGN {
@@ -55,8 +55,9 @@ impl BufMut {
         Self::aligned(len, |len| Storage(vec![0; len]))
     }
 
-    /// `len` bytes of any content, aligned like [`zeroed`](Self::zeroed), for who fills them all:
-    /// much cheaper, because the storage of an earlier buffer is used again.
+    /// Returns `len` bytes with unspecified contents, aligned like [`zeroed`](Self::zeroed), for
+    /// callers that fill them completely: much cheaper, because the storage of an earlier buffer is
+    /// reused.
     #[must_use]
     pub fn for_filling(len: usize) -> Self {
         if len < ALIGN {
@@ -65,7 +66,7 @@ impl BufMut {
         Self::aligned(len, Storage::of_any_content)
     }
 
-    /// `len` bytes from an aligned address on, of what `allocate` gives.
+    /// Returns `len` bytes from an aligned address on, in storage from `allocate`.
     fn aligned(len: usize, allocate: impl Fn(usize) -> Storage) -> Self {
         count(len);
         if len.is_multiple_of(ALIGN) && ALIGNS_PAGES.load(Ordering::Relaxed) {
@@ -77,12 +78,12 @@ impl BufMut {
         }
         let storage = allocate(len + ALIGN);
         let start = storage.0.as_ptr().align_offset(ALIGN);
-        // align_offset may give usize::MAX in theory; an unaligned buffer is still correct.
+        // align_offset may return usize::MAX in theory; an unaligned buffer is still correct.
         let start = if start < ALIGN { start } else { 0 };
         Self { storage, start, len }
     }
 
-    /// Shares the bytes; nobody can write them from here on.
+    /// Makes the bytes immutable and shareable.
     #[must_use]
     pub fn freeze(self) -> Buf {
         let range = self.start..self.start + self.len;
@@ -124,13 +125,13 @@ pub struct Buf {
 }
 
 impl Buf {
-    /// No bytes.
+    /// Returns an empty buffer.
     #[must_use]
     pub fn empty() -> Self {
         Self { storage: Arc::default(), range: 0..0 }
     }
 
-    /// The bytes of `range`, sharing the storage; `None` if the range leaves the buffer.
+    /// Returns the bytes of `range`, sharing the storage; `None` if the range exceeds the buffer.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> Option<Self> {
         let (start, end) =
@@ -139,13 +140,13 @@ impl Buf {
             .then(|| Self { storage: Arc::clone(&self.storage), range: start..end })
     }
 
-    /// Whether it is a part of something longer, which it keeps in memory.
+    /// Whether it is a part of a longer buffer, which it keeps in memory.
     #[must_use]
     pub fn is_slice(&self) -> bool {
         self.range.len() + ALIGN < self.storage.0.len()
     }
 
-    /// A private copy that may be written: takes the storage over if nobody else holds it.
+    /// Returns a writable copy; reuses the storage if it is not shared.
     #[must_use]
     pub fn into_mut(self) -> BufMut {
         let (start, len) = (self.range.start, self.range.len());
@@ -198,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_made_is_counted_and_what_is_shared_is_not() {
+    fn created_bytes_are_counted_and_shared_ones_are_not() {
         let before = bytes_made();
         let short = BufMut::zeroed(100);
         let long = BufMut::for_filling(8192).freeze();

@@ -1,65 +1,65 @@
-//! One error for the layers above the decoders: what kind, where, and why.
+//! The error type of the layers above the decoders: kind, location, cause.
 //!
-//! `Kind` is small and stable, and the only thing that control flow matches. `At` says where, and
-//! is filled by the layer that knows: the device adds path and offset, the vdev the guid, the DMU
-//! the object, the pool the dataset. The cause is the typed error of the layer that found it, so
-//! its text is an address in the source. Errno and OpenZFS's wording are made once, at the edge.
+//! `Kind` is small and stable, and the only part that control flow matches. `At` is the location,
+//! filled in by the layers that know it: the device adds path and offset, the vdev the guid, the
+//! DMU the object, the pool the dataset. The cause is the typed error of the layer that found it,
+//! so that its text identifies the place in the source. Errno and OpenZFS's wording are created in
+//! one place, at the edge.
 
 use std::fmt;
 
-/// What a caller can do about it.
+/// Kind of an error, by what a caller can do about it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
-    /// A device did not answer, or is not there.
+    /// A device did not answer, or is missing.
     Io,
     /// No copy of the bytes matches its checksum.
     Checksum,
-    /// The bytes are what was written, and make no sense.
+    /// The bytes match their checksum, but are invalid.
     Corrupt,
-    /// A feature, version or form that this program does not have.
+    /// A feature, version or format that this program does not support.
     Unsupported,
-    /// What was asked for does not exist.
+    /// The requested thing does not exist.
     NotFound,
     /// The data is encrypted and its key is not loaded.
     KeyUnavailable,
-    /// The key given is not the key.
+    /// The given key is wrong.
     WrongKey,
-    /// The name or number given cannot be.
+    /// The given name or number is invalid.
     Invalid,
-    /// The pool belongs to another host or another process right now.
+    /// The pool is in use by another host or process.
     Busy,
     /// The caller may not do this.
     Permission,
     /// The pool is open for reading only.
     ReadOnly,
-    /// A bound that protects memory or time was reached.
+    /// A limit of memory or time was reached.
     Limit,
-    /// What was to be made is there already.
+    /// It already exists.
     Exists,
-    /// The space is used up.
+    /// There is no space left.
     NoSpace,
-    /// A quota is used up.
+    /// A quota is exceeded.
     Quota,
-    /// The committed state that was being read has been given up to free its space; read again
-    /// from a fresh view.
+    /// Blocks of the committed state that was being read were reused; read again from a fresh view.
     Overtaken,
-    /// Something that must hold does not: the pool must not be written any more.
+    /// An invariant is broken: the pool must not be written any more.
     Invariant,
-    /// The pool was closed: no error of its devices.
+    /// The pool was closed: not an error of its devices.
     Closed,
 }
 
 impl Kind {
     /// Whether a reader lost its pool, or the state that it read. Such an error says nothing about
-    /// the data: it ends a reader that otherwise reports errors and continues.
+    /// the data: it ends readers that otherwise report errors and continue.
     #[must_use]
     pub const fn is_interruption(self) -> bool {
         matches!(self, Self::Overtaken | Self::Closed)
     }
 }
 
-/// Where it happened. Every layer fills in what it knows and nobody else has filled in.
+/// Location of an error. Every layer fills in the fields that it knows and that are still empty.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct At {
     /// Path of the device.
@@ -80,7 +80,7 @@ pub struct At {
     pub txg: Option<u64>,
 }
 
-/// An error with its kind, its place and its cause.
+/// An error with its kind, location and cause.
 pub struct Error(Box<Inner>);
 
 struct Inner {
@@ -93,40 +93,40 @@ struct Inner {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error of `kind` whose cause is a typed error, or a text where no type would say more.
+    /// Returns an error of `kind` with a typed cause, or a text where a type would not say more.
     pub fn new(kind: Kind, cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self(Box::new(Inner { kind, at: At::default(), cause: cause.into() }))
     }
 
-    /// Bytes that were refused by a decoder.
+    /// Returns the error of invalid bytes.
     pub fn corrupt(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(Kind::Corrupt, cause)
     }
 
-    /// Something that was asked for and is not there.
+    /// Returns the error of something that does not exist.
     pub fn not_found(cause: impl Into<Box<dyn std::error::Error + Send + Sync>>) -> Self {
         Self::new(Kind::NotFound, cause)
     }
 
-    /// What control flow matches.
+    /// Returns the kind.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.0.kind
     }
 
-    /// Where it happened.
+    /// Returns the location.
     #[must_use]
     pub fn at(&self) -> &At {
         &self.0.at
     }
 
-    /// The typed cause, if it is a `T`.
+    /// Returns the typed cause, if it is a `T`.
     #[must_use]
     pub fn cause<T: std::error::Error + 'static>(&self) -> Option<&T> {
         self.0.cause.downcast_ref()
     }
 
-    /// Changes the place.
+    /// Changes the location.
     #[must_use]
     pub fn with_at(mut self, fill: impl FnOnce(&mut At)) -> Self {
         fill(&mut self.0.at);
@@ -151,7 +151,7 @@ impl Error {
         })
     }
 
-    /// Adds the block's place in its object.
+    /// Adds the level and number of the block.
     #[must_use]
     pub fn in_block(self, level: u8, block: u64) -> Self {
         self.with_at(|at| {
@@ -229,7 +229,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_innermost_place_wins_and_all_are_named() {
+    fn innermost_location_wins_and_all_are_shown() {
         let error = Error::new(Kind::Checksum, "no copy matches")
             .on_device("/dev/a", 0x400000)
             .on_device("/dev/b", 1)

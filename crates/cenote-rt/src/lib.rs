@@ -6,9 +6,9 @@
 
 pub mod buf;
 pub mod error;
+mod inline_wait;
 pub mod lock;
 pub mod net;
-mod patience;
 pub mod random;
 mod recycle;
 pub mod seeded;
@@ -20,7 +20,7 @@ pub mod tunables;
 
 pub use buf::{Buf, BufMut};
 pub use error::{At, Error, Kind, Result};
-pub use patience::{blocking_here, side_by_side, start, take_inline_wait};
+pub use inline_wait::{blocking_here, side_by_side, start, take_inline_wait};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{

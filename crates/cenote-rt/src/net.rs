@@ -1,10 +1,10 @@
-//! Stream sockets, unix and TCP, as a server has them.
+//! Stream sockets for servers, Unix and TCP.
 //!
 //!     Listener --accept--> Receiver   whole messages, read ahead into a small buffer
 //!                          Sender     pieces that go out one behind the other, uncopied
 //!
-//! Who has the one half need not wait for who has the other. Both together can be encrypted from
-//! some byte on (`encrypt`, with the feature `tls`).
+//! The halves are independent of each other. Both together can be encrypted from some byte on
+//! (`encrypt`, with the feature `tls`).
 
 #[cfg(feature = "tls")]
 mod tls;
@@ -21,15 +21,15 @@ pub use tls::{Tls, encrypt};
 
 /// Bytes that are read ahead.
 const BUFFER: usize = 64 << 10;
-/// Pieces that go out with one call.
+/// Maximum number of pieces sent with one call.
 const PIECES_MAX: usize = 64;
 
-/// Where a server can be reached.
+/// Address of a server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Address {
-    /// A socket in the file system.
+    /// A Unix socket.
     Unix(PathBuf),
-    /// `HOST:PORT`; port 0 is any that is free.
+    /// `HOST:PORT`; port 0 selects any free port.
     Tcp(String),
 }
 
@@ -42,7 +42,7 @@ impl std::fmt::Display for Address {
     }
 }
 
-/// A socket that others connect to. One in the file system goes away with it.
+/// A listening socket. A Unix socket's path is removed on drop.
 #[derive(Debug)]
 pub struct Listener {
     socket: Socket,
@@ -56,11 +56,10 @@ enum Socket {
 }
 
 impl Listener {
-    /// Waits for connections from here on. A socket in the file system that nobody listens to any
-    /// more is replaced.
+    /// Starts listening. A Unix socket on which no process listens any more is replaced.
     ///
     /// # Errors
-    /// `Kind::Busy` if somebody listens there; `Kind::Io`.
+    /// `Kind::Busy` if another process is listening there; `Kind::Io`.
     pub async fn bind(address: &Address) -> Result<Self> {
         match address {
             Address::Unix(path) => {
@@ -78,8 +77,7 @@ impl Listener {
         }
     }
 
-    /// Takes over a socket that is listened on already, as whoever made it gave it a name. To be
-    /// called in a runtime.
+    /// Takes over a socket that is already listening at a path. To be called in a runtime.
     ///
     /// # Errors
     /// `Kind::Io`.
@@ -89,13 +87,13 @@ impl Listener {
         Ok(Self { socket: Socket::Unix(socket), address: Address::Unix(path) })
     }
 
-    /// Where it listens, with the port that it got.
+    /// Returns its address, with the actual port.
     #[must_use]
     pub fn address(&self) -> &Address {
         &self.address
     }
 
-    /// The next connection.
+    /// Waits for the next connection.
     ///
     /// # Errors
     /// `Kind::Io`.
@@ -120,13 +118,13 @@ impl Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         if let Address::Unix(path) = &self.address {
-            // Nobody could connect to it any more.
+            // No client could connect to it any more.
             let _ = std::fs::remove_file(path);
         }
     }
 }
 
-/// Whether there is a socket that nobody listens to.
+/// Whether there is a socket on which no process is listening.
 fn is_left_over(path: &Path) -> bool {
     let connected = std::os::unix::net::UnixStream::connect(path);
     connected.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
@@ -172,7 +170,7 @@ impl From {
     }
 }
 
-/// What comes in.
+/// The receiving half of a connection.
 #[derive(Debug)]
 pub struct Receiver {
     from: From,
@@ -182,10 +180,10 @@ pub struct Receiver {
 }
 
 impl Receiver {
-    /// Fills all of `into`. False if the other side has ended before the first byte.
+    /// Fills all of `into`. Returns false if the connection has ended before the first byte.
     ///
     /// # Errors
-    /// `Kind::Io`, also if the other side has ended in the middle.
+    /// `Kind::Io`, also if the connection ends in the middle.
     pub async fn fill(&mut self, into: &mut [u8]) -> Result<bool> {
         let mut done = 0;
         while done < into.len() {
@@ -226,21 +224,21 @@ enum To {
     Tls(tls::EncryptedTo),
 }
 
-/// What goes out.
+/// The sending half of a connection.
 #[derive(Debug)]
 pub struct Sender {
     to: To,
 }
 
 impl Sender {
-    /// Sends pieces, one behind the other.
+    /// Sends pieces, in order.
     ///
     /// # Errors
-    /// `Kind::Io`: some of it may be sent.
+    /// `Kind::Io`: a part may have been sent.
     pub async fn send(&mut self, pieces: &[&[u8]]) -> Result<()> {
         let mut pieces: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
         let mut rest = &mut pieces[..];
-        // Empty ones at the front would look like an end.
+        // Empty pieces at the front would look like an end.
         IoSlice::advance_slices(&mut rest, 0);
         while !rest.is_empty() {
             let some = rest.get(..PIECES_MAX.min(rest.len())).unwrap_or(&[]);
@@ -276,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_arrive_in_order_whatever_their_portions() {
+    fn bytes_arrive_in_order() {
         crate::block_on(2, async {
             let address = Address::Tcp("127.0.0.1:0".to_owned());
             let listener = Listener::bind(&address).await.expect("a free port");
@@ -307,7 +305,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_that_nobody_listens_to_is_replaced() {
+    fn stale_socket_is_replaced() {
         let path = std::env::temp_dir().join(format!("cenote-net-{}", std::process::id()));
         drop(std::os::unix::net::UnixListener::bind(&path).expect("binds"));
         assert!(path.exists());

@@ -1,11 +1,11 @@
-//! Two sources of randomness: a seeded one for policy, and the operating system for secrets.
+//! Random numbers: a seeded generator for policy, and the operating system for secrets.
 
-/// A small seeded generator (xoshiro256**, seeded by splitmix64): policy, tests, simulation.
+/// A small seeded generator (xoshiro256**, seeded by splitmix64) for policy, tests, simulation.
 #[derive(Debug, Clone)]
 pub struct Rng([u64; 4]);
 
 impl Rng {
-    /// The generator of `seed`; equal seeds give equal sequences.
+    /// Returns the generator of `seed`; equal seeds give equal sequences.
     #[must_use]
     pub fn seeded(seed: u64) -> Self {
         let mut state = seed;
@@ -18,7 +18,7 @@ impl Rng {
         }))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub fn next_u64(&mut self) -> u64 {
         let state = &mut self.0;
         let result = state[1].wrapping_mul(5).rotate_left(7).wrapping_mul(9);
@@ -32,7 +32,7 @@ impl Rng {
         result
     }
 
-    /// A number below `bound`; 0 if `bound` is 0.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         ((u128::from(self.next_u64()) * u128::from(bound)) >> 64) as u64
     }
@@ -46,10 +46,11 @@ impl Rng {
     }
 }
 
-/// Bytes nobody can guess, from the operating system; in a simulation, from its seed.
+/// Fills `bytes` with unpredictable bytes from the operating system; in a simulation, from its
+/// seed.
 ///
 /// # Errors
-/// When the operating system has none to give.
+/// The operating system has no random bytes.
 pub fn secret_bytes(bytes: &mut [u8]) -> crate::Result<()> {
     if crate::simulation::fill(bytes) {
         return Ok(());

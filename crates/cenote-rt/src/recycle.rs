@@ -1,46 +1,45 @@
-//! Storage of buffers, used again.
+//! Reuse of the storage of buffers.
 //!
-//! Fresh memory is not free: the kernel clears each page of it, once more by `vec![0; n]` if the
-//! allocator had it before, and takes it back soon after. For reads of 1 MiB from the page cache
-//! that cost as much as the copying. So storage of buffers goes to a pool when its last user is
-//! done, and the next read of that length takes it from there, with the old bytes in it.
+//! Fresh memory is not free: the kernel clears each page of it, `vec![0; n]` clears it again if the
+//! allocator had it before, and the allocator soon returns it. For reads of 1 MiB from the page
+//! cache that cost as much as the copying. So storage of buffers goes to a pool after its last use,
+//! and the next read of that length takes it from there, with the old bytes in it.
 //!
 //! Invariants
-//! * P1  The pool holds at most [`POOL_BYTES_MAX`]. When it is full of other lengths than the one
-//!   that comes, it is emptied, so that lengths that went out of use do not stay.
-//! * P2  It is empty after two looks of [`tend`] between which nobody asked for storage.
+//! * P1 The pool holds at most [`POOL_BYTES_MAX`]. If it is full of other lengths than the next
+//!   one, it is emptied, so that unused lengths do not stay.
+//! * P2 It is emptied after two checks of [`tend`] without a request for storage in between.
 
 use std::time::Duration;
 
 use crate::FixedMap;
 use crate::lock::{Mutex, Rank};
 
-/// Bytes that wait for another use: about what a txg of small records lets go at once when it is
-/// committed.
+/// Maximum bytes in the pool: about what a txg of small records frees at once when it is committed.
 const POOL_BYTES_MAX: usize = 64 << 20;
 
-/// Shorter storage is left to the allocator, which is good at it.
+/// Shorter storage is left to the allocator, which is fast for it.
 const LEN_MIN: usize = 8 << 10;
 
-/// How long nobody asked for storage when it is given back.
+/// Time without requests after which storage is returned.
 const QUIET: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 struct Pool {
     by_len: FixedMap<usize, Vec<Vec<u8>>>,
     bytes: usize,
-    /// How often storage was asked for.
+    /// Number of requests for storage.
     uses: u64,
 }
 
 static POOL: Mutex<Option<Pool>> = Mutex::new(Rank::BufferPool, None);
 
-/// Bytes that go back to the pool when dropped.
+/// Bytes that return to the pool on drop.
 #[derive(Debug, Default)]
 pub(crate) struct Storage(pub(crate) Vec<u8>);
 
 impl Storage {
-    /// `len` bytes of any content.
+    /// Returns `len` bytes with unspecified contents.
     pub(crate) fn of_any_content(len: usize) -> Self {
         let mut pool = POOL.lock();
         let this = pool.get_or_insert_with(Pool::default);
@@ -53,14 +52,14 @@ impl Storage {
 }
 
 impl Pool {
-    /// All that it holds.
+    /// Takes all of its storage.
     fn take(&mut self) -> FixedMap<usize, Vec<Vec<u8>>> {
         self.bytes = 0;
         std::mem::take(&mut self.by_len)
     }
 }
 
-/// Gives what the pool holds back to the allocator whenever there is no work. Keeps P2.
+/// Returns unused storage to the allocator periodically. Keeps P2.
 pub(crate) async fn tend() {
     let mut seen = 0;
     loop {
@@ -69,7 +68,7 @@ pub(crate) async fn tend() {
     }
 }
 
-/// Empties the pool if nobody asked for storage since `seen` was returned.
+/// Empties the pool if there was no request since `seen` was returned.
 fn empty_if_quiet(seen: u64) -> u64 {
     let mut pool = POOL.lock();
     let Some(this) = pool.as_mut() else { return seen };
@@ -85,7 +84,7 @@ impl Drop for Storage {
     fn drop(&mut self) {
         let bytes = std::mem::take(&mut self.0);
         let len = bytes.len();
-        // What was cut shorter than its allocation would be found under the wrong length.
+        // A truncated vector would be found under the wrong length.
         if !(LEN_MIN..=POOL_BYTES_MAX).contains(&len) || bytes.capacity() != len {
             return;
         }
@@ -101,7 +100,7 @@ impl Drop for Storage {
         }
         pool.bytes += len;
         pool.by_len.entry(len).or_default().push(bytes);
-        // Freed after the new one is in, but under the lock all the same: rare.
+        // Freed under the lock, which is rare.
         drop(emptied);
     }
 }
@@ -110,9 +109,9 @@ impl Drop for Storage {
 mod tests {
     use super::*;
 
-    // One test, because the pool is one for all that run at once.
+    // One test, because the pool is shared by concurrent tests.
     #[test]
-    fn storage_comes_back_and_the_pool_is_bounded() {
+    fn storage_is_reused_and_the_pool_is_bounded() {
         // A length that no other test uses.
         let len = (1 << 20) + 12345;
         let mut storage = Storage::of_any_content(len);
@@ -139,7 +138,7 @@ mod tests {
             pool.as_ref().expect("used").by_len.get(&len).is_some_and(|list| !list.is_empty())
         };
         assert!(holds());
-        // Other tests use the pool meanwhile, but not for ever.
+        // Other tests use the pool meanwhile, but not forever.
         let mut seen = 0;
         while holds() {
             seen = empty_if_quiet(seen);

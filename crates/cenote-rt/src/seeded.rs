@@ -1,8 +1,8 @@
-//! Bugs that can be switched on, to see that the tests find them.
+//! Seeded bugs, which show that the tests find them.
 //!
-//! Each stands for a whole kind of mistake that crash safety or space accounting would not survive.
-//! In a build without debug assertions, every release, [`is_on`] is `false` when it is compiled and
-//! nothing is left of it. One bug at a time is on, in the whole process.
+//! Each stands for a kind of mistake that would break crash safety or space accounting. Without
+//! debug assertions, as in every release, [`is_on`] is constantly `false` and compiled out. One bug
+//! at a time is on, in the whole process.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -10,67 +10,67 @@ use std::sync::atomic::{AtomicU8, Ordering};
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Bug {
-    /// What the uberblock reaches may still be in the caches of devices.
+    /// Blocks that the uberblock reaches may still be in the write caches of devices.
     NoFlushBeforeLabels = 1,
     /// The uberblock may be on disk before the even labels.
     NoFlushBeforeUberblock,
-    /// A txg counts as committed while its uberblock is on its way.
+    /// A txg counts as committed while its uberblock is being written.
     NoFlushAfterUberblock,
-    /// A txg counts as committed while its odd labels are on their way.
+    /// A txg counts as committed while its odd labels are being written.
     NoFlushAfterLabels,
     /// All four labels are newer than every uberblock for a while.
     OddLabelsFirst,
     /// The uberblock is written before the MOS is durable.
     UberblockFirst,
-    /// Freed space is used again in the very next txg.
+    /// Freed space is reused in the next txg.
     NoDeferral,
-    /// One allocation in a space map's append is left out.
+    /// One allocation is missing in a space map's append.
     LostAllocation,
-    /// One free in a space map's append is left out.
+    /// One free is missing in a space map's append.
     LostFree,
-    /// A block that a snapshot still has is not on the deadlist.
+    /// A block that a snapshot still references is not on the deadlist.
     ForgottenDeadBlock,
     /// The first parity column of each RAID-Z row is zeros.
     LostParity,
     /// The first child of a mirror is not written.
     LostCopy,
-    /// Blocks on RAID-Z are given no room for their pads.
+    /// RAID-Z blocks are allocated without padding.
     DroppedPad,
-    /// Blocks of older txgs are written over.
+    /// Blocks of older txgs are overwritten.
     RewriteOfOldBlocks,
     /// The log of the oldest unflushed txg is dropped with those before it.
     LogDroppedEarly,
-    /// Records of an intent log count as durable while they are on their way.
+    /// Records of an intent log count as durable while they are being written.
     NoFlushOfLog,
-    /// A txg is synced before the intent logs that a crash left have their space.
+    /// A txg is synced before the intent logs left by a crash are claimed.
     ClaimAfterAllocate,
-    /// Of an intent log that a crash left only the first block is claimed.
+    /// Only the first block of an intent log left by a crash is claimed.
     ClaimWithoutTail,
-    /// Handles of a closed pool's devices go on working.
+    /// Handles of a closed pool's devices still work.
     NoRevocation,
     /// A block is repaired whether or not its pointer is still live.
     RepairWithoutEvidence,
     /// Space that a pin protects is reused while the pin counts as valid.
     PinNotOvertaken,
-    /// Records of writes have the data of later changes. Files that are renamed and changed after
-    /// that show it.
+    /// Records of writes have the data of later changes, which affects files that are renamed and
+    /// changed afterwards.
     NewerDataInLog,
-    /// Requests of a mount go on while its content is replaced.
+    /// Requests of a mount continue while its content is replaced.
     OpenGate,
     /// The kernel is not told that the content of a mount was replaced.
     KernelNotTold,
-    /// After a rollback a number stands for the node that it stood for, whichever node has it now.
+    /// After a rollback an inode number stands for its old node, even if another node has it now.
     AnyGeneration,
     /// Dirty pages of the content before a rollback are written into the content after it.
     OldPagesWritten,
-    /// A rename is not in the log of changed datasets.
+    /// A rename is missing in the log of changed datasets.
     RenameNotNoted,
     /// A change counts as one of every dataset.
     EverythingNoted,
 }
 
 impl Bug {
-    /// Those that cuts of a pool show.
+    /// Bugs found by power cuts of a pool.
     pub const OF_POOLS: [Self; 15] = [
         Self::NoFlushBeforeLabels,
         Self::NoFlushBeforeUberblock,
@@ -88,29 +88,29 @@ impl Bug {
         Self::RewriteOfOldBlocks,
         Self::LogDroppedEarly,
     ];
-    /// Those that cuts of intent logs show.
+    /// Bugs found by power cuts of intent logs.
     pub const OF_LOGS: [Self; 3] =
         [Self::NoFlushOfLog, Self::ClaimAfterAllocate, Self::ClaimWithoutTail];
-    /// Those that closing a pool shows.
+    /// Bugs found by closing a pool.
     pub const OF_CLOSING: [Self; 1] = [Self::NoRevocation];
-    /// Those that readers beside writers show.
+    /// Bugs found by readers during writes.
     pub const OF_READERS: [Self; 2] = [Self::RepairWithoutEvidence, Self::PinNotOvertaken];
-    /// Those that rollbacks of mounted file systems show.
+    /// Bugs found by rollbacks of mounted file systems.
     pub const OF_ROLLBACKS: [Self; 4] =
         [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
-    /// Those that mounts show when datasets change.
+    /// Bugs found by mounts when datasets change.
     pub const OF_CHANGES: [Self; 2] = [Self::RenameNotNoted, Self::EverythingNoted];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);
 
-/// Whether this bug is in.
+/// Whether this bug is on.
 #[must_use]
 pub fn is_on(bug: Bug) -> bool {
     cfg!(debug_assertions) && ON.load(Ordering::Relaxed) == bug as u8
 }
 
-/// Puts a bug in, or takes the one that is in out. Without debug assertions nothing happens.
+/// Switches a bug on, or all off. Does nothing without debug assertions.
 pub fn set(bug: Option<Bug>) {
     ON.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
@@ -118,8 +118,8 @@ pub fn set(bug: Option<Bug>) {
 /// Variable that names the bug of [`set_from_environment`].
 const VARIABLE: &str = "CENOTE_SEEDED_BUG";
 
-/// Puts in the bug that `CENOTE_SEEDED_BUG` names, for tests of a whole program. Without debug
-/// assertions nothing happens.
+/// Switches on the bug that `CENOTE_SEEDED_BUG` names, for tests of a whole program. Does nothing
+/// without debug assertions.
 pub fn set_from_environment() {
     if !cfg!(debug_assertions) {
         return;

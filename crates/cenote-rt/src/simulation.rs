@@ -1,4 +1,4 @@
-//! A world in which everything follows from a seed.
+//! Simulation: time, tasks and randomness that a seed determines.
 //!
 //! ```text
 //!   simulate(seed, future)    one thread, tasks in a fixed order
@@ -7,18 +7,18 @@
 //!                             blocking, cpu            inline
 //! ```
 //!
-//! Nothing above this crate knows of it: what asks here for time, tasks and randomness gets them
-//! from the world that its thread is in. On devices in memory two runs with one seed then write the
-//! same bytes in the same order.
+//! The layers above are unaware of it: they get time, tasks and randomness from the simulation of
+//! their thread. On devices in memory, two runs with one seed write the same bytes in the same
+//! order.
 
 use std::cell::RefCell;
 use std::time::Duration;
 
 use crate::{Error, Kind, Result, Rng};
 
-/// Seconds since 1970 at which every world begins.
+/// Start of every simulation, seconds since 1970.
 const EPOCH: Duration = Duration::from_secs(1_700_000_000);
-/// What a look at the clock takes.
+/// Time that reading the clock takes.
 const GLANCE: Duration = Duration::from_nanos(1);
 
 struct World {
@@ -30,7 +30,7 @@ thread_local! {
     static WORLD: RefCell<Option<World>> = const { RefCell::new(None) };
 }
 
-/// Leaves the world, also when a test fails in it.
+/// Ends the simulation, also if a test fails in it.
 struct Leave;
 
 impl Drop for Leave {
@@ -39,7 +39,7 @@ impl Drop for Leave {
     }
 }
 
-/// Runs `future` to its end in a world of its own.
+/// Runs `future` to its end in a simulation.
 pub fn simulate<T>(seed: u64, future: impl Future<Output = T>) -> Result<T> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -55,12 +55,12 @@ fn with<T>(look: impl FnOnce(&mut World) -> T) -> Option<T> {
     WORLD.with(|world| world.borrow_mut().as_mut().map(look))
 }
 
-/// Whether this thread is in a world of its own.
+/// Whether this thread is in a simulation.
 pub(crate) fn is_here() -> bool {
     with(|_| ()).is_some()
 }
 
-/// The time since the world began.
+/// Returns the time since the simulation began.
 pub(crate) fn elapsed() -> Option<Duration> {
     with(|world| {
         world.elapsed += GLANCE;
@@ -68,17 +68,17 @@ pub(crate) fn elapsed() -> Option<Duration> {
     })
 }
 
-/// The time of day.
+/// Returns the time of day.
 pub(crate) fn wall_clock() -> Option<Duration> {
     elapsed().map(|elapsed| EPOCH + elapsed)
 }
 
-/// Lets time pass. False outside of such a world.
+/// Advances the time. Returns false outside of a simulation.
 pub(crate) fn pass(duration: Duration) -> bool {
     with(|world| world.elapsed += duration).is_some()
 }
 
-/// Fills `bytes` from the seed. False outside of such a world.
+/// Fills `bytes` from the seed. Returns false outside of a simulation.
 pub(crate) fn fill(bytes: &mut [u8]) -> bool {
     with(|world| world.rng.fill(bytes)).is_some()
 }
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn a_world_follows_from_its_seed() {
+    fn simulation_is_determined_by_its_seed() {
         assert_eq!(run(1), run(1));
         assert_ne!(run(1).0, run(2).0);
         assert!(run(1).2 >= Duration::from_secs(5));

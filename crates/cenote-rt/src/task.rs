@@ -1,7 +1,7 @@
 //! Tasks and time on tokio: spawn, blocking work, CPU work, clocks.
 //!
-//! Dropping a [`JoinHandle`] detaches the task and never aborts it: work that was started on a
-//! device must end before its buffers go away.
+//! Dropping a [`JoinHandle`] detaches the task and never aborts it: device I/O must end before its
+//! buffers are freed.
 
 #![expect(clippy::disallowed_methods, reason = "this is the module behind the facade")]
 
@@ -15,16 +15,16 @@ pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, 
 pub use tokio::task::JoinHandle;
 
 use crate::lock::{check_block_on, tracked};
-use crate::{Error, Kind, Result, patience, recycle, simulation, trace};
+use crate::{Error, Kind, Result, inline_wait, recycle, simulation, trace};
 
-/// A boxed future, what the object-safe traits of the engine return.
+/// A boxed future, the return type of the engine's object-safe traits.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// CPU work above this estimate leaves the task's thread, so that I/O is not held up behind it.
+/// CPU work above this estimate leaves the task's thread, so that it does not delay I/O.
 const INLINE_CPU_NS: u64 = 300_000;
 
 /// Runs `future` to its end on a runtime of `threads` worker threads (0: one per processor), or on
-/// the one that this thread was lent ([`Runtime::lend`]).
+/// the runtime that was lent to this thread ([`Runtime::lend`]).
 pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
     check_block_on();
     let future = tracked(future);
@@ -35,7 +35,7 @@ pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T>
 }
 
 /// Hides the type of a future that is polled from its start to its end: tokio's executor is
-/// compiled once for each type of future, and there are hundreds.
+/// compiled once for each type, and there are hundreds.
 fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Output = T> + 'a>> {
     Box::pin(future)
 }
@@ -64,7 +64,7 @@ impl OwnRuntime {
     /// Starts a runtime of `threads` worker threads (0: one per processor).
     ///
     /// # Errors
-    /// `Kind::Io` if the system gives no threads.
+    /// `Kind::Io` if no threads can be started.
     pub fn new(threads: usize) -> Result<Self> {
         Ok(Self(Some(build(threads)?)))
     }
@@ -83,15 +83,15 @@ impl OwnRuntime {
         }
     }
 
-    /// Runs `future` to its end, and blocks this thread meanwhile, wherever that is: for
-    /// destructors.
+    /// Runs `future` to its end, and blocks this thread meanwhile, even one with asynchronous code:
+    /// for destructors.
     pub fn finish(&self, future: impl Future<Output = ()> + Send + 'static) {
         let Some(runtime) = &self.0 else { return };
         let future = tracked(future);
         if tokio::runtime::Handle::try_current().is_err() {
             return runtime.block_on(future);
         }
-        // A thread that runs asynchronous code cannot wait for a future, but for a thread.
+        // A thread that runs asynchronous code cannot block on a future, but on a thread.
         let handle = runtime.handle().clone();
         let ended = std::thread::Builder::new().spawn(move || handle.block_on(future));
         drop(ended.map(std::thread::JoinHandle::join));
@@ -106,42 +106,42 @@ impl Drop for OwnRuntime {
     }
 }
 
-/// What drives the tasks, for threads that it does not know.
+/// A handle of a runtime, for threads outside of it.
 #[derive(Debug, Clone)]
 pub struct Runtime(tokio::runtime::Handle);
 
 impl Runtime {
-    /// The one that this task runs on.
+    /// Returns the runtime of this task.
     #[must_use]
     pub fn here() -> Self {
         Self(tokio::runtime::Handle::current())
     }
 
-    /// Runs `work`, which blocks this thread, with tasks that outlive it.
+    /// Runs blocking `work` on this thread, which starts its tasks on this runtime.
     pub fn lend<T>(&self, work: impl FnOnce() -> T) -> T {
         let _entered = self.0.enter();
         work()
     }
 
-    /// Begins work on this thread, and makes a task of it only if it has to wait for something.
-    /// What needs nobody else is done when this returns, without a thread being woken for it.
+    /// Begins work on this thread, and makes it a task only if it has to wait. Work that does not
+    /// wait is done when this returns, without waking a thread.
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.enter();
         let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
-        // Nobody is woken by this poll: the task polls again before it waits.
+        // This poll wakes no task: the task polls again before it waits.
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             self.0.spawn(work);
         }
     }
 
-    /// The same, and where the work has to wait for the system, this thread does, so many times.
-    /// Only for threads that others stand in for meanwhile.
+    /// Like [`begin`](Self::begin), and this thread also does this number of blocking system calls
+    /// of the work. Only for threads that others can replace meanwhile.
     pub fn begin_with_inline_waits(
         &self,
         waits: u32,
         work: impl Future<Output = ()> + Send + 'static,
     ) {
-        patience::with(waits, || self.begin(work));
+        inline_wait::with(waits, || self.begin(work));
     }
 }
 
@@ -167,7 +167,7 @@ pub(crate) fn spawn_tracked(future: BoxFuture<'static, ()>) {
     drop(tokio::spawn(future));
 }
 
-/// Runs something that blocks the thread, away from the tasks.
+/// Runs blocking work, away from the tasks.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     if simulation::is_here() {
         return Ok(work());
@@ -175,8 +175,8 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(Kind::Io, error))
 }
 
-/// Begins something that blocks the thread, away from the tasks, and waits for nothing. If nobody
-/// is left to run it, it is dropped.
+/// Starts blocking work, away from the tasks, and does not wait for it. If no thread is left, the
+/// work is dropped.
 pub fn begin_blocking(work: impl FnOnce() + Send + 'static) {
     if simulation::is_here() {
         return work();
@@ -200,7 +200,7 @@ pub async fn sleep(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Lets others run, on any executor.
+/// Lets other tasks run, on any executor.
 pub async fn yield_now() {
     let mut has_yielded = false;
     std::future::poll_fn(move |context| {
@@ -213,13 +213,13 @@ pub async fn yield_now() {
     .await;
 }
 
-/// Waits for `future`, but no longer than `timeout`.
+/// Waits for `future`, at most for `timeout`; returns `None` after that.
 pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
     tokio::time::timeout(timeout, future).await.ok()
 }
 
-/// Waits for `future`, and does `then` as soon as it has gone as far as it can without waiting. Up
-/// to there nobody else's turn comes: what it begins, it begins in one go.
+/// Waits for `future`, and calls `then` after its first poll, without running other tasks before:
+/// everything that the future begins in that poll, it begins together.
 pub async fn poll_first<T>(future: impl Future<Output = T>, then: impl FnOnce()) -> T {
     let (mut future, mut then) = (std::pin::pin!(future), Some(then));
     tokio::task::unconstrained(std::future::poll_fn(|context| {
@@ -232,7 +232,7 @@ pub async fn poll_first<T>(future: impl Future<Output = T>, then: impl FnOnce())
     .await
 }
 
-/// Time since some fixed moment, never going back.
+/// Returns the time since some fixed moment, which never decreases.
 #[must_use]
 pub fn monotonic() -> Duration {
     static START: std::sync::OnceLock<std::time::Instant> = std::sync::OnceLock::new();
@@ -242,7 +242,7 @@ pub fn monotonic() -> Duration {
     START.get_or_init(std::time::Instant::now).elapsed()
 }
 
-/// Time since 1970-01-01 UTC.
+/// Returns the time since 1970-01-01 UTC.
 #[must_use]
 pub fn wall_clock() -> Duration {
     if let Some(now) = simulation::wall_clock() {
@@ -259,7 +259,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_that_need_not_wait_is_done_at_once() {
+    fn work_without_waits_is_done_immediately() {
         block_on(1, async {
             let runtime = Runtime::here();
             let (count, wait) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));

@@ -1,9 +1,9 @@
 //! Tunables: every policy constant of the engine, under OpenZFS's name, in one table.
 //!
-//! A tunable is an atomic number with a name, a default, a range and a line of help. It can be
-//! read and set while running, in decimal or 0x hexadecimal: `cenote tunable`, and files of the
-//! daemon (`docs/watching.md`). No policy constant lives elsewhere; what the on-disk format fixes
-//! is not policy and stands beside its decoder.
+//! A tunable is an atomic number with a name, a default, a range and a help text. It can be read
+//! and set at run time, in decimal or 0x hexadecimal: by `cenote tunable`, and by files of the
+//! daemon (`docs/watching.md`). All policy constants are here; constants of the on-disk format are
+//! next to their decoders.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub struct Tunable {
     /// OpenZFS's name; `cenote_…` where OpenZFS has none.
     pub name: &'static str,
-    /// Value until it is set.
+    /// Initial value.
     pub default: u64,
-    /// Smallest value accepted.
+    /// Minimum value.
     pub min: u64,
-    /// Largest value accepted.
+    /// Maximum value.
     pub max: u64,
     /// What it does, with its unit.
     pub help: &'static str,
@@ -26,22 +26,22 @@ pub struct Tunable {
 /// Why a tunable was not set.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TunableError {
-    /// No such name.
+    /// There is no tunable with this name.
     #[error("no tunable is named '{0}'")]
     Unknown(String),
     /// Not a number.
     #[error("'{0}' is not a decimal or 0x hexadecimal number")]
     NotANumber(String),
-    /// Outside the range.
+    /// The value is out of range.
     #[error("{name} takes {min} to {max}, not {value}")]
     Range {
         /// The tunable.
         name: &'static str,
-        /// Smallest value.
+        /// Minimum value.
         min: u64,
-        /// Largest value.
+        /// Maximum value.
         max: u64,
-        /// The value refused.
+        /// The refused value.
         value: u64,
     },
 }
@@ -56,26 +56,26 @@ impl Tunable {
         Self { name, default, min, max, help, value: AtomicU64::new(default) }
     }
 
-    /// The value now.
+    /// Returns the current value.
     #[must_use]
     pub fn get(&self) -> u64 {
         self.value.load(Ordering::Relaxed)
     }
 
-    /// The value now, as a length or count in memory.
+    /// Returns the current value, as a length or count in memory.
     #[must_use]
     pub fn get_usize(&self) -> usize {
         usize::try_from(self.get()).unwrap_or(usize::MAX)
     }
 
-    /// Sets it, if the value is in range.
+    /// Sets the value, if it is in range.
     pub fn set(&self, value: u64) -> Result<(), TunableError> {
         self.check(value)?;
         self.value.store(value, Ordering::Relaxed);
         Ok(())
     }
 
-    /// The value that a text gives it, decimal or 0x hexadecimal, if that is in range.
+    /// Parses a value, decimal or 0x hexadecimal, if it is in range.
     pub fn parse(&self, text: &str) -> Result<u64, TunableError> {
         let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
             Some(hex) => u64::from_str_radix(hex, 16),
@@ -95,13 +95,13 @@ impl Tunable {
     }
 }
 
-/// The tunable of that name.
+/// Returns the tunable with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Tunable> {
     ALL.iter().copied().find(|tunable| tunable.name == name)
 }
 
-/// Sets the tunable `name` from text, as `-o name=value` on a command line gives it.
+/// Sets the tunable `name` from text, for `-o name=value` on a command line.
 pub fn set(name: &str, text: &str) -> Result<(), TunableError> {
     let tunable = find(name).ok_or_else(|| TunableError::Unknown(name.to_owned()))?;
     tunable.set(tunable.parse(text)?)

@@ -5,14 +5,14 @@
 //!   time=2026-03-01T12:00:05.310Z level=debug event=txg pool=tank txg=1842 ms=37
 //! ```
 //!
-//! A value that is not a single word is quoted as Rust quotes strings, so each event stays on one
-//! line. If standard error is the journal (`JOURNAL_STREAM` names it), a line begins with its
-//! priority, `<4>`, and the journal adds the time.
+//! A value that is not a single word is quoted like a Rust string, so each event stays on one line.
+//! If standard error is the journal (`JOURNAL_STREAM` names it), a line begins with its priority,
+//! `<4>`, and the journal adds the time.
 //!
-//! A span ([`cenote_rt::trace`]) becomes a line when it ends, with the time that it took. Events
-//! within spans have the fields of the spans too. `CENOTE_LOG` is the filter: a level (`off`,
-//! `error`, `warn`, `info`, `debug`, `trace`), or levels of targets, as in
-//! `info,cenote::txg=debug`. The default is `info`; an invalid filter is an error.
+//! A span ([`cenote_rt::trace`]) becomes a line when it ends, with its duration. Events within
+//! spans also have the fields of the spans. `CENOTE_LOG` is the filter: a level (`off`, `error`,
+//! `warn`, `info`, `debug`, `trace`), or levels of targets, as in `info,cenote::txg=debug`. The
+//! default is `info`; an invalid filter is an error.
 
 use std::fmt::{Debug, Write as _};
 use std::io::Write as _;
@@ -39,7 +39,7 @@ const LEVELS: [(&str, LevelFilter); 6] = [
 /// Writes events and spans of this process to standard error from now on.
 ///
 /// # Errors
-/// `CENOTE_LOG` is no filter.
+/// `CENOTE_LOG` is not a filter.
 pub(super) fn start() -> std::io::Result<()> {
     let variable =
         |name: &str| std::env::var_os(name).unwrap_or_default().to_string_lossy().into_owned();
@@ -142,7 +142,7 @@ impl Visit for Fields {
     }
 }
 
-/// Time at which a span began.
+/// Start time of a span.
 struct Begun(Duration);
 
 impl<S, W> Layer<S> for Lines<W>

@@ -12,12 +12,12 @@ use cenote_pool::status::state_name;
 pub(super) use cenote_rt::trace::{debug, error, info, warn};
 use cenote_vdev::{VdevAux, VdevState};
 
-/// Between two looks at the events of a pool.
+/// Interval of reading the events of a pool.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Events of damage that are told one by one in a look.
+/// Maximum number of damage events that are logged one by one in an interval.
 const DAMAGE_MAX: usize = 20;
 
-/// Makes panics events of the log.
+/// Logs panics as events.
 pub(super) fn catch_panics() {
     std::panic::set_hook(Box::new(|panic| {
         let cause = panic.payload_as_str().unwrap_or("unknown");
@@ -28,11 +28,11 @@ pub(super) fn catch_panics() {
     }));
 }
 
-/// Tells what happens to a pool, until it leaves.
+/// Logs the events of a pool, until it is closed.
 pub(super) async fn follow(events: Arc<EventLog>) {
     let mut last = 0;
     loop {
-        // Before the look: what comes after it wakes.
+        // Before reading, so that later events wake this task.
         let told = events.told();
         let (mut damaged, mut has_left) = (0, false);
         for noted in events.after(last) {

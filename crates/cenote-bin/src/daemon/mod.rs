@@ -1,14 +1,14 @@
-//! The daemon: it has the pools, and runs the commands that ask for them.
+//! The daemon: imports pools, and runs commands on them.
 //!
 //! ```text
 //!   cenote zfs list ──socket: arguments, folder──> daemon ──> cenote_cli::run_for
 //!                   <────── output, status ───────
 //! ```
 //!
-//! `zpool` and `zfs` without `--embedded` go to it, and start it where it does not run. It
-//! remembers which pools it had, opens them again when it starts, and can be killed at any time:
-//! what it acknowledged is on disk. One daemon runs for each folder of state (a lock says so), and
-//! devices are locked, so that no two ever have one pool.
+//! `zpool` and `zfs` without `--embedded` send their commands to the daemon, and start it if
+//! necessary. It records its pools, opens them again when it starts, and can be killed at any time:
+//! acknowledged changes are on disk. A lock permits one daemon for each state directory, and
+//! devices are locked, so that two daemons never open the same pool.
 
 mod accept;
 mod client;
@@ -63,25 +63,25 @@ the certificate in CENOTE_NBD_TLS_CERTIFICATES.
 CENOTE_LOG (error, warn, info, debug, trace, off, or levels of targets) says what it logs.
 ";
 
-/// What the line begins with that says why a daemon did not start.
+/// Beginning of the line with the reason why a daemon did not start.
 const FAILURE: &str = "cenote daemon: ";
 
-/// What a command says to the daemon that it starts.
+/// Argument of a daemon that a command starts.
 const DETACHED: &str = "--detached";
 
-/// How long a daemon that a command starts waits for the end of the one before.
-const LOCK_PATIENCE: Duration = Duration::from_secs(50);
-/// Between two looks.
+/// How long a daemon that a command starts waits for the end of its predecessor.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(50);
+/// Interval of attempts to take the lock.
 const LOCK_PAUSE: Duration = Duration::from_millis(20);
 
-/// What `mount -t zfs` runs, a link to this program.
+/// Name of the link to this program that `mount -t zfs` runs.
 const MOUNT_HELPER: &str = "mount.zfs";
 
-/// Verbs that need no pools of anybody.
+/// Verbs that use no pools of the daemon.
 const LOCAL_VERBS: [&str; 8] =
     ["version", "help", "-V", "--version", "-?", "--help", "-h", "labelclear"];
 
-/// Runs a command that is the daemon's, or for it; none if it is for this process alone.
+/// Runs a command of the daemon or for it; returns `None` for commands of this process.
 pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let program = args.first()?.to_string_lossy();
     let invoked = program.rsplit('/').next().unwrap_or_default().to_owned();
@@ -105,12 +105,12 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     }
 }
 
-/// Whether a verb is about pools that the daemon has.
+/// Whether a verb uses pools of the daemon.
 fn is_for_daemon(verb: &str) -> bool {
     verb != "--embedded" && !LOCAL_VERBS.contains(&verb)
 }
 
-/// Has the daemon run a command.
+/// Runs a command in the daemon.
 fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
     let passed = || {
         let place = Place::of_environment().ok_or_else(no_place)?;
@@ -138,7 +138,7 @@ fn daemon(verb: Option<&str>, is_detached: bool) -> ExitCode {
         return ExitCode::FAILURE;
     };
     let done = match verb {
-        // Answered by a daemon that runs: nothing less says that there is one.
+        // Answered by a running daemon, which proves that there is one.
         Some("start") => client::run_or_start(&place, &Request::of_daemon("ping")).map(drop),
         Some("stop") => client::stop(&place),
         Some("status") | None => match client::run(&place, &Request::of_daemon("status")) {
@@ -163,14 +163,14 @@ fn daemon(verb: Option<&str>, is_detached: bool) -> ExitCode {
     }
 }
 
-/// Lets go of what this process has from the command that started it: a pipe that a script reads to
-/// its end would never end, and its terminal's signals are not for us. To be called before anything
-/// is opened: what is open then is somebody else's.
+/// Closes everything inherited from the command that started this process: otherwise a script that
+/// reads the command's output would wait forever, and signals of its terminal would end the daemon.
+/// To be called before anything is opened.
 fn detach() {
     const STDERR: i32 = 2;
     let Ok(list) = std::fs::read_dir("/proc/self/fd") else { return };
     let numbers = list.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    // The list itself is among them, and closed before they are.
+    // The directory of descriptors is among them, and is closed before.
     let numbers: Vec<i32> = numbers.filter(|number| *number > STDERR).collect();
     for number in numbers {
         let _ = nix::unistd::close(number);
@@ -178,28 +178,28 @@ fn detach() {
     let _ = rustix::process::setsid();
 }
 
-/// Takes the lock of the state folder; none if a daemon has it and answers, and this one was
-/// started only so that there is one. The predecessor may still be ending.
+/// Takes the lock of the state directory; returns `None` if a running daemon has it and answers,
+/// and this one was started by a command. The predecessor may still be stopping.
 ///
 /// # Errors
-/// A daemon that has the lock and does not answer, or that was to be this process. Nothing of that
-/// daemon is touched: not its socket, and not what the lock's file says.
+/// A daemon has the lock and does not answer, or this one was started explicitly. Nothing of that
+/// daemon is changed: neither its socket, nor the contents of the lock file.
 #[expect(clippy::disallowed_methods, reason = "before there is a runtime")]
 fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> {
-    // Readable for its user alone: whoever can open it can lock it, and keep every daemon out.
+    // Readable for its user only: a user who can open the file can lock it, and block every daemon.
     let mut options = File::options();
     let lock = options.create(true).truncate(false).read(true).write(true).mode(0o600);
     let mut lock = lock.open(place.lock())?;
     lock.set_permissions(std::fs::Permissions::from_mode(0o600))?;
-    let end = cenote_rt::monotonic() + LOCK_PATIENCE;
+    let end = cenote_rt::monotonic() + LOCK_TIMEOUT;
     let mut silence = client::daemon_process(place).trim().parse().ok().map(Silence::of);
-    // LOCK: held as long as the process lives, and let go of by the kernel when it is killed.
+    // LOCK: held until the process ends; the kernel releases it after a kill.
     while flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
         if is_detached {
             match client::run(place, &Request::of_daemon("ping")) {
                 Ok(Some(0)) => return Ok(None),
                 Err(error) if error.kind() == ErrorKind::TimedOut => return Err(error),
-                // It may be ending.
+                // The daemon may be stopping.
                 _ => {}
             }
             silence.as_mut().map_or(Ok(()), Silence::check)?;
@@ -215,12 +215,12 @@ fn take_lock(place: &Place, is_detached: bool) -> std::io::Result<Option<File>> 
     Ok(Some(lock))
 }
 
-/// Is the daemon.
+/// Runs the daemon.
 fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     let failed = |error: cenote_rt::Error| std::io::Error::other(error.to_string());
     save_addresses();
-    // A process whose working directory lies in one of its own mounts keeps that mount busy, and
-    // waits for itself when it resolves a relative path.
+    // A working directory in one of its own mounts would keep that mount busy, and block the
+    // process when it resolves a relative path.
     place.make()?;
     rustix::process::chdir("/")?;
     place.become_own();
@@ -228,7 +228,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
     lines::start()?;
     let Some(lock) = take_lock(place, is_detached)? else { return Ok(()) };
     stages::reach("daemon-locked");
-    // Others are told apart by who they are; volumes are for whoever may open the socket.
+    // Users of the command socket are identified; the volume socket admits by permissions.
     let activated = activated();
     let is_activated = activated.is_some();
     let listener = match activated {
@@ -265,8 +265,8 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         signals.next().await;
         stages::reach("daemon-ending");
         commands.end();
-        // Nobody finds it any more; commands that run may end meanwhile. A socket that somebody
-        // else listens on for us stays: the next command starts us again.
+        // New clients cannot find the socket any more; running commands may end. An activated
+        // socket stays: the next command starts the daemon again.
         if !is_activated {
             std::fs::remove_file(&place.socket).ok();
         }
@@ -289,17 +289,17 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
             // their devices stay locked; a new daemon can start.
             let _ = flock(&own_lock, FlockOperation::Unlock);
         }
-        // A return would wait, without a deadline, for every thread that waits in the kernel: also
-        // for one that looks at a path or a device which is none of the pools'.
+        // A return would wait, without a deadline, for every thread that waits in the kernel, even
+        // for a path or device that belongs to no pool.
         std::process::exit(0);
     });
     drop(lock);
     served.map_err(failed)?
 }
 
-/// Has the allocator reserve addresses in small pieces where the process may not have many
-/// (`ulimit -v`): it takes a gibibyte at a time, which leaves too few for threads. To be called
-/// before anything is opened: the process is replaced by itself.
+/// Makes the allocator reserve addresses in small pieces if the process has few (`ulimit -v`): it
+/// reserves a gibibyte at a time, which leaves too few for threads. To be called before anything is
+/// opened: the process executes itself again.
 fn save_addresses() {
     const RESERVE: &str = "MIMALLOC_ARENA_RESERVE";
     const RESERVE_KIB: &str = "65536";
@@ -310,21 +310,21 @@ fn save_addresses() {
     }
     let mut command = Command::new("/proc/self/exe");
     command.arg0("cenote").args(std::env::args_os().skip(1)).env(RESERVE, RESERVE_KIB);
-    // If that fails, it goes on as it is.
+    // If that fails, the process continues as it is.
     drop(command.exec());
 }
 
-/// Takes as many descriptors as the system gives: each mount needs one, and so does each client.
-/// Beyond that, mounting fails with "Too many open files".
+/// Raises the limit of open files to the maximum: each mount and each client needs one. Beyond
+/// that, mounting fails with "Too many open files".
 fn raise_open_files() {
     let mut limit = getrlimit(Resource::Nofile);
     limit.current = limit.maximum;
-    // The limit that there is stays.
+    // On failure the old limit stays.
     let _ = setrlimit(Resource::Nofile, limit);
 }
 
-/// The socket for commands, if whoever started this process listens on it already: the first of
-/// those that `LISTEN_FDS` counts.
+/// Returns the command socket, if the process that started this one listens on it already: the
+/// first one of `LISTEN_FDS`.
 fn activated() -> Option<UnixListener> {
     const FIRST: i32 = 3;
     let number = |name: &str| std::env::var(name).ok()?.parse::<u32>().ok();
@@ -333,16 +333,16 @@ fn activated() -> Option<UnixListener> {
     }
     let this = pidfd_open(getpid(), PidfdFlags::empty()).ok()?;
     let listener: UnixListener = pidfd_getfd(&this, FIRST, PidfdGetfdFlags::empty()).ok()?.into();
-    // It is one, if it has an address.
+    // A socket has an address.
     listener.local_addr().ok()?;
     listener.set_nonblocking(false).ok()?;
     Some(listener)
 }
 
-/// A socket with these rights. To be called before there are other threads: what a process leaves
-/// out of rights is the same for all of them.
+/// Creates a socket with these permissions. To be called before there are other threads: the umask
+/// is global to the process.
 fn listen(path: &std::path::Path, rights: u32) -> std::io::Result<UnixListener> {
-    // Whoever had the lock before is gone, and so is its socket.
+    // The previous owner of the lock has ended: its socket is stale.
     std::fs::remove_file(path).ok();
     let before = rustix::process::umask(Mode::from_raw_mode(!rights & 0o777));
     let listener = UnixListener::bind(path);

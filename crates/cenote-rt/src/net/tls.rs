@@ -1,4 +1,4 @@
-//! Encrypted connections: who the server is, and what it asks of clients.
+//! TLS connections: the server's certificate, and verification of clients.
 
 use std::fmt;
 use std::io::{self, IoSlice};
@@ -17,11 +17,11 @@ use tokio_rustls::server::TlsStream;
 use super::{From, Receiver, Sender, To, failed};
 use crate::{Error, Kind, Result};
 
-/// The halves of a connection that is encrypted.
+/// The halves of an encrypted connection.
 pub(super) type EncryptedFrom = ReadHalf<TlsStream<Box<dyn Stream>>>;
 pub(super) type EncryptedTo = WriteHalf<TlsStream<Box<dyn Stream>>>;
 
-/// What can be encrypted.
+/// Streams that can be encrypted.
 pub(super) trait Stream: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
@@ -29,10 +29,10 @@ impl<T: AsyncRead + AsyncWrite + fmt::Debug + Send + Unpin> Stream for T {}
 /// The server's certificate and key.
 const CERTIFICATE: &str = "server-cert.pem";
 const KEY: &str = "server-key.pem";
-/// Who signs the certificates of clients.
+/// The authority that signs the certificates of clients.
 const AUTHORITY: &str = "ca-cert.pem";
 
-/// Why a server cannot prove who it is.
+/// Why a server's certificate or key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[error("{file}: {cause}")]
 struct Unusable {
@@ -40,23 +40,24 @@ struct Unusable {
     cause: String,
 }
 
-/// What a server proves with who it is.
+/// The server's certificate, key and settings.
 #[derive(Clone)]
 pub struct Tls(Arc<ServerConfig>);
 
 impl fmt::Debug for Tls {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // There is a key in it.
+        // The key is not shown.
         f.write_str("Tls")
     }
 }
 
 impl Tls {
-    /// From a folder with `server-cert.pem` and `server-key.pem`, as other servers of NBD have it.
-    /// If it `verifies_clients`, each must show a certificate that one in `ca-cert.pem` has signed.
+    /// Loads `server-cert.pem` and `server-key.pem` from a directory, like other NBD servers. With
+    /// `verifies_clients`, each client must have a certificate that is signed by one in
+    /// `ca-cert.pem`.
     ///
     /// # Errors
-    /// `Kind::Invalid`: a file that is not there, or not what it should be.
+    /// `Kind::Invalid` for a missing or invalid file.
     pub fn from_folder(folder: &Path, verifies_clients: bool) -> Result<Self> {
         let unusable = |name: &str, cause: &dyn fmt::Display| {
             let file = folder.join(name).display().to_string();
@@ -95,11 +96,11 @@ impl Tls {
     }
 }
 
-/// Encrypts a connection: everything from the next byte on, in either direction.
+/// Encrypts a connection: everything from the next byte on, in both directions.
 ///
 /// # Errors
-/// `Kind::Invalid` if the client has said something already that would count as said in secret;
-/// `Kind::Io` if the two do not agree on keys.
+/// `Kind::Invalid` if the client has already sent bytes that would count as encrypted; `Kind::Io`
+/// if the handshake fails.
 pub async fn encrypt(receiver: Receiver, sender: Sender, tls: &Tls) -> Result<(Receiver, Sender)> {
     if receiver.start < receiver.end {
         return Err(Error::new(Kind::Invalid, "a client did not wait for the answer"));

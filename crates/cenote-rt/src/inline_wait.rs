@@ -1,10 +1,10 @@
-//! Threads that may wait themselves.
+//! Inline waits: threads that may block instead of passing blocking work to other threads.
 //!
-//! What blocks is done away from the tasks ([`blocking`]): one change of thread to get there and
-//! one to come back, each of which can take as long as the work. A thread that nobody else waits
-//! for does it itself. It is given *patience* for so many waits, which what it runs spends.
+//! Blocking work normally runs away from the tasks ([`blocking`]), with a change of thread there
+//! and back, each of which can take as long as the work. A thread that no other work depends on
+//! does it itself: it gets a number of *inline waits*, which the work that it runs uses up.
 //!
-//! Who begins several things that are to wait side by side does so without ([`side_by_side`]).
+//! Code that starts several concurrent operations disables inline waits ([`side_by_side`]).
 
 use std::cell::Cell;
 use std::future::Future;
@@ -18,7 +18,7 @@ thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Gives the patience back that a thread had before.
+/// Restores the previous number of inline waits.
 struct Before(u32);
 
 impl Drop for Before {
@@ -27,13 +27,13 @@ impl Drop for Before {
     }
 }
 
-/// Runs `work` with patience for so many waits.
+/// Runs `work` with this number of inline waits.
 pub(crate) fn with<T>(waits: u32, work: impl FnOnce() -> T) -> T {
     let _before = Before(LEFT.replace(waits));
     work()
 }
 
-/// Whether this thread may wait once. If so, that is spent.
+/// Returns whether this thread has an inline wait, and uses it up.
 #[must_use]
 pub fn take_inline_wait() -> bool {
     let left = LEFT.get();
@@ -41,28 +41,28 @@ pub fn take_inline_wait() -> bool {
     left > 0
 }
 
-/// Runs something that blocks the thread: here, if this thread has the patience, or else away.
+/// Runs blocking work: on this thread, if it has an inline wait, otherwise away.
 pub async fn blocking_here<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
     if take_inline_wait() { Ok(work()) } else { blocking(work).await }
 }
 
-/// Starts a task that nobody has to wait for. A thread that has patience begins it at once, and
-/// what it gets done there needs no other.
+/// Starts a task for which no caller waits. A thread with inline waits begins it immediately, and
+/// finishes what it can without another thread.
 pub fn start(work: impl Future<Output = ()> + Send + 'static) {
     if LEFT.get() == 0 {
         drop(spawn(work));
         return;
     }
     let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
-    // Nobody is woken by this poll: the task polls again before it waits.
+    // This poll wakes no task: the task polls again before it waits.
     if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         spawn_tracked(work);
     }
 }
 
-/// Waits for what is to wait side by side: no part of it does so on this thread.
+/// Waits for concurrent operations without inline waits.
 pub async fn side_by_side<T>(work: impl Future<Output = T>) -> T {
     let mut work = std::pin::pin!(work);
     std::future::poll_fn(|context| with(0, || work.as_mut().poll(context))).await
@@ -75,7 +75,8 @@ mod tests {
     use super::*;
     use crate::task::{block_on, oneshot};
 
-    /// On which threads a task waits that waits twice, and whether it was done at once.
+    /// Returns the threads on which a task with two waits blocks, and whether it was finished
+    /// immediately.
     fn threads(waits: u32) -> (Vec<ThreadId>, bool) {
         block_on(1, async {
             let (done, mut ready) = oneshot::channel();
@@ -96,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_thread_waits_as_often_as_it_has_the_patience() {
+    fn thread_blocks_for_each_of_its_inline_waits() {
         let here = current().id();
         assert_eq!(threads(2), (vec![here, here], true));
         assert_eq!(threads(5), (vec![here, here], true));
@@ -105,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn side_by_side_nothing_waits_here() {
+    fn concurrent_operations_use_no_inline_waits() {
         let here = current().id();
         let (inside, after) = block_on(1, async {
             let mut both = std::pin::pin!(async {
                 let inside = side_by_side(blocking_here(|| current().id())).await;
                 (inside.expect("runs"), take_inline_wait())
             });
-            // Only the first poll has patience: the rest of it comes when somebody is woken.
+            // Only the first poll has inline waits: later ones run after a wake-up.
             let begun = with(1, || {
                 both.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending()
             });
