@@ -8,14 +8,16 @@
 use std::ffi::OsString;
 use std::io::Write;
 use std::path::Path;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
+
+use cenote_rt::lock::{Mutex, Rank};
 
 use rustix::process::{Signal, getpid, kill_process};
 
 static FOLDER: OnceLock<OsString> = OnceLock::new();
 
 /// The last contents of `stop`, and how often its stage is yet to be reached.
-static ORDER: Mutex<(String, u64)> = Mutex::new((String::new(), 0));
+static ORDER: Mutex<(String, u64)> = Mutex::new(Rank::Stages, (String::new(), 0));
 
 /// Observes stages if the environment asks for it.
 pub(crate) fn observe_from_environment() {
@@ -28,7 +30,7 @@ pub(crate) fn observe_from_environment() {
 fn reached(stage: &str) {
     let Some(folder) = FOLDER.get().map(Path::new) else { return };
     // LOCK: held until the process has stopped, so that stages are in order.
-    let mut order = ORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut order = ORDER.lock();
     let log = std::fs::File::options().create(true).append(true).open(folder.join("reached"));
     // Only the test would miss the line.
     let _ = log.and_then(|mut log| log.write_all(format!("{stage}\n").as_bytes()));

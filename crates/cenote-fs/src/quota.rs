@@ -9,8 +9,6 @@
 //! Usage is known as of the last sync, so that writes within a few seconds may exceed a quota, as
 //! in OpenZFS. Removing and truncating are never refused.
 
-use std::sync::{Mutex, PoisonError};
-
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
@@ -18,6 +16,7 @@ use cenote_ondisk::dsl::key::of_number;
 use cenote_ondisk::master_node::MASTER_NODE_OBJ;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::quota::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT, UsedKey};
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Buf, Kind};
 
 use crate::edit::{Op, refuse};
@@ -166,15 +165,21 @@ const fn slot(holder: Holder, resource: Resource) -> usize {
 
 /// The entries last read, and the master node's block that they come from: they are valid while the
 /// node has that very block. LOCK: held for a lookup.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LimitCache(Mutex<Option<(Buf, Limits)>>);
+
+impl Default for LimitCache {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::FsLimits))
+    }
+}
 
 impl LimitCache {
     fn get(&self, tx: &mut Tx<'_>) -> TxResult<Limits> {
         // A larger ZAP may change without its first block.
         let has_one = tx.dnode(MASTER_NODE_OBJ)?.maxblkid == 0;
         let block = if has_one { tx.block(MASTER_NODE_OBJ, 0)? } else { None };
-        let mut cached = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cached = self.0.lock();
         match (&block, &*cached) {
             (Some(block), Some((known, limits)))
                 if block.as_ptr() == known.as_ptr() && block.len() == known.len() =>

@@ -5,16 +5,22 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_rt::Notify;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 /// The locks of a file or volume.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct RangeLocks {
     // LOCK: held for a lookup, never across I/O.
     held: Mutex<Held>,
     freed: Notify,
+}
+
+impl Default for RangeLocks {
+    fn default() -> Self {
+        Self { held: Mutex::with_default(Rank::RangeLocks), freed: Notify::new() }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -77,7 +83,7 @@ impl RangeLocks {
     }
 
     fn held(&self) -> MutexGuard<'_, Held> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+        self.held.lock()
     }
 }
 

@@ -8,12 +8,13 @@
 //! the store is readable. Key material is wiped when it is dropped.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_codec::crypto::{self, BlockKeys, KeyFormat, Pbkdf2, Purpose, WrappedKeys, WrappingKey};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::dsl::crypto as entry;
 use cenote_ondisk::zap::Value;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dsl::{Dataset, DslError};
@@ -135,12 +136,18 @@ fn field<const N: usize>(
 }
 
 /// Loaded keys, by key object.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct KeyStore(Mutex<BTreeMap<u64, Arc<BlockKeys>>>);
 
+impl Default for KeyStore {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::Keys))
+    }
+}
+
 impl KeyStore {
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<BlockKeys>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<BlockKeys>>> {
+        self.0.lock()
     }
 
     /// Returns the keys of the key object, if loaded.

@@ -5,7 +5,9 @@
 //! properties `altroot`, `cachefile` and `mounted`, and as values with source `temporary`.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
+
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 use crate::status::Reason;
 
@@ -16,7 +18,7 @@ pub trait SuspensionProbe: std::fmt::Debug + Send + Sync {
 }
 
 /// State of a pool on this host.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Presence(
     // Held for single reads and updates.
     Mutex<State>,
@@ -33,9 +35,15 @@ struct State {
     mounts: BTreeMap<u64, Vec<(&'static str, u64)>>,
 }
 
+impl Default for Presence {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::Presence))
+    }
+}
+
 impl Presence {
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Marks the pool as open for writing.

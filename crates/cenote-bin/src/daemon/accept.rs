@@ -17,9 +17,11 @@
 
 use std::collections::BTreeMap;
 use std::fs::File;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
+
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 use super::log;
 
@@ -71,7 +73,7 @@ pub(super) fn serve(
     shares: Shares,
     service: Arc<impl Service>,
 ) -> std::io::Result<()> {
-    let desk = Arc::new(Desk { shares, taken: Mutex::default() });
+    let desk = Arc::new(Desk { shares, taken: Mutex::with_default(Rank::DaemonSlots) });
     let spares = spare_threads(name)?;
     spawn(name, move || {
         let mut descriptors = SpareDescriptors::default();
@@ -134,10 +136,10 @@ fn admit<S: Service>(
         return;
     };
     // Passed in a cell, so that the client survives if the thread cannot be started.
-    let cell = Arc::new(Mutex::new(Some((stream, slot))));
+    let cell = Arc::new(Mutex::new(Rank::DaemonClient, Some((stream, slot))));
     let (taken, served) = (Arc::clone(&cell), Arc::clone(service));
     let job = move || {
-        let client = taken.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let client = taken.lock().take();
         if let Some((stream, slot)) = client {
             served.serve(stream);
             drop(slot);
@@ -161,14 +163,14 @@ type Job = Box<dyn FnOnce() + Send>;
 /// Starts the spare threads. Only an idle one receives a job.
 fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
     let (sender, jobs) = sync_channel::<Job>(0);
-    let jobs: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(jobs));
+    let jobs: Arc<Mutex<Receiver<Job>>> = Arc::new(Mutex::new(Rank::DaemonJobs, jobs));
     for _ in 0..SPARE_THREADS {
         let jobs = Arc::clone(&jobs);
         spawn(name, move || {
             loop {
                 // LOCK: held while this thread waits for a job, and released before it runs the
                 // job.
-                let job = jobs.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                let job = jobs.lock().recv();
                 let Ok(job) = job else { return };
                 let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
             }
@@ -216,7 +218,7 @@ struct Taken {
 
 impl Desk {
     fn taken(&self) -> MutexGuard<'_, Taken> {
-        self.taken.lock().unwrap_or_else(PoisonError::into_inner)
+        self.taken.lock()
     }
 
     /// Allocates a slot for a client of this user, `None` if the user's share is used up.
@@ -292,7 +294,7 @@ mod tests {
     #[test]
     fn client_slots_are_limited_per_user() {
         let shares = Shares { trusted: 2, others: 3, each: 2 };
-        let desk = Arc::new(Desk { shares, taken: Mutex::default() });
+        let desk = Arc::new(Desk { shares, taken: Mutex::with_default(Rank::DaemonSlots) });
         let one: Vec<_> = (0..3).map(|_| desk.enter(70_001)).collect();
         assert_eq!(one.iter().flatten().count(), 2);
         let other: Vec<_> = (0..3).map(|_| desk.enter(70_002)).collect();

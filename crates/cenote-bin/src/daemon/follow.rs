@@ -12,11 +12,11 @@
 //! command that changed its dataset.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, PoisonError};
 
 use cenote_cli::{CommandResult, Exit};
 use cenote_engine::ChangedDatasets;
 use cenote_rt::Kind;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_serve::fuse::{MountOptions, MountTable};
 
 use super::log;
@@ -57,10 +57,10 @@ impl Mounts {
     pub(super) async fn follow(&self, is_quiet: bool) -> CommandResult {
         let _changing = self.changing.lock().await;
         let pending = self.state().pending.clone();
-        let changed = Mutex::default();
+        let changed = Mutex::with_default(Rank::DaemonChanged);
         let scope = Scope::Changed { pending: &pending, changed: &changed };
         let looked = Look::at(&self.engine, scope).await;
-        let changed = changed.into_inner().unwrap_or_else(PoisonError::into_inner);
+        let changed = changed.into_inner();
         // If anything fails from here on, these datasets are processed again.
         self.state().pending.merge(changed.clone());
         let Look { wanted, read_count } = looked?;

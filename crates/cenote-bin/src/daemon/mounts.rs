@@ -15,14 +15,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_cli::{CommandResult, Exit, MountRequest, TemporarilyUnmounted};
 use cenote_engine::{ChangedDatasets, Engine};
 use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
-use cenote_rt::{AsyncMutex, Kind, stages};
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
+use cenote_rt::{Kind, stages};
 use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
 
 use super::log;
@@ -92,11 +93,15 @@ impl Mounts {
     pub(super) fn new(engine: &Arc<Engine>) -> Self {
         // Before the first mount, so that no later change is missed.
         engine.datasets().keep_changes();
-        Self { engine: Arc::clone(engine), changing: AsyncMutex::new(()), state: Mutex::default() }
+        Self {
+            engine: Arc::clone(engine),
+            changing: AsyncMutex::new(Rank::DaemonMounts, ()),
+            state: Mutex::with_default(Rank::DaemonMountTable),
+        }
     }
 
-    pub(super) fn state(&self) -> std::sync::MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock()
     }
 
     /// Returns the mount of a dataset.

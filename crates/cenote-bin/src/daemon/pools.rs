@@ -11,13 +11,14 @@ use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 
 use cenote_cli::cache_file::{self, Cached};
 use cenote_cli::{CommandResult, Exit, Host, MountRequest, Suspended, Taken, TemporarilyUnmounted};
 use cenote_engine::{Engine, EventLog, Notice};
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, JoinHandle, stages};
 use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
@@ -70,10 +71,10 @@ impl Pools {
         let pools = Arc::new_cyclic(|pools| Self {
             place: place.clone(),
             exports: Exports::new(Arc::new(Volumes(Weak::clone(pools)))),
-            open: Mutex::default(),
+            open: Mutex::with_default(Rank::DaemonPools),
             is_closing: AtomicBool::new(false),
             watch: OnceLock::new(),
-            gone: Mutex::default(),
+            gone: Mutex::with_default(Rank::DaemonGone),
         });
         let file = place.pools();
         if !file.exists() {
@@ -118,7 +119,7 @@ impl Pools {
     }
 
     fn keep_events(&self, engine: &Engine) {
-        let mut gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut gone = self.gone.lock();
         if gone.len() >= GONE_MAX {
             gone.pop_front();
         }
@@ -274,7 +275,7 @@ impl Pools {
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Held>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        self.open.lock()
     }
 
     fn held(&self, name: &str) -> Result<Held, Exit> {
@@ -612,7 +613,7 @@ impl Host for Pools {
     }
 
     fn events(&self) -> Vec<Arc<EventLog>> {
-        let gone = self.gone.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let gone = self.gone.lock().clone();
         let open = self.pools().into_iter().map(|engine| Arc::clone(engine.health().events()));
         gone.into_iter().chain(open).collect()
     }

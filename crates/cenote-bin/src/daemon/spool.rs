@@ -7,8 +7,10 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+
+use cenote_rt::lock::{Mutex, Rank};
 
 use rustix::fs::{Mode, OFlags};
 
@@ -30,7 +32,7 @@ pub(super) struct Budget {
 
 impl Budget {
     pub(super) fn new(each: u64, all: u64) -> Arc<Self> {
-        Arc::new(Self { each, all, used: Mutex::default() })
+        Arc::new(Self { each, all, used: Mutex::with_default(Rank::DaemonSpool) })
     }
 
     /// Returns an empty share of a user.
@@ -50,7 +52,7 @@ pub(super) struct Share {
 impl Share {
     /// Adds bytes, if the budget permits.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
-        let mut used = self.budget.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.budget.used.lock();
         let (own, all) = (used.get(&self.uid).copied().unwrap_or(0), used.values().sum::<u64>());
         let has_room = own + bytes <= self.budget.each && all + bytes <= self.budget.all;
         if has_room {
@@ -63,7 +65,7 @@ impl Share {
 
 impl Drop for Share {
     fn drop(&mut self) {
-        let mut used = self.budget.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.budget.used.lock();
         if let Some(bytes) = used.get_mut(&self.uid) {
             *bytes -= self.bytes;
             if *bytes == 0 {
@@ -185,7 +187,7 @@ mod tests {
             })
             .unwrap();
         assert_eq!(got, wanted);
-        assert!(budget.used.lock().unwrap().is_empty());
+        assert!(budget.used.lock().is_empty());
     }
 
     #[test]

@@ -14,10 +14,11 @@
 
 use std::io::{ErrorKind, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_cli::CallerStreams;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{monotonic, tunables};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -67,11 +68,11 @@ impl Streams {
             has_delivered: false,
             is_broken: false,
         };
-        Arc::new(Self { stream, is_trusted, kept: Mutex::new(kept) })
+        Arc::new(Self { stream, is_trusted, kept: Mutex::new(Rank::DaemonStreams, kept) })
     }
 
     fn kept(&self) -> MutexGuard<'_, Kept> {
-        self.kept.lock().unwrap_or_else(PoisonError::into_inner)
+        self.kept.lock()
     }
 
     /// Returns a writer of one of the two streams. Flushing it does nothing: see LOAN-1.

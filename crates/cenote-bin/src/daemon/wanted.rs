@@ -1,7 +1,7 @@
 //! The mounts that the properties of file systems specify.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_cli::io::words;
 use cenote_cli::{CommandResult, Exit};
@@ -9,6 +9,7 @@ use cenote_engine::{ChangedDatasets, Engine};
 use cenote_pool::props::{PropValue, Source, dataset_property};
 use cenote_pool::{Dataset, DatasetKind, Pool};
 use cenote_rt::Kind;
+use cenote_rt::lock::Mutex;
 use cenote_serve::fuse::{self, FuseError, MountOptions};
 
 use super::place::Place as DaemonPlace;
@@ -172,7 +173,7 @@ impl Look {
             Scope::Changed { pending, changed } => {
                 let taken = engine.datasets().take_changes(view.txg());
                 let mut both = {
-                    let mut changed = changed.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut changed = changed.lock();
                     changed.merge(taken);
                     changed.clone()
                 };

@@ -8,7 +8,7 @@
 use std::collections::BTreeMap;
 use std::collections::VecDeque;
 use std::io::IsTerminal;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fs::FileSystem;
@@ -18,6 +18,7 @@ use cenote_pool::dsl::DatasetKind;
 use cenote_pool::traverse::MOS;
 use cenote_pool::verify::{self, Finding, MissingBytes, Observer, Progress, Summary};
 use cenote_pool::{Pool, leaks};
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Semaphore};
 use futures_util::future::{Either, select};
 
@@ -88,7 +89,7 @@ struct Queue {
 
 impl Queue {
     fn take(&self) -> VecDeque<Finding> {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         let taken = std::mem::take(&mut *waiting);
         self.room.add_permits(taken.len());
         taken
@@ -101,7 +102,7 @@ impl Observer for Queue {
             if let Ok(permit) = self.room.acquire().await {
                 permit.forget();
             }
-            self.waiting.lock().unwrap_or_else(PoisonError::into_inner).push_back(finding);
+            self.waiting.lock().push_back(finding);
         })
     }
 }
@@ -142,7 +143,8 @@ impl<'p> Report<'p> {
         &mut self,
         io: &mut Io<'_>,
     ) -> Result<(Summary, BTreeMap<String, MissingBytes>), Exit> {
-        let (waiting, room) = (Mutex::default(), Semaphore::new(WAITING_MAX));
+        let (waiting, room) =
+            (Mutex::with_default(Rank::VerifyFindings), Semaphore::new(WAITING_MAX));
         let queue = Arc::new(Queue { waiting, room });
         let progress = Arc::new(Progress::default());
         let expected = if self.shows_progress {

@@ -8,7 +8,7 @@
 //! in the log space maps.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_ondisk::blkptr::{BlockPtr, EMBEDDED_MAX};
 use cenote_ondisk::bookmark::Bookmark;
@@ -18,6 +18,7 @@ use cenote_pool::leaks::{self, Census, LeakReport, Origin, Reference, Table};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{AllocationClass, Pool, Space};
 use cenote_rt::BoxFuture;
+use cenote_rt::lock::{Mutex, Rank};
 
 use super::{Options, text};
 use crate::io::{CommandResult, Exit, Io};
@@ -71,7 +72,6 @@ pub(super) async fn run(pool: &Arc<Pool>, options: &Options, io: &mut Io<'_>) ->
 const EXIT_DAMAGED: i32 = 2;
 
 /// Findings of a verification, as lines.
-#[derive(Default)]
 struct Lines {
     lines: Mutex<Vec<String>>,
     metadata_only: bool,
@@ -99,9 +99,7 @@ impl Observer for Lines {
                 Some(format!("zdb_blkptr_cb: cannot go below {place}: {}", damage.error))
             }
         };
-        if let (Some(line), Ok(mut lines)) = (line, self.lines.lock()) {
-            lines.push(line);
-        }
+        self.lines.lock().extend(line);
         Box::pin(std::future::ready(()))
     }
 }
@@ -116,11 +114,11 @@ fn is_metadata(bp: &BlockPtr) -> bool {
 }
 
 async fn check(pool: &Arc<Pool>, checks: usize, io: &mut Io<'_>) -> CommandResult<bool> {
-    let lines = Arc::new(Lines { metadata_only: checks < 2, ..Lines::default() });
+    let lines =
+        Arc::new(Lines { lines: Mutex::with_default(Rank::ZdbLines), metadata_only: checks < 2 });
     let observer: Arc<dyn Observer> = Arc::clone(&lines) as Arc<dyn Observer>;
     verify::pool(pool, observer, Arc::new(Progress::default())).await?;
-    let found = lines.lines.lock().map(|mut lines| std::mem::take(&mut *lines));
-    let found = found.unwrap_or_default();
+    let found = std::mem::take(&mut *lines.lines.lock());
     for line in &found {
         err!(io, "{line}")?;
     }

@@ -8,10 +8,10 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvValue};
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::stages;
 
 use crate::io::Exit;
@@ -91,10 +91,10 @@ pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
 /// LOCK: held from reading a cache file to replacing it, including the flushes: commands on
 /// different pools run concurrently, and each of their pools must be recorded.
 /// commands on different pools run at the same time, and each of them must be remembered.
-static CHANGING: Mutex<()> = Mutex::new(());
+static CHANGING: Mutex<()> = Mutex::new(Rank::CacheFile, ());
 
 fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
-    let _changing = CHANGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let _changing = CHANGING.lock();
     let mut list = known(file)?;
     let encode = |list: &NvList| list.encode(Encoding::Native(Endian::Little));
     let before = encode(&list);

@@ -4,7 +4,7 @@
 //! again when the head reports a change. The open files are recorded here as well, because a file
 //! that loses its last name is freed in the same transaction if it is not open.
 
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -14,6 +14,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::sa::Registry;
 use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
 use cenote_ondisk::zap::Key;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank, RwLock};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use super::sa::Schema;
@@ -117,13 +118,19 @@ struct Opener {
 }
 
 /// Open counts of all open objects.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Openers(Mutex<FixedMap<u64, Opener>>);
+
+impl Default for Openers {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::FsOpeners))
+    }
+}
 
 impl Openers {
     // LOCK: held for a lookup. Taken inside of closures, under the object set's lock.
-    fn lock(&self) -> std::sync::MutexGuard<'_, FixedMap<u64, Opener>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, FixedMap<u64, Opener>> {
+        self.0.lock()
     }
 
     /// Whether the object is open.
@@ -217,21 +224,21 @@ impl Facts {
 
     /// Returns the properties.
     pub fn settings(&self) -> Settings {
-        *self.settings.read().unwrap_or_else(PoisonError::into_inner)
+        *self.settings.read()
     }
 
     /// Replaces the properties.
     pub fn set_settings(&self, settings: Settings) {
-        *self.settings.write().unwrap_or_else(PoisonError::into_inner) = settings;
+        *self.settings.write() = settings;
     }
 
     /// Returns attributes and layouts.
     pub fn schema(&self) -> Arc<Schema> {
-        Arc::clone(&self.schema.lock().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.schema.lock())
     }
 
     pub(super) fn set_schema(&self, schema: Arc<Schema>) {
-        *self.schema.lock().unwrap_or_else(PoisonError::into_inner) = schema;
+        *self.schema.lock() = schema;
     }
 }
 
@@ -261,8 +268,8 @@ fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry
         logs_xattrs: false,
         limits: LimitCache::default(),
         openers: Openers::default(),
-        settings: RwLock::new(settings),
-        schema: Mutex::default(),
+        settings: RwLock::new(Rank::FsSettings, settings),
+        schema: Mutex::with_default(Rank::FsSchema),
     };
     Ok((facts, registry(tx, sa_master)?))
 }

@@ -3,13 +3,14 @@
 //! Decoding the attributes in a bonus costs more than finding a cached block. A dnode in memory is
 //! never changed while it is shared, so the same dnode has the same attributes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::Time;
 use cenote_rt::FixedMap;
+use cenote_rt::lock::{Mutex, Rank};
 
 use super::lock;
 use crate::edit::{Inode, Op};
@@ -41,8 +42,14 @@ impl Times {
 }
 
 /// Cached inodes. LOCK: held for a lookup, under the object set's lock.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct InodeCache(Mutex<FixedMap<u64, CachedInode>>);
+
+impl Default for InodeCache {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::FsInodes))
+    }
+}
 
 impl InodeCache {
     /// Returns a file's fields as the transaction sees them; refuses nodes that are not regular

@@ -41,12 +41,13 @@ mod statfs;
 mod sync;
 mod xattr;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
 use cenote_engine::{Charge, Engine, Head, Ownership};
 use cenote_ondisk::znode::Time;
+use cenote_rt::lock::{Mutex, MutexGuard};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use crate::access::Credentials;
@@ -267,8 +268,8 @@ struct NodeLocks {
 /// Number of locks at which unused ones are removed.
 const LOCKS_KEPT: usize = 1024;
 
-fn lock<T>(of: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    of.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
+    of.lock()
 }
 
 /// Returns the time in the form of inodes.

@@ -1,11 +1,12 @@
 //! Opens and closes a file system, and holds nodes.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
 use cenote_engine::{Charge, Engine};
 use cenote_ondisk::znode::PFlags;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Error, Kind, Result};
 
 use super::control::Virtual;
@@ -100,25 +101,26 @@ impl Mount {
         // The replay may have registered layouts.
         let facts = if is_read_only { facts } else { Facts::read(engine, &head).await? };
         let settings = facts.settings();
-        let shared = Shared { facts: Arc::new(facts), locks: Mutex::default() };
+        let shared =
+            Shared { facts: Arc::new(facts), locks: Mutex::with_default(Rank::FsNodeLocks) };
         let shared = head.share(Arc::new(shared));
         // The shared state may have been read long ago by another mount.
         shared.facts.set_settings(settings);
         let mount = Arc::new(Self {
             name: dataset.to_owned(),
             engine: Arc::clone(engine),
-            settings_count: Mutex::new(head.settings_count()),
+            settings_count: Mutex::new(Rank::FsSettingsCount, head.settings_count()),
             head,
-            ownership: Mutex::new(Some(ownership)),
+            ownership: Mutex::new(Rank::FsOwnership, Some(ownership)),
             opened: now(),
-            snapshots_seen: Mutex::default(),
+            snapshots_seen: Mutex::with_default(Rank::FsSnapshotsSeen),
             is_read_only,
-            access_times: Mutex::default(),
+            access_times: Mutex::with_default(Rank::FsAccessTimes),
             shared,
             inodes: InodeCache::default(),
             ahead: Prefetcher::default(),
-            to_reap: Arc::default(),
-            unreaped: Mutex::default(),
+            to_reap: Arc::new(Mutex::with_default(Rank::FsReap)),
+            unreaped: Mutex::with_default(Rank::FsUnreaped),
         });
         // Makes the log read the property `sync`.
         mount.engine.intent_logs().commit(&mount.head, None).await?;

@@ -9,7 +9,7 @@
 //! in the MOS. Structures that reading does not need (dirty time logs, spares, history, space maps)
 //! may be damaged, which adds a warning.
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_block::{BlockStore, CacheConfig, Grounds};
 use cenote_device::Device;
@@ -20,7 +20,8 @@ use cenote_ondisk::label;
 use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_ondisk::zap::Value;
-use cenote_rt::{Error, FixedMap, Kind, Result, tunables};
+use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::{Error, Kind, Result, tunables};
 use cenote_vdev::{BuildOptions, Tree, TxgRanges, VdevState};
 
 use super::{OpenError, OpenOptions, Pool, indirect};
@@ -251,8 +252,8 @@ impl Pool {
             is_deflated: false,
             rewound_from: None,
             warnings: Vec::new(),
-            dir_names: Mutex::new(FixedMap::default()),
-            space: Mutex::new(None),
+            dir_names: Mutex::with_default(Rank::DirNames),
+            space: Mutex::new(Rank::PoolSpace, None),
             load_guid: load_guid()?,
             grounds: parts.grounds,
         };

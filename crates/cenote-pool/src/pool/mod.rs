@@ -13,7 +13,7 @@ pub use error::OpenError;
 pub use load::{PoolParts, stored_config};
 pub use open::OpenOptions;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
@@ -21,6 +21,7 @@ use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::config::PoolConfig;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_ondisk::zap::Value;
+use cenote_rt::lock::Mutex;
 use cenote_rt::{FixedMap, Result};
 use cenote_vdev::Tree;
 
@@ -203,7 +204,7 @@ impl Pool {
 
     /// Returns the space figures, computed on first use.
     pub async fn space(&self) -> Result<Arc<Space>> {
-        let lock = || self.space.lock().unwrap_or_else(PoisonError::into_inner);
+        let lock = || self.space.lock();
         if let Some(space) = lock().clone() {
             return Ok(space);
         }

@@ -1,6 +1,6 @@
 //! Finds datasets by name, and names by object number.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cenote_ondisk::dsl::DirPhys;
 use cenote_rt::{Error, Kind, Result};
@@ -106,7 +106,7 @@ impl Pool {
 
     /// Returns the name of the directory in a MOS object.
     pub async fn dir_name(&self, object: u64) -> Result<String> {
-        let cache = || self.dir_names.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = || self.dir_names.lock();
         let mut below: Vec<String> = Vec::new();
         let mut siblings = None;
         let mut dir = object;

@@ -25,13 +25,14 @@ mod missing;
 mod window;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::{BadPart, CopyFailure};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Result, trace, tunables};
 
 use crate::Pool;
@@ -74,7 +75,7 @@ pub trait Observer: Send + Sync {
 }
 
 /// Progress of a run; can be read at any time.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Progress {
     blocks: AtomicU64,
     bytes: AtomicU64,
@@ -83,6 +84,19 @@ pub struct Progress {
     unreachable: AtomicU64,
     /// Set at the end of a run.
     missing: Mutex<BTreeMap<String, MissingBytes>>,
+}
+
+impl Default for Progress {
+    fn default() -> Self {
+        Self {
+            blocks: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+            parts: AtomicU64::new(0),
+            lost: AtomicU64::new(0),
+            unreachable: AtomicU64::new(0),
+            missing: Mutex::with_default(Rank::VerifyMissing),
+        }
+    }
 }
 
 /// Figures of a run.
@@ -123,7 +137,7 @@ impl Progress {
 
     /// Returns the leaves with missing bytes, by path; known after the run.
     pub fn missing(&self) -> BTreeMap<String, MissingBytes> {
-        self.missing.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.missing.lock().clone()
     }
 
     fn add(&self, copies: u64, bytes: u64) {
@@ -192,7 +206,7 @@ async fn verify(
     visitor.collector.finish().await;
     // Findings after blocks were reused are not valid.
     pool.check_valid()?;
-    *progress.missing.lock().unwrap_or_else(PoisonError::into_inner) = run.missing.result();
+    *progress.missing.lock() = run.missing.result();
     Ok(progress.summary())
 }
 

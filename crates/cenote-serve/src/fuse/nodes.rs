@@ -12,13 +12,13 @@
 //! pages are written back: without such handles there are no dirty pages.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_fs::mount::Handle;
 use cenote_rt::FixedMap;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 /// Nodes that the kernel knows, by number.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Nodes {
     /// LOCK: held for a lookup.
     table: Mutex<FixedMap<u64, Node>>,
@@ -47,9 +47,15 @@ struct Node {
     mappable: u64,
 }
 
+impl Default for Nodes {
+    fn default() -> Self {
+        Self { table: Mutex::with_default(Rank::FuseNodes), epoch: AtomicU64::new(0) }
+    }
+}
+
 impl Nodes {
     fn table(&self) -> MutexGuard<'_, FixedMap<u64, Node>> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock()
     }
 
     /// Counts a node once more; returns false if the kernel does not know it, or knows a stale node

@@ -28,9 +28,10 @@
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{FixedMap, monotonic, tunables};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
@@ -136,9 +137,9 @@ impl Service {
     /// # Errors
     /// The system's error if threads, memory or descriptors run out.
     pub(super) fn get() -> std::io::Result<Arc<Self>> {
-        static SERVICE: Mutex<Option<Arc<Service>>> = Mutex::new(None);
+        static SERVICE: Mutex<Option<Arc<Service>>> = Mutex::new(Rank::FuseService, None);
         // LOCK: held while threads are started, once.
-        let mut service = SERVICE.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut service = SERVICE.lock();
         let started = match service.take() {
             Some(started) => started,
             None => Self::new()?,
@@ -157,7 +158,7 @@ impl Service {
     fn new() -> std::io::Result<Arc<Self>> {
         Ok(Arc::new(Self {
             epoll: epoll::create(CreateFlags::CLOEXEC)?,
-            sessions: Mutex::default(),
+            sessions: Mutex::with_default(Rank::FuseSessions),
             next: AtomicU64::new(1),
             threads: AtomicUsize::new(0),
             idle: AtomicUsize::new(0),
@@ -178,7 +179,7 @@ impl Service {
     }
 
     fn sessions(&self) -> MutexGuard<'_, FixedMap<u64, Arc<Session>>> {
-        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+        self.sessions.lock()
     }
 
     /// Answers the first request of a connection, and all others from then on.

@@ -20,11 +20,12 @@
 //! The most recently used snapshots are kept open. An open snapshot cannot be destroyed: before
 //! destroying, unused ones are closed ([`Snapshots::close_unused`]).
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_fs::access::{Capabilities, Credentials};
 use cenote_fs::mount::{Attributes, DirEntry, ReadDirPage, Seek, control};
 use cenote_fs::{FileKind, FileSystem, FsError, Mount, Node};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, Error, Kind, Result};
 
 /// Maximum number of snapshots kept open.
@@ -85,16 +86,22 @@ fn attributes_of(node: &Node) -> Result<Attributes> {
 }
 
 /// The open snapshots of one file system.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Snapshots {
     /// By number, the most recently used at the end. LOCK: held for a lookup, never across an
     /// await.
     open: Mutex<Vec<(u64, Arc<FileSystem>)>>,
 }
 
+impl Default for Snapshots {
+    fn default() -> Self {
+        Self { open: Mutex::with_default(Rank::FuseSnapshots) }
+    }
+}
+
 impl Snapshots {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(u64, Arc<FileSystem>)>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Vec<(u64, Arc<FileSystem>)>> {
+        self.open.lock()
     }
 
     /// Closes snapshots that are not in use.

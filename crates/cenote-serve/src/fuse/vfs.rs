@@ -23,7 +23,7 @@
 //! - the control directory is changed by commands, and is looked up each time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, OnceLock, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use cenote_fs::access::{Capabilities, Credentials};
@@ -31,6 +31,7 @@ use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
 use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
 use cenote_fs::{CaseSensitivity, FsError, Mount};
+use cenote_rt::lock::{Rank, RwLock};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
@@ -142,7 +143,7 @@ impl Vfs {
         let has_posix_acls = mount.facts().settings().acl_type == POSIX;
         let rules = mount.facts().rules;
         Self {
-            current: RwLock::new(mount),
+            current: RwLock::new(Rank::FuseMount, mount),
             gate: Gate::default(),
             is_suspended: AtomicBool::default(),
             nodes: Nodes::default(),
@@ -157,12 +158,12 @@ impl Vfs {
 
     /// Returns the file system. A current request may keep it until its end.
     pub(super) fn mount(&self) -> Arc<Mount> {
-        Arc::clone(&self.current.read().unwrap_or_else(PoisonError::into_inner))
+        Arc::clone(&self.current.read())
     }
 
     /// Replaces the file system, while there are no current requests.
     pub(super) fn replace(&self, mount: Arc<Mount>) {
-        let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
+        let mut current = self.current.write();
         let before = std::mem::replace(&mut *current, mount);
         drop(current);
         drop(before);

@@ -13,11 +13,10 @@
 
 use std::sync::Arc;
 
+use cenote_rt::lock::{AsyncMutex, Rank};
 use cenote_rt::net::{Receiver, Sender, Tls};
 use cenote_rt::trace::{self, Span};
-use cenote_rt::{
-    AsyncMutex, Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Runtime, Semaphore,
-};
+use cenote_rt::{Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Runtime, Semaphore};
 
 use super::export::{Export, Exports};
 use super::handshake::{self, Agreed};
@@ -60,7 +59,7 @@ pub(super) async fn serve(
         return Ok(());
     };
     let short = Arc::new(Semaphore::new(SHORT_ROOM as usize));
-    let (sender, left) = (AsyncMutex::new(sender), Stop::default());
+    let (sender, left) = (AsyncMutex::new(Rank::NbdSender, sender), Stop::default());
     let connection = Arc::new(Connection { agreed, sender, common, short, left });
     let room = Arc::new(Semaphore::new(ROOM as usize));
     let taken = take(&connection, &mut receiver, &room, stop).await;

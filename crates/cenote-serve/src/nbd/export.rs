@@ -6,7 +6,8 @@
 use std::sync::{Arc, Weak};
 
 use cenote_fs::{FsError, Volume, VolumeExtent, WritableVolume};
-use cenote_rt::{AsyncMutex, Buf, Error, Kind, Result};
+use cenote_rt::lock::{AsyncMutex, Rank};
+use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::offers::Offers;
 
@@ -26,7 +27,7 @@ impl Exports {
     /// Returns the exports of an offer.
     #[must_use]
     pub fn new(offers: Arc<dyn Offers>) -> Arc<Self> {
-        Arc::new(Self { offers, open: AsyncMutex::default() })
+        Arc::new(Self { offers, open: AsyncMutex::new(Rank::NbdExports, Vec::new()) })
     }
 
     /// Returns the available exports, by name, as of the last synced txg.

@@ -12,13 +12,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use cenote_rt::{AsyncMutex, Notify, monotonic, tunables};
+use cenote_rt::lock::{AsyncMutex, Rank};
+use cenote_rt::{Notify, monotonic, tunables};
 
 /// Checks per stall period for waiting clients.
 const LOOKS: u32 = 8;
 
 /// See the module documentation.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct CommonRoom {
     /// Bytes held by requests.
     taken: AtomicU64,
@@ -27,6 +28,17 @@ pub(super) struct CommonRoom {
     freed: Notify,
     /// Held by the first waiting request: requests get memory in order of arrival.
     first: AsyncMutex<()>,
+}
+
+impl Default for CommonRoom {
+    fn default() -> Self {
+        Self {
+            taken: AtomicU64::new(0),
+            waiting: AtomicU64::new(0),
+            freed: Notify::new(),
+            first: AsyncMutex::new(Rank::NbdRoom, ()),
+        }
+    }
 }
 
 /// A part of the budget; returned when dropped.

@@ -16,10 +16,11 @@ mod metrics;
 mod parameters;
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_cli::Host;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Notify, Runtime, tunables};
 
 use super::log;
@@ -61,7 +62,8 @@ impl Watch {
         let folder = parameters::place(&place.state);
         let parameters = told(&folder, Parameters::start(&folder, act));
         let folder = place.state.join("kstat");
-        let kstats = Arc::new(Mutex::new(told(&folder, Kstats::create(&folder))));
+        let kstats =
+            Arc::new(Mutex::new(Rank::DaemonKstats, told(&folder, Kstats::create(&folder))));
         let writer = Writer {
             pools: Arc::downgrade(pools),
             kstats: Arc::clone(&kstats),
@@ -93,7 +95,7 @@ impl Watch {
             parameters.remove();
         }
         std::fs::remove_file(&self.socket).ok();
-        let mut kstats = self.kstats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kstats = self.kstats.lock();
         if let Some(kstats) = kstats.take() {
             kstats.remove();
         }
@@ -141,7 +143,7 @@ impl Writer {
 
     /// Returns whether to continue.
     fn write(&self, figures: &[figures::PoolFigures]) -> bool {
-        let mut kstats = self.kstats.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kstats = self.kstats.lock();
         let Some(kstats) = &mut *kstats else { return false };
         told(&self.folder, kstats.write(figures));
         true

@@ -19,9 +19,10 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use super::super::log;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::tunables::{self, Tunable};
 use rustix::fs::inotify;
 
@@ -68,14 +69,16 @@ impl Parameters {
 
     fn create(folder: &Path) -> std::io::Result<Arc<Self>> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
-        let parameters =
-            Arc::new(Self { folder: folder.to_owned(), shown: Mutex::new(BTreeMap::new()) });
+        let parameters = Arc::new(Self {
+            folder: folder.to_owned(),
+            shown: Mutex::new(Rank::DaemonParameters, BTreeMap::new()),
+        });
         parameters.show();
         Ok(parameters)
     }
 
     fn shown(&self) -> MutexGuard<'_, BTreeMap<&'static str, u64>> {
-        self.shown.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shown.lock()
     }
 
     /// Writes the files of changed tunables.

@@ -16,7 +16,8 @@ use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
 use std::process::Child;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{CWD, Mode, OFlags, openat};
@@ -41,10 +42,11 @@ struct State {
 }
 
 /// LOCK: held while a line is written to the pipe, which the guard reads promptly.
-static STATE: Mutex<State> = Mutex::new(State { process: None, known: BTreeSet::new() });
+static STATE: Mutex<State> =
+    Mutex::new(Rank::MountGuard, State { process: None, known: BTreeSet::new() });
 
 fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+    STATE.lock()
 }
 
 /// Starts the guard before it is needed.

@@ -41,9 +41,9 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 use nix::sys::signal::{SigSet, Signal};
 use rustix::io::Errno;
@@ -215,10 +215,11 @@ struct Workers {
 }
 
 /// Workers of this process. LOCK: held for a lookup, never while a worker works.
-static WORKERS: Mutex<Workers> = Mutex::new(Workers { idle: Vec::new(), leaving: Vec::new() });
+static WORKERS: Mutex<Workers> =
+    Mutex::new(Rank::MountWorkers, Workers { idle: Vec::new(), leaving: Vec::new() });
 
 fn workers() -> MutexGuard<'static, Workers> {
-    WORKERS.lock().unwrap_or_else(PoisonError::into_inner)
+    WORKERS.lock()
 }
 
 impl Worker {
