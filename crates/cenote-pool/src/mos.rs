@@ -22,7 +22,6 @@ pub(crate) async fn bonus(objset: &Arc<ObjSet>, object: u64) -> Result<(ObjectTy
     Ok((dnode.phys().bonus_type, dnode.bonus()?.to_vec()))
 }
 
-/// Returns the type of an object.
 pub(crate) async fn object_type(objset: &Arc<ObjSet>, object: u64) -> Result<ObjectType> {
     Ok(objset.dnode(object).await?.phys().object_type)
 }

@@ -104,7 +104,6 @@ impl Mounts {
         self.state.lock()
     }
 
-    /// Returns the mount of a dataset.
     pub(super) fn fuse_of(&self, dataset: &str) -> Option<Arc<FuseMount>> {
         let state = self.state();
         let found = state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset);

@@ -26,7 +26,6 @@ fn passed(since: Duration) -> Duration {
     cenote_rt::monotonic().saturating_sub(since)
 }
 
-/// Returns a pipe that is full.
 fn full_pipe() -> (std::io::PipeReader, std::io::PipeWriter) {
     let (reader, mut writer) = std::io::pipe().unwrap();
     rustix::io::ioctl_fionbio(&writer, true).unwrap();

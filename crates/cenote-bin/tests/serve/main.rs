@@ -204,7 +204,6 @@ impl Serving {
         assert!(status.success(), "{status}");
     }
 
-    /// Kills it.
     fn kill(mut self) {
         self.signal(Signal::KILL);
         self.child.wait().unwrap();

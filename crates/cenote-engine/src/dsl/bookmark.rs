@@ -25,7 +25,6 @@ use cenote_rt::Error;
 use crate::dsl::space::Sizes;
 use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
 
-/// A bookmark and its name.
 pub(super) type Named = (String, BookmarkPhys);
 
 /// Returns the bookmark ZAP of a head, if it has any.
@@ -56,7 +55,6 @@ fn has_sums(mark: &BookmarkPhys) -> bool {
     mark.flags.contains(BookmarkFlags::HAS_FBN)
 }
 
-/// Returns the bookmark with this name.
 fn find(tx: &mut Tx<'_>, head: u64, name: &str) -> TxResult<Option<BookmarkPhys>> {
     let Some(table) = table(tx, head)? else { return Ok(None) };
     let is_folded = get_dataset(tx, head)?.flags.contains(DatasetFlags::CI_DATASET);
@@ -114,7 +112,6 @@ pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> Tx
     history::log(tx, env, "bookmark", head, &text)
 }
 
-/// Returns a bookmark of a snapshot.
 fn of_snapshot(tx: &mut Tx<'_>, snapshot: &DatasetPhys) -> TxResult<BookmarkPhys> {
     let mut mark = BookmarkPhys {
         word_count: BOOKMARK_V1_WORDS,

@@ -8,9 +8,7 @@ use cenote_ondisk::object_type::ObjectType;
 use crate::dsl::{OpError, blocks, features, get_dataset, get_dir, names, props};
 use crate::invariant;
 
-/// No limit.
 const NO_LIMIT: u64 = u64::MAX;
-/// The feature.
 const FEATURE: &str = "filesystem_limits";
 
 /// Kind of a count.

@@ -87,7 +87,6 @@ pub(crate) struct Env {
     pub(crate) pool: String,
     /// Name of this host, for the history.
     pub(crate) host: String,
-    /// The pool's space.
     pub(crate) space: room::PoolSpace,
     /// Heads that this txg still writes: no snapshot or clone of them can be taken in it.
     pub(crate) unwritten: BTreeSet<u64>,

@@ -98,7 +98,6 @@ pub(crate) fn head(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
     }
 }
 
-/// Returns the snapshot of a head.
 pub(crate) fn snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<u64> {
     // The names are normalized to upper case; the file system decides whether case matters.
     let found = if head.flags.contains(DatasetFlags::CI_DATASET) {
@@ -110,7 +109,6 @@ pub(crate) fn snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxRes
     found.ok_or_else(|| OpError::NotFound.into())
 }
 
-/// Whether the head has a snapshot with this name.
 pub(crate) fn has_snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<bool> {
     found(snapshot(tx, head, name))
 }
@@ -143,7 +141,6 @@ pub(crate) fn dataset(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     }
 }
 
-/// Returns the snapshot with this name.
 pub(crate) fn snapshot_of(tx: &mut Tx<'_>, name: &str) -> TxResult<u64> {
     if Name::parse(name).snapshot.is_none() {
         return Err(OpError::NotASnapshot.into());
@@ -215,7 +212,6 @@ pub(crate) fn snapshots(tx: &mut Tx<'_>, head: &DatasetPhys) -> TxResult<Vec<(St
     zap_names(tx, head.snapnames_zapobj)
 }
 
-/// Returns the text of a key.
 pub(crate) fn text(key: &Key) -> Option<&str> {
     std::str::from_utf8(key.name()?).ok()
 }

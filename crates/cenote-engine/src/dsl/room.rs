@@ -10,7 +10,6 @@ use crate::dsl::{Env, OpError, directory_object, get_dir, need_directory_object}
 /// Charge for a changed MOS block: three copies of this size.
 const BLOCK_CHARGE: u64 = 3 * (16 << 10);
 
-/// The pool's space.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct PoolSpace {
     /// Deflated space of the normal class.

@@ -83,7 +83,6 @@ struct Node {
     refreservation: u64,
 }
 
-/// The auditor.
 pub(crate) struct Auditor {
     /// Blocks of all snapshots ever seen, by guid, for checking bookmarks.
     seen: BTreeMap<u64, BlockSet>,

@@ -208,7 +208,6 @@ impl MemoryPool {
         self.engine.snapshots().create(vec![name.into()]).await.unwrap();
     }
 
-    /// Writes a block.
     pub(crate) async fn write(&self, dataset: &str, object: u64, block: u64, salt: u64) {
         let head = self.engine.head(dataset).await.unwrap();
         let bytes = content(salt);

@@ -17,7 +17,6 @@ use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-/// Size of a device.
 const DEVICE_SIZE: u64 = 128 << 20;
 
 /// A directory that is removed on drop.
@@ -33,7 +32,6 @@ impl TempDir {
         Self(path)
     }
 
-    /// Returns its path.
     pub(crate) fn path(&self) -> &Path {
         &self.0
     }

@@ -20,7 +20,6 @@ use cenote_testkit::golden::golden;
 use crate::memory::MemoryPool;
 use crate::pools::{self, Layout, TempDir, TestPool};
 
-/// The queue of a scan.
 const SCAN_QUEUE: ObjectType = ObjectType(38);
 
 /// Records a running scan.

@@ -9,7 +9,6 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, yield_now};
 
-/// A slow device.
 #[derive(Debug)]
 pub(crate) struct SlowDevice {
     inner: ImageDevice,

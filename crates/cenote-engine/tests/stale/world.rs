@@ -24,7 +24,6 @@ use crate::slow::SlowDevice;
 
 /// Block size.
 pub(crate) const BLOCK: u64 = 32 << 10;
-/// The dataset.
 pub(crate) const DATASET: &str = "tank/a";
 /// Number of blocks at the end of the object that are never overwritten.
 pub(crate) const FIXED: u64 = 16;

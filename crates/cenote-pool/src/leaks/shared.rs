@@ -224,7 +224,6 @@ impl Refcounts {
         &self.unreferenced
     }
 
-    /// Counts a reference to a block.
     pub(super) fn count_reference(&mut self, bp: &BlockPtr) -> Reference {
         let Some(Dva { vdev, offset, .. }) = bp.dva(0) else { return Reference::First };
         let at = (vdev, offset);
