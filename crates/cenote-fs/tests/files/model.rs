@@ -470,8 +470,11 @@ impl Model {
             return Err(errno::EEXIST);
         }
         match (is_dir, &self.nodes[&there].body) {
-            (true, Body::Dir(entries)) if !entries.is_empty() => Err(errno::ENOTEMPTY),
-            (true, Body::Dir(_)) => self.may_delete(to.0, there).map(|()| true),
+            (true, Body::Dir(entries)) => {
+                // The kernel looks at the flags before the file system looks into the directory.
+                self.may_delete(to.0, there)?;
+                if entries.is_empty() { Ok(true) } else { Err(errno::ENOTEMPTY) }
+            }
             (true, _) => Err(errno::ENOTDIR),
             (false, Body::Dir(_)) => Err(errno::EISDIR),
             _ => self.may_delete(to.0, there).map(|()| true),
