@@ -260,7 +260,7 @@ impl Caller {
 /// The standard streams of the caller's process, which is not this one.
 ///
 /// What a command writes is kept until [`deliver`](Self::deliver): a caller that does not read
-/// must not hold up a command that has borrowed a state of a pool (DESIGN 4b, rule 1).
+/// must not hold up a command that has borrowed a state of a pool (docs/design/rules.md, rule 1).
 pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// Sends what the command has written since the last delivery. Blocks for as long as the caller
     /// is allowed not to read, so no view of a pool, lock or pin may be held.

@@ -165,8 +165,8 @@ impl Source {
 
     /// Runs one step of a repeating command, then delivers its output to the caller. The step must
     /// drop every view of a pool before it returns: delivering may take as long as the caller does
-    /// not read (DESIGN 4b, rule 1). If the view that the step read was dropped, its output is
-    /// discarded and the step runs again; it must therefore be read-only.
+    /// not read (docs/design/rules.md, rule 1). If the view that the step read was dropped, its
+    /// output is discarded and the step runs again; it must therefore be read-only.
     pub(crate) async fn step<T>(
         &self,
         io: &mut Io<'_>,

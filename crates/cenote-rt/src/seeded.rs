@@ -67,6 +67,14 @@ pub enum Bug {
     RenameNotNoted,
     /// A change counts as one of every dataset.
     EverythingNoted,
+    /// The first request of a txg determines the creator of all datasets that the txg creates.
+    OneCreatorPerTxg,
+    /// One user may have every slot for other users.
+    NoSharePerUser,
+    /// A client's deadline begins again with each part that is received or sent.
+    DeadlineExtended,
+    /// Output of other users' commands is buffered without limit.
+    UnlimitedOutput,
 }
 
 impl Bug {
@@ -100,6 +108,11 @@ impl Bug {
         [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
     /// Bugs found by mounts when datasets change.
     pub const OF_CHANGES: [Self; 2] = [Self::RenameNotNoted, Self::EverythingNoted];
+    /// Bugs found by several users who create datasets concurrently.
+    pub const OF_CREATORS: [Self; 1] = [Self::OneCreatorPerTxg];
+    /// Bugs found by clients that misbehave.
+    pub const OF_LIMITS: [Self; 3] =
+        [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);
@@ -126,7 +139,8 @@ pub fn set_from_environment() {
     }
     if let Ok(name) = std::env::var(VARIABLE) {
         let of_engine = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
-        let mut bugs = of_engine.chain(Bug::OF_ROLLBACKS).chain(Bug::OF_CHANGES);
+        let of_daemon = Bug::OF_CHANGES.into_iter().chain(Bug::OF_LIMITS);
+        let mut bugs = of_engine.chain(Bug::OF_ROLLBACKS).chain(of_daemon);
         set(bugs.find(|bug| format!("{bug:?}") == name));
     }
 }

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The accepting thread only accepts: it never reads from a client, nor writes if that could block.
-//! Invariants (DESIGN 4b, rule 5):
+//! Invariants (docs/design/rules.md, rule 5):
 //! - SHARE-1: users other than root and the daemon's own cannot take a trusted user's slot, and one
 //!   of them cannot take all slots of the others.
 //! - SHARE-2: a trusted user is admitted even if the process is out of descriptors or threads: some
@@ -22,6 +22,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::log;
 
@@ -233,7 +234,8 @@ impl Desk {
         } else {
             let all: usize = taken.others.values().sum();
             let own = taken.others.get(&uid).copied().unwrap_or(0);
-            if own >= self.shares.each || all >= self.shares.others {
+            let is_share_used_up = own >= self.shares.each && !is_on(Bug::NoSharePerUser);
+            if is_share_used_up || all >= self.shares.others {
                 return None;
             }
             // Only users with clients are in the table, regardless of the number of rejections.
@@ -289,10 +291,37 @@ impl Drop for Slot {
 
 #[cfg(test)]
 mod tests {
+    use cenote_rt::seeded;
+    use cenote_testkit::skip;
+
     use super::*;
+
+    /// Each seeded bug of rule 5 is found by one of these tests.
+    #[test]
+    fn seeded_bugs_of_limits_are_found() {
+        if !cfg!(debug_assertions) {
+            let test = skip::current_test();
+            return skip::skip(&test, "the bugs are not in a build without assertions");
+        }
+        for bug in Bug::OF_LIMITS {
+            let test = match bug {
+                Bug::NoSharePerUser => "accept::tests::client_slots_are_limited_per_user",
+                Bug::DeadlineExtended => "streams::tests::deadlines_cover_all_bytes",
+                _ => "spool::tests::spool_refuses_more_than_the_share_of_a_user",
+            };
+            let said = std::process::Command::new(std::env::current_exe().unwrap())
+                .args(["--exact", &format!("daemon::{test}"), "--nocapture"])
+                .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
+                .output()
+                .unwrap();
+            let text = String::from_utf8_lossy(&said.stderr).into_owned();
+            assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
+        }
+    }
 
     #[test]
     fn client_slots_are_limited_per_user() {
+        seeded::set_from_environment();
         let shares = Shares { trusted: 2, others: 3, each: 2 };
         let desk = Arc::new(Desk { shares, taken: Mutex::with_default(Rank::DaemonSlots) });
         let one: Vec<_> = (0..3).map(|_| desk.enter(70_001)).collect();

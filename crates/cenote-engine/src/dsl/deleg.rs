@@ -1,10 +1,12 @@
 //! Changes of delegated permissions, and the permissions of new datasets (spec 04 §24).
 
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_rt::seeded::{Bug, is_on};
 
 use crate::dsl::{Env, get_dir, history, names, new_zap, put_dir, room};
 
@@ -13,7 +15,9 @@ const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
 
 /// The user who creates a dataset, by uid: receives the create-time permissions of the ancestors.
 ///
-/// A creator is part of each request, because one sync runs requests of several users.
+/// Invariant WHO-1 (docs/design/rules.md, rule 4): a creator is a value in each request, because
+/// one sync runs requests of several users. No state of the engine has a user: the compiler rejects
+/// a request without a creator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Creator(pub u64);
 
@@ -24,6 +28,7 @@ impl Creator {
 
 /// Grants the creator of the dataset of `dir` the create-time permissions of its ancestors.
 pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> TxResult<()> {
+    let creator = if is_on(Bug::OneCreatorPerTxg) { first_of_txg(tx, creator) } else { creator };
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
         for above in room::ancestry(tx, dir)?.into_iter().skip(1) {
@@ -52,6 +57,16 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> T
         zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", creator.0), jump)?;
     }
     Ok(())
+}
+
+/// Returns the creator in the first request of the txg, for [`Bug::OneCreatorPerTxg`].
+fn first_of_txg(tx: &Tx<'_>, creator: Creator) -> Creator {
+    static TXG: AtomicU64 = AtomicU64::new(0);
+    static FIRST: AtomicU64 = AtomicU64::new(0);
+    if TXG.swap(tx.txg(), Ordering::Relaxed) != tx.txg() {
+        FIRST.store(creator.0, Ordering::Relaxed);
+    }
+    Creator(FIRST.load(Ordering::Relaxed))
 }
 
 /// A change under one key of a dataset's delegation ZAP.
