@@ -313,7 +313,7 @@ fn full_pool_of_any_geometry_can_be_emptied() {
     }
     for (size, ashift, record) in shapes {
         // The time of a case grows with its size.
-        for seed in 0..cenote_testkit::rng::cases(2, 6 * 64 / size) {
+        for seed in 0..cenote_testkit::rng::cases(2, (6 * 64 / size).max(1)) {
             simulate(fill_and_empty(size << 20, ashift, record << 10, seed));
         }
     }
