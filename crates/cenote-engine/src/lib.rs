@@ -63,6 +63,7 @@ pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};
 pub use txg::activity::{Activity, ActivityCounts};
 pub use txg::admission::Charge;
+pub use txg::apply::{ApplyOptions, LogMode, Logged, Unlogged};
 pub use txg::closing::{ClosedByForce, Unwritten};
 pub use txg::heads::{Head, Ownership};
 pub use txg::suspend::{FailMode, Suspended};

@@ -53,7 +53,7 @@ impl Replayer for FsReplayer {
     fn replay(&self, tx: &mut Tx<'_>, operation: &Operation<'_>) -> TxResult<()> {
         let mut op = Op::new(tx, &self.facts, None, now());
         apply(&mut op, operation)?;
-        op.finish(None);
+        op.finish(None)?;
         Ok(())
     }
 }

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cenote_device::{Device, SimulatedDisk, pattern};
 use cenote_engine::zil::LogRecord;
-use cenote_engine::{Engine, Head};
+use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_rt::{Buf, Error, Kind, Result};
 use cenote_vdev::create::Redundancy;
 
@@ -71,7 +71,9 @@ async fn fill(engine: &Engine, name: &str, size: u64, blocks: u64) -> Result<(Ar
 async fn write(engine: &Engine, head: &Head, object: u64, size: u64, blocks: u64) -> Result<()> {
     let block = block(size);
     for number in 0..blocks {
-        engine.apply(head, |tx| tx.write_block(object, number, block.clone())).await?;
+        engine
+            .apply(head, ApplyOptions::new(), |tx| tx.write_block(object, number, block.clone()))
+            .await?;
     }
     Ok(())
 }
@@ -102,9 +104,10 @@ impl Writer {
             while !ends.load(Ordering::Acquire) {
                 let offset = times.len() as u64 % BLOCKS * SMALL;
                 let begin = cenote_rt::monotonic();
-                let change = engine.apply_logged(&head, |tx| {
+                let change = engine.apply(&head, ApplyOptions::new().logged(), |tx| {
                     tx.write(object, offset, &block)?;
-                    Ok(((), vec![LogRecord::write(object, offset, block.clone())]))
+                    let record = LogRecord::write(object, offset, block.clone());
+                    Ok(((), head.log().append(tx, vec![record])?))
                 });
                 change.await?;
                 engine.intent_logs().commit(&head, Some(object)).await?;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_block::alloc::Request;
 use cenote_device::{Device, SimulatedDisk, pattern};
-use cenote_engine::Engine;
+use cenote_engine::{ApplyOptions, Engine};
 use cenote_pool::OpenOptions;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, Rng};
@@ -73,7 +73,9 @@ pub(crate) async fn import(args: &Args<'_>) -> Result<()> {
     let object = pool::object(&engine, &head, RECORD).await?;
     let block = crate::destroy::block(RECORD);
     for number in 0..100 {
-        engine.apply(&head, |tx| tx.write_block(object, number, block.clone())).await?;
+        engine
+            .apply(&head, ApplyOptions::new(), |tx| tx.write_block(object, number, block.clone()))
+            .await?;
     }
     engine.sync().await?;
     let written = since(start).as_secs_f64();
@@ -98,7 +100,9 @@ pub(crate) async fn simulated(args: &Args<'_>) -> Result<()> {
     let start = cenote_rt::monotonic();
     for number in 0..records {
         let block = record(number);
-        engine.apply(&head, |tx| tx.write_block(object, number, block.clone())).await?;
+        engine
+            .apply(&head, ApplyOptions::new(), |tx| tx.write_block(object, number, block.clone()))
+            .await?;
     }
     engine.sync().await?;
     let wall = since(start).as_secs_f64();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
 use cenote_fs::Mount;
 use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::object_type::ObjectType;
@@ -105,7 +105,7 @@ pub(crate) async fn dataset(
 /// An object with blocks of that size.
 pub(crate) async fn object(engine: &Engine, head: &Head, record: u64) -> Result<u64> {
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
-    Ok(engine.apply(head, |tx| tx.allocate(&spec)).await?.0)
+    Ok(engine.apply(head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?.0)
 }
 
 /// The number of a compression's property value.

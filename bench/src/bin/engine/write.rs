@@ -3,7 +3,7 @@
 //! each. Data is generated before the clock starts, and is copied into the engine on both sides;
 //! the time includes the last sync.
 
-use cenote_engine::{Engine, Head};
+use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_rt::{Result, Rng};
 
 use crate::args::Args;
@@ -54,7 +54,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
 }
 
 async fn write(engine: &Engine, head: &Head, object: u64, offset: u64, bytes: &[u8]) -> Result<()> {
-    engine.apply(head, |tx| tx.write(object, offset, bytes)).await?;
+    engine.apply(head, ApplyOptions::new(), |tx| tx.write(object, offset, bytes)).await?;
     Ok(())
 }
 

@@ -2,7 +2,7 @@
 //!
 //! They are not properties but entries in the file system itself (spec 03 §13.2).
 
-use cenote_engine::Engine;
+use cenote_engine::{ApplyOptions, Engine};
 use cenote_fs::quota::{self, Holder, Resource};
 use cenote_pool::props::{SpaceOwner, quantity, userspace};
 use cenote_rt::Result;
@@ -54,7 +54,9 @@ impl Limit {
     pub(super) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
         let head = engine.head(dataset).await?;
         let Self { holder, resource, most } = self;
-        engine.apply(&head, |tx| quota::set_limit(tx, holder, resource, most)).await?;
+        engine
+            .apply(&head, ApplyOptions::new(), |tx| quota::set_limit(tx, holder, resource, most))
+            .await?;
         Ok(())
     }
 }

@@ -47,6 +47,8 @@ use crate::OpError;
 use crate::dsl;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{blocks, props, room};
+use crate::txg::apply::{ApplyOptions, LogMode};
+use crate::zil::LogBytes;
 use crate::{Engine, EngineError, Head, is_txg_passed};
 
 /// Charge of a change with unknown cost: dnodes and a block of names.
@@ -330,54 +332,31 @@ fn check_refquota(limits: &HeadLimits, charge: Charge, in_flight: u64) -> Option
 }
 
 impl Engine {
-    /// Changes a head in the open txg like [`Engine::apply`], if quotas and the pool have space for
-    /// its worst-case cost; waits for syncs if they free enough.
+    /// Changes a head in the open txg, if quotas and the pool have space for the worst-case cost of
+    /// the change; waits for syncs if they free enough. Returns the closure's value and the txg.
+    /// The closure may run several times, and has no effect unless it succeeds. The options say
+    /// what the change is charged, and whether it is logged ([`ApplyOptions`]).
     ///
     /// # Errors
-    /// `Kind::Quota`, `Kind::NoSpace`, errors of the change.
-    pub async fn apply_charged<T>(
+    /// `Kind::Quota` and `Kind::NoSpace`; `Kind::NotFound` if the dataset was destroyed;
+    /// `Kind::Busy` if the change is logged and the head's log is still to be replayed; errors of
+    /// the change.
+    pub async fn apply<L: LogMode<R>, R>(
         &self,
         head: &Head,
-        charge: Charge,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<(T, u64)> {
-        self.apply_with_log_bytes(head, charge, |tx| Ok((change(tx)?, 0))).await
-    }
-
-    /// Changes a head in the open txg, and returns that txg. The closure may run several times, and
-    /// has no effect unless it succeeds.
-    ///
-    /// The cost is unknown and a small one is charged. Use [`Engine::apply_charged`] if the cost is
-    /// known, or the change frees space.
-    ///
-    /// # Errors
-    /// The errors of [`apply_charged`](Self::apply_charged).
-    pub async fn apply<T>(
-        &self,
-        head: &Head,
-        change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<(T, u64)> {
-        self.apply_charged(head, Charge::UNKNOWN, change).await
-    }
-
-    /// Like [`apply_charged`](Self::apply_charged), for a change that also returns how many bytes
-    /// of log may be written for it before its txg is synced ([`Log::log_bytes`]). Rewriting a
-    /// block durably many times uses the space of one block, and as many in the log.
-    ///
-    /// # Errors
-    /// The errors of [`apply_charged`](Self::apply_charged).
-    ///
-    /// [`Log::log_bytes`]: crate::zil::Log::log_bytes
-    pub async fn apply_with_log_bytes<T>(
-        &self,
-        head: &Head,
-        charge: Charge,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, u64)>,
-    ) -> Result<(T, u64)> {
+        options: ApplyOptions<L>,
+        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<R>,
+    ) -> Result<(L::Value, u64)> {
+        let ApplyOptions { charge, log } = options;
+        log.check(head)?;
         self.admit().await?;
         let bound = self.store.space_bound();
         let copies = head.policy().copies();
         let bytes = worst_of_charge(&bound, charge, copies);
+        let mut run = |tx: &mut Tx<'_>| {
+            let done = change(tx)?;
+            Ok(log.finish(head, tx, done))
+        };
         let mut waits = 0;
         loop {
             self.until_running().await?;
@@ -398,8 +377,8 @@ impl Engine {
                 }
                 Verdict::Wait(error) | Verdict::Refuse(error) => return Err(error.into()),
             };
-            match head.live().apply_measured(txg, &mut change).await {
-                Ok(((value, logged), footprint)) => {
+            match head.live().apply_measured(txg, &mut run).await {
+                Ok(((value, LogBytes(logged)), footprint)) => {
                     let cost = worst_of(&bound, &footprint, copies);
                     let logged = match logged {
                         0 => 0,

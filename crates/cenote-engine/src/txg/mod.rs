@@ -1,6 +1,7 @@
 //! Transaction groups: how changes enter the open one, and how it is written.
 //!
 //! ```text
+//!   apply                 what a change of a file system or volume is charged and logged
 //!   admission, throttle   may this change enter the open txg, and when
 //!   heads, activity       the file systems and volumes that are open
 //!   tasks                 changes of the MOS for the next sync
@@ -12,6 +13,7 @@
 
 pub(crate) mod activity;
 pub(crate) mod admission;
+pub(crate) mod apply;
 pub(crate) mod closing;
 pub(crate) mod commit;
 pub(crate) mod heads;

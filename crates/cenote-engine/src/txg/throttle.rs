@@ -210,6 +210,7 @@ mod tests {
 
     use super::*;
     use crate::testing;
+    use crate::txg::apply::ApplyOptions;
 
     /// A change made during a recount is not counted, but is synced even if nothing else changes.
     #[test]
@@ -218,7 +219,10 @@ mod tests {
             let engine = testing::pool().await;
             let head = engine.head("t").await.expect("there");
             let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
-            let (_, txg) = engine.apply(&head, |tx| tx.allocate(&spec)).await.expect("room");
+            let (_, txg) = engine
+                .apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec))
+                .await
+                .expect("room");
             engine.throttle.dirty.store(0, Ordering::Release);
             assert!(tick(&Arc::downgrade(&engine)).await);
             assert!(engine.uberblock().txg >= txg, "changes are never written");

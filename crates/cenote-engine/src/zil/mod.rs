@@ -47,14 +47,15 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::ZilFlags;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{AsyncMutex, Error, Kind, Notify, Result, tunables};
+use cenote_rt::{AsyncMutex, Notify, tunables};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
 
-use crate::{Charge, Engine, EngineError, Head};
+use crate::{Engine, Head};
 pub use kept::{ChangedBytes, KeptData};
 pub use record::LogRecord;
+pub(crate) use replay::Outcome;
 pub use replay::{Operation, Replayed, Replayer, VolumeReplayer};
 
 /// The property `sync`.
@@ -77,6 +78,11 @@ impl SyncMode {
         }
     }
 }
+
+/// The most bytes that a log writes for the records of a change before the txg of the change is
+/// synced.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LogBytes(pub(crate) u64);
 
 /// The log of a head.
 #[derive(Debug)]
@@ -142,14 +148,37 @@ impl Log {
         self.unrecorded.fetch_max(txg, Ordering::AcqRel);
     }
 
-    /// Returns the maximum bytes of log that are written for records before their txg is synced,
-    /// for the charge of a change.
+    /// Adds the records of a change to the log, in the order in which changes are applied. To be
+    /// called at the end of the closure that makes the change, which must not fail afterwards.
+    /// Returns the bytes that the log may write for the records.
+    ///
+    /// # Errors
+    /// Errors of the transaction; the log is unchanged then.
+    pub fn append(&self, tx: &Tx<'_>, records: Vec<LogRecord>) -> TxResult<LogBytes> {
+        let bytes = self.log_bytes(tx, &records)?;
+        let changed = |record: &LogRecord| {
+            let range = record.changed.clone()?;
+            Some(ChangedBytes { object: record.object, range, is_freed: false })
+        };
+        let kept = self.keep(tx, &records.iter().filter_map(changed).collect::<Vec<_>>())?;
+        // From here on nothing fails.
+        self.give(tx.txg(), kept);
+        for record in records {
+            self.record(tx.txg(), record);
+        }
+        Ok(bytes)
+    }
+
+    /// Returns the most bytes that the log writes for records before their txg is synced, if they
+    /// are committed. A change is charged with them: a block that is written over and over, and
+    /// made durable each time, takes the space of one block in the dataset, and of one block for
+    /// each write in the log.
     ///
     /// # Errors
     /// Errors of the transaction.
-    pub fn log_bytes(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<u64> {
+    pub fn log_bytes(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<LogBytes> {
         if self.mode() == SyncMode::Disabled {
-            return Ok(0);
+            return Ok(LogBytes::default());
         }
         let is_for_throughput = self.is_for_throughput.load(Ordering::Acquire);
         let mut bytes = 0;
@@ -161,7 +190,12 @@ impl Log {
             let dnode = if is_early { tx.find(record.object)? } else { None };
             bytes += record.written(dnode.map(|dnode| dnode.data_block_size()));
         }
-        Ok(bytes)
+        Ok(LogBytes(bytes))
+    }
+
+    /// Notes in `txg` that a record of the claimed chain is replayed.
+    pub(crate) fn note_replayed(&self, txg: u64, seq: u64) {
+        self.chain().note_replayed(txg, seq);
     }
 
     /// Returns the property `sync`, as last read.
@@ -280,65 +314,4 @@ impl<'e> IntentLogs<'e> {
     pub(crate) fn replayers(self) -> MutexGuard<'e, Vec<(ObjSetType, Arc<dyn Replayer>)>> {
         self.engine.logs.replayers.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-impl Engine {
-    /// Like [`apply`](Self::apply), and adds the records that the closure returns with its value to
-    /// the log, in the order in which operations are applied.
-    ///
-    /// # Errors
-    /// `Kind::Busy` while the head's log is to be replayed; errors of `apply`.
-    pub async fn apply_logged<T>(
-        &self,
-        head: &Head,
-        change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
-    ) -> Result<(T, u64)> {
-        self.apply_charged_logged(head, Charge::UNKNOWN, change).await
-    }
-
-    /// Like [`apply_charged`](Self::apply_charged) and [`apply_logged`](Self::apply_logged)
-    /// together: used for every change by a user.
-    ///
-    /// # Errors
-    /// The errors of both.
-    pub async fn apply_charged_logged<T>(
-        &self,
-        head: &Head,
-        charge: Charge,
-        mut change: impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
-    ) -> Result<(T, u64)> {
-        check_replayed(head)?;
-        self.apply_with_log_bytes(head, charge, |tx| logged(head, tx, &mut change)).await
-    }
-}
-
-/// Runs a change and adds its records, when nothing can fail any more. Returns its value and the
-/// maximum bytes of log that are written for it.
-fn logged<T>(
-    head: &Head,
-    tx: &mut Tx<'_>,
-    change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<(T, Vec<LogRecord>)>,
-) -> TxResult<(T, u64)> {
-    let (value, records) = change(tx)?;
-    let bytes = head.log().log_bytes(tx, &records)?;
-    let changed = |record: &LogRecord| {
-        let range = record.changed.clone()?;
-        Some(ChangedBytes { object: record.object, range, is_freed: false })
-    };
-    let kept = head.log().keep(tx, &records.iter().filter_map(changed).collect::<Vec<_>>())?;
-    // From here on nothing fails.
-    head.log().give(tx.txg(), kept);
-    for record in records {
-        head.log().record(tx.txg(), record);
-    }
-    Ok((value, bytes))
-}
-
-/// Replay precedes new changes, which it would overwrite.
-fn check_replayed(head: &Head) -> Result<()> {
-    if head.log().awaits_replay() {
-        let object = head.object();
-        return Err(Error::new(Kind::Busy, EngineError::Unreplayed(object)));
-    }
-    Ok(())
 }

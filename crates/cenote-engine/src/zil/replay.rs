@@ -25,10 +25,11 @@ use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::IntentLogs;
 use crate::Notice;
+use crate::txg::apply::ApplyOptions;
+use crate::zil::Head;
 use crate::zil::chain::Stage;
 use crate::zil::claim::{is_end, read_native};
 use crate::zil::commit::adopt;
-use crate::zil::{Charge, Head};
 
 /// An operation to replay.
 #[derive(Debug)]
@@ -110,7 +111,8 @@ struct LoadedChain {
 }
 
 /// Result of replaying a record.
-enum Outcome {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
     Applied,
     Skipped,
 }
@@ -256,18 +258,14 @@ impl IntentLogs<'_> {
         sink: &dyn Replayer,
     ) -> Result<Outcome> {
         let object = object_of(&operation.body);
-        let seq = operation.record.seq;
-        // A full pool is replayed, too: the log has used the space before.
-        let charge = Charge::free(0);
-        let applied = self.engine.apply_charged(head, charge, |tx| {
+        let options = ApplyOptions::replayed(operation.record.seq);
+        let applied = self.engine.apply(head, options, |tx| {
             if let Some(object) = object
                 && tx.find(object)?.is_none()
             {
                 return Ok(Outcome::Skipped);
             }
             sink.replay(tx, operation)?;
-            // Last, when nothing can fail any more: with the change or not at all.
-            head.log().chain().note_replayed(tx.txg(), seq);
             Ok(Outcome::Applied)
         });
         Ok(applied.await?.0)

@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use cenote_device::{Device, Image, ImageDevice, Recorder, Replay};
-use cenote_engine::Engine;
+use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_pool::import::scan_devices;
@@ -317,7 +317,11 @@ impl Resumed<'_> {
             for _ in 0..4 {
                 let (block, salt) = (self.rng.below(200), self.rng.next_u64());
                 let bytes = model::bytes(block, salt);
-                engine.apply(&head, |tx| tx.write(object, block * BLOCK as u64, &bytes)).await?;
+                engine
+                    .apply(&head, ApplyOptions::new(), |tx| {
+                        tx.write(object, block * BLOCK as u64, &bytes)
+                    })
+                    .await?;
                 let objects = state.datasets.get_mut(&name).expect("it is there");
                 objects.get_mut(&object).expect("it is there").insert(block, salt);
             }

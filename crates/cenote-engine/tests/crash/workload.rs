@@ -12,7 +12,7 @@ use cenote_device::{Device, Image, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Kind, Result, Rng, tunables};
@@ -368,7 +368,7 @@ impl Script {
         change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<Option<T>> {
         let before = self.engine.uberblock().txg;
-        let changed = self.engine.apply(head, change).await;
+        let changed = self.engine.apply(head, ApplyOptions::new(), change).await;
         // A writer that waited for space has synced the earlier changes.
         for txg in before + 1..=self.engine.uberblock().txg {
             self.history.note(txg, &self.state);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use cenote_dmu::Tx;
 use cenote_engine::admin::PoolSetting;
 use cenote_engine::zil::LogRecord;
-use cenote_engine::{Engine, EngineError, Suspended};
+use cenote_engine::{ApplyOptions, Engine, EngineError, Suspended};
 use cenote_pool::import::{Host, scan_devices};
 use cenote_pool::{OpenError, OpenOptions, Pool, leaks};
 use cenote_rt::{block_on, simulate, sleep, tunables, until};
@@ -111,9 +111,10 @@ fn multihost_needs_a_hostid() {
         for round in 0..2 {
             let write = |tx: &mut Tx<'_>| {
                 tx.write(object, 0, &[round; 4096])?;
-                Ok(((), vec![LogRecord::write_later(object, 0, 4096)]))
+                let record = LogRecord::write_later(object, 0, 4096);
+                Ok(((), head.log().append(tx, vec![record])?))
             };
-            engine.apply_logged(&head, write).await.unwrap();
+            engine.apply(&head, ApplyOptions::new().logged(), write).await.unwrap();
             engine.intent_logs().commit(&head, Some(object)).await.unwrap();
         }
         engine.admin().set(vec![PoolSetting::Property("multihost", 1)]).await.unwrap();

@@ -22,6 +22,7 @@ mod theirs;
 mod unplugged;
 mod views;
 
+use cenote_engine::ApplyOptions;
 use cenote_rt::block_on;
 use pools::{Layout, TestPool, judge};
 
@@ -65,7 +66,9 @@ async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
         engine.sync().await?;
         engine.snapshots().create(vec![format!("tank/a@{round}"), format!("tank@{round}")]).await?;
     }
-    engine.apply(&head, |tx| tx.free_range(object, 0, Some(100 << 17))).await?;
+    engine
+        .apply(&head, ApplyOptions::new(), |tx| tx.free_range(object, 0, Some(100 << 17)))
+        .await?;
     engine.sync().await?;
     engine.snapshots().destroy("tank/a@1").await?;
     engine.snapshots().destroy("tank/a@0").await?;
@@ -79,7 +82,7 @@ async fn workload(pool: &TestPool) -> cenote_rt::Result<()> {
         pools::write(&engine, &head, object, block * 11, 99).await?;
     }
     engine.snapshots().create(vec!["tank/a@last".into()]).await?;
-    engine.apply(&head, |tx| tx.free(object)).await?;
+    engine.apply(&head, ApplyOptions::new(), |tx| tx.free(object)).await?;
     engine.sync().await?;
     engine.snapshots().destroy("tank/a@2").await?;
     engine.snapshots().destroy("tank/a@last").await?;

@@ -6,7 +6,7 @@ use cenote_device::{Device, Image, ImageDevice};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::admin::NewVdevs;
-use cenote_engine::{Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -212,7 +212,7 @@ impl MemoryPool {
         let head = self.engine.head(dataset).await.unwrap();
         let bytes = content(salt);
         self.engine
-            .apply(&head, |tx| {
+            .apply(&head, ApplyOptions::new(), |tx| {
                 need_object(tx, object)?;
                 tx.write(object, block * BLOCK, &bytes)
             })

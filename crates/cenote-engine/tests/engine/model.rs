@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_engine::{Creator, OpError};
+use cenote_engine::{ApplyOptions, Creator, OpError};
 use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
 use cenote_rt::{Error, Kind, Result, Rng, block_on};
@@ -185,7 +185,7 @@ impl Run {
             let bytes = content(salt);
             self.pool
                 .engine
-                .apply(&head, |tx| {
+                .apply(&head, ApplyOptions::new(), |tx| {
                     need_object(tx, object)?;
                     tx.write(object, block * BLOCK, &bytes)
                 })
@@ -204,7 +204,7 @@ impl Run {
         self.note(format!("punch {name} {object} {first}+{count}"));
         self.pool
             .engine
-            .apply(&head, |tx| {
+            .apply(&head, ApplyOptions::new(), |tx| {
                 need_object(tx, object)?;
                 tx.free_range(object, first * BLOCK, Some(count * BLOCK))
             })
@@ -221,7 +221,7 @@ impl Run {
         self.note(format!("remove {name} {object}"));
         self.pool
             .engine
-            .apply(&head, |tx| match tx.find(object)? {
+            .apply(&head, ApplyOptions::new(), |tx| match tx.find(object)? {
                 Some(_) => tx.free(object),
                 None => Ok(()),
             })

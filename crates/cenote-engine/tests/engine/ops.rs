@@ -3,7 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::{Charge, Creator, Event, NewDataset, Notice, OpError, PropertyChange};
+use cenote_engine::{
+    ApplyOptions, Charge, Creator, Event, NewDataset, Notice, OpError, PropertyChange,
+};
 use cenote_ondisk::feature::FEATURES;
 use cenote_ondisk::zap::Value;
 use cenote_pool::DamagedBlock;
@@ -94,7 +96,9 @@ fn destroy_frees_space_in_several_txgs() {
         drop(owner);
         pool.engine.datasets().destroy("tank/a").await.unwrap();
         assert!(head.is_gone());
-        assert!(pool.engine.apply(&head, |tx| need_object(tx, 1)).await.is_err());
+        assert!(
+            pool.engine.apply(&head, ApplyOptions::new(), |tx| need_object(tx, 1)).await.is_err()
+        );
         let mut txgs = 0;
         while pool.engine.space().has_pending_frees().await.unwrap() {
             pool.check().await;
@@ -362,10 +366,11 @@ fn quota_stops_writes_but_not_frees() {
         let mut written = 0;
         let error = loop {
             let bytes = content(written * 5 + 3);
-            let change = pool.engine.apply_charged(&head, Charge::write(BLOCK), |tx| {
-                need_object(tx, 1)?;
-                tx.write(1, written * BLOCK, &bytes)
-            });
+            let change =
+                pool.engine.apply(&head, ApplyOptions::charged(Charge::write(BLOCK)), |tx| {
+                    need_object(tx, 1)?;
+                    tx.write(1, written * BLOCK, &bytes)
+                });
             match change.await {
                 Ok(_) => written += 1,
                 Err(error) => break error,
@@ -375,11 +380,11 @@ fn quota_stops_writes_but_not_frees() {
         assert_eq!(error.kind(), Kind::Quota);
         assert!(written * BLOCK > 3 << 20, "only {written} blocks fit");
         let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, 0, Some(100 * BLOCK));
-        pool.engine.apply_charged(&head, Charge::free(512), free).await.unwrap();
+        pool.engine.apply(&head, ApplyOptions::charged(Charge::free(512)), free).await.unwrap();
         pool.engine.sync().await.unwrap();
         let bytes = content(3);
         let again = |tx: &mut cenote_dmu::Tx<'_>| tx.write(1, 0, &bytes);
-        pool.engine.apply_charged(&head, Charge::write(BLOCK), again).await.unwrap();
+        pool.engine.apply(&head, ApplyOptions::charged(Charge::write(BLOCK)), again).await.unwrap();
         pool.engine.sync().await.unwrap();
         pool.check().await;
     });
@@ -395,10 +400,11 @@ fn a_full_pool_can_be_emptied() {
         let mut written = 0_u64;
         let len = bytes.len() as u64;
         let error = loop {
-            let change = pool.engine.apply_charged(&head, Charge::write(len), |tx| {
-                need_object(tx, 1)?;
-                tx.write(1, written * len, &bytes)
-            });
+            let change =
+                pool.engine.apply(&head, ApplyOptions::charged(Charge::write(len)), |tx| {
+                    need_object(tx, 1)?;
+                    tx.write(1, written * len, &bytes)
+                });
             match change.await {
                 Ok(_) => written += 1,
                 Err(error) => break error,
@@ -408,7 +414,7 @@ fn a_full_pool_can_be_emptied() {
         let refused = pool.engine.datasets().create(filesystem("tank/b")).await;
         assert_eq!(cause(refused), OpError::NoSpace);
         let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, 0, Some(len * written / 2));
-        pool.engine.apply_charged(&head, Charge::free(512), free).await.unwrap();
+        pool.engine.apply(&head, ApplyOptions::charged(Charge::free(512)), free).await.unwrap();
         for _ in 0..4 {
             pool.engine.sync().await.unwrap();
         }
@@ -522,7 +528,7 @@ fn features_apply_from_the_txg_that_enables_them() {
         let punch = async |block: u64| {
             let head = pool.engine.head("tank/a").await.unwrap();
             let free = |tx: &mut cenote_dmu::Tx<'_>| tx.free_range(1, block * BLOCK, Some(BLOCK));
-            pool.engine.apply(&head, free).await.unwrap();
+            pool.engine.apply(&head, ApplyOptions::new(), free).await.unwrap();
             pool.engine.sync().await.unwrap()
         };
         let pointer = async |block: u64| {
@@ -783,7 +789,7 @@ fn destroy_half_done_passes_zdb() {
             let mut bytes = vec![0; 200 * 512];
             cenote_rt::Rng::seeded(budget).fill(&mut bytes);
             pool.engine
-                .apply(&head, |tx| {
+                .apply(&head, ApplyOptions::new(), |tx| {
                     for object in [3, 4, 40, 41, 90] {
                         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
                         // 32 pointers in an indirect block: three levels of them.

@@ -17,8 +17,8 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Event, Image, ImageDevice, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::Engine;
 use cenote_engine::create::CreateSpec;
+use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, sleep};
@@ -211,12 +211,16 @@ async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
 async fn write_file(engine: &Engine, record: u64) -> u64 {
     let head = engine.head("tank/a").await.unwrap();
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
-    let (object, _) = engine.apply(&head, |tx| tx.allocate(&spec)).await.unwrap();
+    let (object, _) =
+        engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await.unwrap();
     let mut bytes = vec![0; record as usize];
     Rng::seeded(record).fill(&mut bytes);
     for number in 0..COUNT {
         bytes[0] = number as u8;
-        engine.apply(&head, |tx| tx.write(object, number * record, &bytes)).await.unwrap();
+        engine
+            .apply(&head, ApplyOptions::new(), |tx| tx.write(object, number * record, &bytes))
+            .await
+            .unwrap();
     }
     engine.sync().await.unwrap();
     object

@@ -8,7 +8,7 @@ use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -163,7 +163,7 @@ pub(crate) fn dataset(name: &str) -> NewDataset {
 /// Creates an object with blocks of 128 KiB.
 pub(crate) async fn new_object(engine: &Engine, head: &Head) -> Result<u64> {
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 128 << 10);
-    Ok(engine.apply(head, |tx| tx.allocate(&spec)).await?.0)
+    Ok(engine.apply(head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?.0)
 }
 
 /// Writes a block that compresses to about half.
@@ -176,7 +176,7 @@ pub(crate) async fn write(
 ) -> Result<()> {
     let mut bytes = vec![0; 128 << 10];
     Rng::seeded(block << 32 | salt).fill(&mut bytes[..64 << 10]);
-    engine.apply(head, |tx| tx.write(object, block << 17, &bytes)).await?;
+    engine.apply(head, ApplyOptions::new(), |tx| tx.write(object, block << 17, &bytes)).await?;
     Ok(())
 }
 

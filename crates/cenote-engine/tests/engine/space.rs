@@ -5,7 +5,7 @@ use std::time::Duration;
 use cenote_block::alloc::SpaceAllocator;
 use cenote_device::Image;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::{CheckpointError, EngineError, LeafWorkError, Stop, TrimOptions};
+use cenote_engine::{ApplyOptions, CheckpointError, EngineError, LeafWorkError, Stop, TrimOptions};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{block_on, tunables};
@@ -95,7 +95,7 @@ fn export_stops_all_writes() {
             let engine = std::sync::Arc::clone(&pool.engine);
             let busy = cenote_rt::spawn(async move {
                 loop {
-                    let changed = engine.apply(&head, |tx| {
+                    let changed = engine.apply(&head, ApplyOptions::new(), |tx| {
                         need_object(tx, 5)?;
                         tx.write(5, 0, &[round; 512])
                     });

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use cenote_engine::{Creator, Engine, EngineError};
+use cenote_engine::{ApplyOptions, Creator, Engine, EngineError};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Result, block_on};
@@ -76,7 +76,7 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
         .await?;
     engine.snapshots().destroy(&format!("{dataset}@0")).await?;
     engine.snapshots().destroy(&format!("{name}@1")).await?;
-    engine.apply(&head, |tx| tx.free_range(object, 0, Some(20 << 17))).await?;
+    engine.apply(&head, ApplyOptions::new(), |tx| tx.free_range(object, 0, Some(20 << 17))).await?;
     engine.export().await
 }
 

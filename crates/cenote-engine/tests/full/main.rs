@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use cenote_device::{Device, Image, ImageDevice};
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{Charge, Engine, Head};
+use cenote_engine::{ApplyOptions, Charge, Engine, Head};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::import::scan_devices;
@@ -54,7 +54,10 @@ impl Fixture {
     async fn new_object(&self, block_size: u64) -> u64 {
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, block_size);
         let charge = Charge::free(16 << 10);
-        let object = self.engine.apply_charged(&self.head, charge, |tx| tx.allocate(&spec)).await;
+        let object = self
+            .engine
+            .apply(&self.head, ApplyOptions::charged(charge), |tx| tx.allocate(&spec))
+            .await;
         object.unwrap().0
     }
 
@@ -63,8 +66,9 @@ impl Fixture {
         let mut bytes = vec![0; len as usize];
         self.rng.fill(&mut bytes);
         let charge = Charge::write(len);
-        let change =
-            self.engine.apply_charged(&self.head, charge, |tx| tx.write(object, offset, &bytes));
+        let change = self.engine.apply(&self.head, ApplyOptions::charged(charge), |tx| {
+            tx.write(object, offset, &bytes)
+        });
         change.await.map(drop)
     }
 
@@ -85,8 +89,9 @@ impl Fixture {
 
     async fn free(&self, object: u64, offset: u64, len: Option<u64>) {
         let charge = Charge::free(16 << 10);
-        let change =
-            self.engine.apply_charged(&self.head, charge, |tx| tx.free_range(object, offset, len));
+        let change = self.engine.apply(&self.head, ApplyOptions::charged(charge), |tx| {
+            tx.free_range(object, offset, len)
+        });
         change.await.unwrap();
         self.settle().await;
     }
@@ -219,7 +224,7 @@ fn fragmented_pool_can_be_filled() {
         // Every second block is freed: no free range is longer.
         for from in (0..blocks).step_by(256) {
             let charge = Charge::free(16 << 10);
-            let change = fixture.engine.apply_charged(&fixture.head, charge, |tx| {
+            let change = fixture.engine.apply(&fixture.head, ApplyOptions::charged(charge), |tx| {
                 let range = (from..(from + 256).min(blocks)).step_by(2);
                 for block in range {
                     tx.free_range(first, block * small, Some(small))?;
@@ -332,7 +337,9 @@ async fn fill_and_empty(size: u64, ashift: u64, record: u64, seed: u64) {
                 let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
                 let charge = Charge::write(16 << 10);
                 let made =
-                    fixture.engine.apply_charged(&fixture.head, charge, |tx| tx.allocate(&spec));
+                    fixture.engine.apply(&fixture.head, ApplyOptions::charged(charge), |tx| {
+                        tx.allocate(&spec)
+                    });
                 let Ok((object, _)) = made.await else { break };
                 objects.push(object);
             }
@@ -340,9 +347,10 @@ async fn fill_and_empty(size: u64, ashift: u64, record: u64, seed: u64) {
             let mut bytes = vec![0; len as usize];
             fixture.rng.fill(&mut bytes);
             let charge = Charge::write(16 << 10).with_blocks(len / record, record);
-            let written = fixture
-                .engine
-                .apply_charged(&fixture.head, charge, |tx| tx.write(object, end, &bytes));
+            let written =
+                fixture.engine.apply(&fixture.head, ApplyOptions::charged(charge), |tx| {
+                    tx.write(object, end, &bytes)
+                });
             match written.await {
                 Ok(_) => end += len,
                 Err(error) => {
@@ -361,7 +369,7 @@ async fn fill_and_empty(size: u64, ashift: u64, record: u64, seed: u64) {
     assert!(set.is_ok(), "{what}, {end} bytes: set: {:?}", set.err());
     for (number, object) in objects.into_iter().enumerate() {
         let charge = Charge::free(16 << 10);
-        let freed = fixture.engine.apply_charged(&fixture.head, charge, |tx| {
+        let freed = fixture.engine.apply(&fixture.head, ApplyOptions::charged(charge), |tx| {
             if number % 2 == 0 { tx.free(object) } else { tx.free_range(object, 0, None) }
         });
         let freed = freed.await;

@@ -10,7 +10,7 @@ use cenote_device::Device;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{ObjSet, Tx};
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{Charge, Engine, Event, Head};
+use cenote_engine::{ApplyOptions, Charge, Engine, Event, Head};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::import::scan_devices;
@@ -127,7 +127,11 @@ impl World {
         keep_little_in_memory(&engine);
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK);
         let charge = Charge::free(16 << 10);
-        let object = engine.apply_charged(&head, charge, |tx| tx.allocate(&spec)).await.unwrap().0;
+        let object = engine
+            .apply(&head, ApplyOptions::charged(charge), |tx| tx.allocate(&spec))
+            .await
+            .unwrap()
+            .0;
         let world = Arc::new(Self {
             devices,
             opened: Mutex::new(Opened { engine, head, changes: 0 }),
@@ -238,7 +242,8 @@ impl World {
         self.model().history[block as usize].push(salt);
         let (object, charge) = (self.object, Charge::write(BLOCK));
         let change = |tx: &mut Tx<'_>| tx.write(object, block * BLOCK, &bytes);
-        let written = self.engine().apply_charged(&self.head(), charge, change).await.map(drop);
+        let options = ApplyOptions::charged(charge);
+        let written = self.engine().apply(&self.head(), options, change).await.map(drop);
         let mut model = self.model();
         let salts = &mut model.history[block as usize];
         if written.is_err() {

@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
-use cenote_engine::zil::VolumeReplayer;
-use cenote_engine::{Creator, Engine, Notice};
+use cenote_engine::zil::{LogBytes, VolumeReplayer};
+use cenote_engine::{ApplyOptions, Creator, Engine, Notice};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, block_on};
@@ -323,7 +323,9 @@ async fn lose_log_device(is_claimed: bool) {
         let head = engine.head("tank/v").await.unwrap();
         assert!(head.log().awaits_replay());
         // Nothing may be changed before the replay.
-        let refused = engine.apply_logged(&head, |_| Ok(((), Vec::new()))).await;
+        let refused = engine
+            .apply(&head, ApplyOptions::new().logged(), |_| Ok(((), LogBytes::default())))
+            .await;
         assert_eq!(refused.unwrap_err().kind(), cenote_rt::Kind::Busy);
     }
     let left = pools::as_devices(&devices[..1]);

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::zil::LogRecord;
-use cenote_engine::{Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{BufMut, Result, Rng};
@@ -126,7 +126,7 @@ impl Volume {
         let (offset, len) = (op.first * CELL, op.count * CELL);
         let bytes = op.salt.map(|_| content(&op));
         let (place, _) = engine
-            .apply_logged(&self.head, |tx| {
+            .apply(&self.head, ApplyOptions::new().logged(), |tx| {
                 let record = if let Some(bytes) = &bytes {
                     tx.write(OBJECT, offset, bytes)?;
                     if is_later {
@@ -140,9 +140,10 @@ impl Volume {
                     tx.free_range(OBJECT, offset, Some(len))?;
                     LogRecord::truncate(OBJECT, offset, len)
                 };
+                let bytes = self.head.log().append(tx, vec![record])?;
                 let mut ops = self.history.ops.lock().unwrap();
                 ops.push(op);
-                Ok((ops.len(), vec![record]))
+                Ok((ops.len(), bytes))
             })
             .await?;
         Ok(place)

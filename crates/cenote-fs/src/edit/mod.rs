@@ -41,7 +41,7 @@ use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult, TxStop};
-use cenote_engine::zil::{ChangedBytes, KeptData, Log, LogRecord};
+use cenote_engine::zil::{ChangedBytes, Log, LogBytes, LogRecord};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
@@ -174,29 +174,27 @@ impl<'a, 'tx> Op<'a, 'tx> {
         self.tx.free(object)
     }
 
-    /// Reads the data that log records of earlier writes need before their bytes are changed.
+    /// Publishes the effects outside of the object set: the schema, and the records in `log`. Must
+    /// be called last in the closure, which must not fail afterwards. In a replay `log` is `None`,
+    /// and nothing is logged. Returns the bytes that the log may write for the records.
     ///
     /// # Errors
-    /// Errors of the transaction.
-    pub fn keep(&self, log: &Log) -> TxResult<KeptData> {
-        log.keep(self.tx, &self.changed)
-    }
-
-    /// Returns the maximum number of bytes that the log writes for the records so far.
-    ///
-    /// # Errors
-    /// Errors of the transaction.
-    pub fn log_bytes_max(&self, log: &Log) -> TxResult<u64> {
-        log.log_bytes(self.tx, &self.records)
-    }
-
-    /// Publishes the effects outside of the object set. Must be called last in the closure, when
-    /// nothing can fail any more. In a replay nothing is logged.
-    pub fn finish(self, log: Option<(&Log, KeptData)>) {
+    /// Errors of the transaction; nothing is published then.
+    pub fn finish(self, log: Option<&Log>) -> TxResult<LogBytes> {
+        let logged = match log {
+            // Data that log records of earlier writes need is read before its bytes are changed.
+            Some(log) => Some((
+                log,
+                log.log_bytes(self.tx, &self.records)?,
+                log.keep(self.tx, &self.changed)?,
+            )),
+            None => None,
+        };
+        // From here on nothing fails.
         if self.is_schema_changed {
             self.facts.set_schema(self.schema);
         }
-        let Some((log, kept)) = log else { return };
+        let Some((log, bytes, kept)) = logged else { return Ok(LogBytes::default()) };
         let txg = self.tx.txg();
         log.give(txg, kept);
         if self.is_unrecorded {
@@ -211,6 +209,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
         for object in self.forgotten {
             log.forget(object);
         }
+        Ok(bytes)
     }
 
     /// Returns attributes and layouts as this transaction sees them.

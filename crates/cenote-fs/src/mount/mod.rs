@@ -45,7 +45,7 @@ use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
-use cenote_engine::{Charge, Engine, Head, Ownership};
+use cenote_engine::{ApplyOptions, Charge, Engine, Head, Ownership};
 use cenote_ondisk::znode::Time;
 use cenote_rt::lock::{Mutex, MutexGuard};
 use cenote_rt::{Error, FixedMap, Kind, Result};
@@ -184,14 +184,12 @@ impl Mount {
     ) -> Result<T> {
         let now = now();
         let log = self.head.log();
-        let applied = self.engine.apply_with_log_bytes(&self.head, charge, |tx| {
+        let options = ApplyOptions::charged(charge).logged();
+        let applied = self.engine.apply(&self.head, options, |tx| {
             let mut op = Op::new(tx, &self.shared.facts, cred, now);
             let value = change(&mut op)?;
-            let logged = op.log_bytes_max(log)?;
-            let kept = op.keep(log)?;
-            // Must be last: nothing fails from here on.
-            op.finish(Some((log, kept)));
-            Ok((value, logged))
+            // Must be last: nothing fails after it.
+            Ok((value, op.finish(Some(log))?))
         });
         Ok(applied.await?.0)
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use cenote_dmu::live::Prefetcher;
 use cenote_dmu::zap::edit as zap;
 use cenote_engine::zil::VolumeReplayer;
-use cenote_engine::{Engine, Head, Ownership};
+use cenote_engine::{ApplyOptions, Engine, Head, Ownership};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -155,7 +155,7 @@ impl WritableVolume {
         }
         // There may be data beyond the end from an earlier resize that a crash interrupted.
         self.engine
-            .apply(&self.head, |tx| {
+            .apply(&self.head, ApplyOptions::new(), |tx| {
                 if size > old {
                     tx.free_range(ZVOL_OBJ, old, None)?;
                 }
@@ -168,7 +168,9 @@ impl WritableVolume {
         self.size.store(size, Ordering::Release);
         self.resized.notify_waiters();
         if size < old {
-            self.engine.apply(&self.head, |tx| tx.free_range(ZVOL_OBJ, size, None)).await?;
+            self.engine
+                .apply(&self.head, ApplyOptions::new(), |tx| tx.free_range(ZVOL_OBJ, size, None))
+                .await?;
             if is_followed {
                 reserve(size).await?;
             }

@@ -13,8 +13,8 @@
 use std::ops::Range;
 
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::Charge;
 use cenote_engine::zil::LogRecord;
+use cenote_engine::{ApplyOptions, Charge};
 use cenote_ondisk::master_node::ZVOL_OBJ;
 use cenote_rt::{Buf, BufMut, Result};
 
@@ -101,9 +101,9 @@ impl WritableVolume {
         record: LogRecord,
         mut change: impl FnMut(&mut Tx<'_>) -> TxResult<()>,
     ) -> Result<()> {
-        let changed = self.engine.apply_charged_logged(&self.head, charge, |tx| {
+        let changed = self.engine.apply(&self.head, ApplyOptions::charged(charge).logged(), |tx| {
             change(tx)?;
-            Ok(((), vec![record.clone()]))
+            Ok(((), self.head.log().append(tx, vec![record.clone()])?))
         });
         changed.await.map(drop)
     }
@@ -170,10 +170,12 @@ impl WritableVolume {
             let has_edges = !part.start.is_multiple_of(size) || !part.end.is_multiple_of(size);
             let edges = if has_edges { 2 * size } else { 0 };
             let charge = Charge::free(FREE_CHARGE + edges);
-            let freed = self.engine.apply_charged_logged(&self.head, charge, |tx| {
-                tx.free_range(ZVOL_OBJ, start, Some(len))?;
-                Ok(((), vec![LogRecord::truncate(ZVOL_OBJ, start, len)]))
-            });
+            let freed =
+                self.engine.apply(&self.head, ApplyOptions::charged(charge).logged(), |tx| {
+                    tx.free_range(ZVOL_OBJ, start, Some(len))?;
+                    let record = LogRecord::truncate(ZVOL_OBJ, start, len);
+                    Ok(((), self.head.log().append(tx, vec![record])?))
+                });
             freed.await?;
         }
         Ok(())

@@ -1,6 +1,7 @@
 //! Nodes without names: they are not logged, and they are freed.
 
 use cenote_dmu::zap::edit as zap;
+use cenote_engine::ApplyOptions;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{self, NewKind, NewNode, Op, SetAttributes, Target};
 use cenote_fs::mount::{Allocate, WriteOptions, errno};
@@ -96,7 +97,9 @@ fn damaged_unlinked_files_do_not_fail_other_operations() {
         let handle = mount.hold(gone).await.unwrap();
         mount.unlink(&root(), top, b"gone").await.unwrap();
         let set_bonus = async |kind| {
-            let change = fixture.engine.apply(mount.head(), |tx| tx.set_bonus_type(gone, kind));
+            let change = fixture
+                .engine
+                .apply(mount.head(), ApplyOptions::new(), |tx| tx.set_bonus_type(gone, kind));
             change.await.unwrap();
         };
         set_bonus(ObjectType::DSL_DATASET).await;
@@ -113,8 +116,9 @@ fn damaged_unlinked_files_do_not_fail_other_operations() {
         let found = number(mount.attributes(other).await).map(|_| ());
         assert_eq!(found, Err(errno::ENOENT), "what is not damaged is freed");
         mount.reap().await.unwrap_err();
-        let mended =
-            fixture.engine.apply(mount.head(), |tx| tx.set_bonus_type(gone, ObjectType::SA));
+        let mended = fixture
+            .engine
+            .apply(mount.head(), ApplyOptions::new(), |tx| tx.set_bonus_type(gone, ObjectType::SA));
         mended.await.unwrap();
         mount.reap().await.unwrap();
         let found = number(mount.attributes(gone).await).map(|_| ());
@@ -134,12 +138,11 @@ fn unlinked_files_opened_late_are_freed_by_the_last_close() {
         let value = vec![1; 40_000];
         mount.set_xattr(&root(), file, b"user.x", &value, Existing::Any).await.unwrap();
         let apply = async |change: &dyn Fn(&mut Op<'_, '_>) -> cenote_dmu::TxResult<()>| {
-            let done = fixture.engine.apply(mount.head(), |tx| {
+            let options = ApplyOptions::new().logged();
+            let done = fixture.engine.apply(mount.head(), options, |tx| {
                 let mut op = Op::new(tx, mount.facts(), None, Time::default());
                 change(&mut op)?;
-                let kept = op.keep(mount.head().log())?;
-                op.finish(Some((mount.head().log(), kept)));
-                Ok(())
+                Ok(((), op.finish(Some(mount.head().log()))?))
             });
             done.await.unwrap();
         };
