@@ -1,10 +1,10 @@
 //! The pool's config, as it will be in the next labels and in the MOS.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use cenote_block::policy::PoolPolicy;
 use cenote_ondisk::config::{PoolFacts, VdevConfig};
+use cenote_rt::lock::{Mutex, Rank};
 
 /// The config, and whether it is to be written.
 #[derive(Debug, Clone)]
@@ -58,8 +58,8 @@ pub(crate) struct ConfigState {
 impl ConfigState {
     pub(crate) fn new(config: Config, policy: PoolPolicy, mos_dir: u64) -> Self {
         Self {
-            config: Mutex::new(config),
-            policy: Mutex::new(policy),
+            config: Mutex::new(Rank::EngineConfig, config),
+            policy: Mutex::new(Rank::BlockPolicy, policy),
             mos_dir: AtomicU64::new(mos_dir),
         }
     }
@@ -71,15 +71,15 @@ impl ConfigState {
 
     /// Calls `change` with the config, under its lock.
     pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
-        change(&mut self.config.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.config.lock())
     }
 
     pub(crate) fn policy(&self) -> PoolPolicy {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.policy.lock()
     }
 
     pub(crate) fn set_policy(&self, policy: PoolPolicy) {
-        *self.policy.lock().unwrap_or_else(PoisonError::into_inner) = policy;
+        *self.policy.lock() = policy;
     }
 
     pub(crate) fn mos_dir(&self) -> u64 {

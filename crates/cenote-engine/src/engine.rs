@@ -1,7 +1,7 @@
 //! The engine: a pool that is open for writing.
 
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use cenote_block::BlockStore;
 use cenote_block::alloc::SpaceAllocator;
@@ -9,6 +9,7 @@ use cenote_block::policy::PoolPolicy;
 use cenote_dmu::{Live, Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::keys::KeyStore;
+use cenote_rt::lock::MutexGuard;
 use cenote_rt::{Error, Kind, Result, tunables};
 use cenote_vdev::Tree;
 
@@ -188,7 +189,7 @@ impl Engine {
 
     /// Returns the last written uberblock.
     pub fn uberblock(&self) -> Uberblock {
-        *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner)
+        *self.txgs.uberblock.lock()
     }
 
     /// Whether the pool is open for reading only.
@@ -217,12 +218,12 @@ impl Engine {
         self.txgs.is_closing.load(Ordering::Acquire)
     }
 
-    pub(crate) fn state(&self) -> std::sync::MutexGuard<'_, TaskQueue> {
-        self.txgs.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn state(&self) -> MutexGuard<'_, TaskQueue> {
+        self.txgs.queue.lock()
     }
 
     pub(crate) fn context(&self, txg: u64) -> Context {
-        let seed = self.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner).next_u64();
+        let seed = self.txgs.rng.lock().next_u64();
         let now = cenote_rt::wall_clock().as_secs();
         Context { txg, now, seed }
     }

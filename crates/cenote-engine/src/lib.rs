@@ -20,8 +20,8 @@
 //!   admin   creating, opening and setting up the pool itself; its events and views
 //! ```
 //!
-//! Order of locks: `syncing` (held during a whole sync), then `config`, `state`, and the locks of
-//! lower layers. Only `syncing` is held across I/O.
+//! Order of locks: the ranks of `cenote_rt::lock`. Of the locks of an engine only `syncing` is held
+//! across the I/O of a sync.
 //!
 //! If devices fail during a sync, the pool is suspended until it is cleared (`suspend`). A broken
 //! invariant stops it: no uberblock is written any more, committed data stays, and every later

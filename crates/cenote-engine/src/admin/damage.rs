@@ -2,7 +2,7 @@
 //! log (spec 04 §22).
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::Reporter;
 use cenote_dmu::zap::edit as zap;
@@ -13,6 +13,7 @@ use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{BadChild, Cause};
 
@@ -38,7 +39,10 @@ type LostBlock = (u64, u64, i64, u64, u64);
 impl Damage {
     /// Returns the record of a pool.
     pub(crate) fn new(pool: &str, guid: u64) -> Self {
-        Self { lost: Mutex::default(), events: Arc::new(EventLog::new(pool, guid)) }
+        Self {
+            lost: Mutex::with_default(Rank::Damage),
+            events: Arc::new(EventLog::new(pool, guid)),
+        }
     }
 
     pub(crate) fn note(&self, event: Event) {
@@ -50,8 +54,8 @@ impl Damage {
         !self.lost().is_empty()
     }
 
-    fn lost(&self) -> std::sync::MutexGuard<'_, BTreeSet<LostBlock>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lost(&self) -> MutexGuard<'_, BTreeSet<LostBlock>> {
+        self.lost.lock()
     }
 }
 

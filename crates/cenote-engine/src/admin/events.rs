@@ -5,11 +5,11 @@
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::Notify;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_vdev::VdevState;
 
 /// Maximum number of events in a ring.
@@ -138,13 +138,13 @@ impl EventLog {
             id: number(),
             pool: pool.to_owned(),
             guid,
-            ring: Mutex::default(),
+            ring: Mutex::with_default(Rank::Events),
             news: Notify::new(),
         }
     }
 
     fn ring(&self) -> MutexGuard<'_, Ring> {
-        self.ring.lock().unwrap_or_else(PoisonError::into_inner)
+        self.ring.lock()
     }
 
     pub(crate) fn note(&self, event: Event) {

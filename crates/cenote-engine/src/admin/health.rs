@@ -1,6 +1,8 @@
 //! The pool's health: suspension, and notices of events that no request caused.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
+
+use cenote_rt::lock::{Mutex, Rank};
 
 use crate::Engine;
 use crate::admin::damage::Damage;
@@ -74,7 +76,12 @@ pub(crate) struct HealthState {
 
 impl HealthState {
     pub(crate) fn new(suspension: Arc<Suspension>, damage: Arc<Damage>) -> Self {
-        Self { suspension, damage, multihost: Multihost::default(), notices: Mutex::default() }
+        Self {
+            suspension,
+            damage,
+            multihost: Multihost::default(),
+            notices: Mutex::with_default(Rank::Notices),
+        }
     }
 }
 
@@ -108,12 +115,10 @@ impl Health<'_> {
 
     /// Returns the notices since the last call.
     pub fn take_notices(self) -> Vec<Notice> {
-        std::mem::take(
-            &mut self.engine.health.notices.lock().unwrap_or_else(PoisonError::into_inner),
-        )
+        std::mem::take(&mut self.engine.health.notices.lock())
     }
 
     pub(crate) fn add_notice(self, notice: Notice) {
-        self.engine.health.notices.lock().unwrap_or_else(PoisonError::into_inner).push(notice);
+        self.engine.health.notices.lock().push(notice);
     }
 }

@@ -6,7 +6,7 @@
 //! mismatch does not count as damage. Views are for short commands, which start again with another
 //! view. Datasets that stay open are opened through the engine. Nothing is repaired through a view.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_block::Grounds;
@@ -19,13 +19,14 @@ use cenote_pool::import::Found;
 use cenote_pool::keys::KeyStore;
 use cenote_pool::pool::{PoolParts, stored_config};
 use cenote_pool::{Pool, Presence};
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Result, tunables};
 
 use crate::dsl::changed::ChangeLog;
 use crate::{Config, Engine};
 
 /// State shared by all views.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Views {
     /// Loaded keys, kept while the pool is open.
     pub(crate) keys: Arc<KeyStore>,
@@ -35,6 +36,17 @@ pub(crate) struct Views {
     pub(crate) last: Mutex<Weak<Pool>>,
     /// Changed datasets, for a host that mounts them.
     pub(crate) changes: ChangeLog,
+}
+
+impl Default for Views {
+    fn default() -> Self {
+        Self {
+            keys: Arc::default(),
+            presence: Arc::default(),
+            last: Mutex::with_default(Rank::Views),
+            changes: ChangeLog::default(),
+        }
+    }
 }
 
 impl Engine {
@@ -51,7 +63,7 @@ impl Engine {
     /// Errors of reading the MOS.
     pub async fn view(&self) -> Result<Arc<Pool>> {
         let time = Duration::from_millis(tunables::PIN_DEADLINE_MS.get());
-        let last = || self.views.last.lock().unwrap_or_else(PoisonError::into_inner);
+        let last = || self.views.last.lock();
         loop {
             // Pinned before the uberblock is read, so that its blocks are kept.
             let pin = Arc::new(self.alloc.pin_for(time));

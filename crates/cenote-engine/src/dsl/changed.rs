@@ -17,8 +17,8 @@
 //!   costs time, but never a mount.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{self, Bug};
 
 use crate::Datasets;
@@ -94,15 +94,21 @@ impl ChangedDatasets {
 }
 
 /// Changes not yet taken by the host, by txg.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ChangeLog(
     // Held for single reads and updates, never across an await. `None` until a host uses it.
     Mutex<Option<BTreeMap<u64, ChangedDatasets>>>,
 );
 
+impl Default for ChangeLog {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::ChangedDatasets))
+    }
+}
+
 impl ChangeLog {
     fn lock(&self) -> MutexGuard<'_, Option<BTreeMap<u64, ChangedDatasets>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.lock()
     }
 
     /// Records the changes of an operation in a txg that is not committed yet (CHG-1).

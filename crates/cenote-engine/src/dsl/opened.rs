@@ -4,17 +4,24 @@
 //! its lock: either the destruction sees that the snapshot is open, or the opening fails.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::Hold;
 use cenote_dmu::ObjSet;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 /// Number of openings of each snapshot.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Opened(
     // Held for a lookup. Taken under the MOS's lock, and no lock is taken under it.
     Mutex<BTreeMap<u64, usize>>,
 );
+
+impl Default for Opened {
+    fn default() -> Self {
+        Self(Mutex::with_default(Rank::OpenSnapshots))
+    }
+}
 
 impl Opened {
     /// Whether it is open. Called in the transaction that destroys it.
@@ -36,8 +43,8 @@ impl Opened {
         }
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, usize>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, usize>> {
+        self.0.lock()
     }
 }
 

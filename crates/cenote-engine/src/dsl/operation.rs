@@ -395,12 +395,7 @@ impl Datasets<'_> {
 
     /// Returns the probe that finds the owners of objects.
     pub(crate) fn owner_probe(self) -> Option<Arc<dyn OwnerProbe>> {
-        self.engine
-            .heads
-            .owner_probe
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner)
-            .clone()
+        self.engine.heads.owner_probe.lock().clone()
     }
 }
 

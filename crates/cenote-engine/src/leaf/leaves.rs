@@ -20,7 +20,8 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_pool::import::Found;
-use cenote_rt::{AsyncMutex, Error, Kind, Result};
+use cenote_rt::lock::{AsyncMutex, Rank};
+use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
 use crate::Leaves;
@@ -28,9 +29,15 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::{EngineError, Suspended};
 
 /// Serializes checks of the leaves.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Service {
     probing: AsyncMutex<()>,
+}
+
+impl Default for Service {
+    fn default() -> Self {
+        Self { probing: AsyncMutex::new(Rank::LeafService, ()) }
+    }
 }
 
 /// Clears the fault of leaves at import, unless an administrator faulted them (spec 06 §10).

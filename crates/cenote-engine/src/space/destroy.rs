@@ -11,7 +11,6 @@
 
 mod walk;
 
-use std::sync::PoisonError;
 use std::time::Duration;
 
 use cenote_dmu::bpobj::edit as bpobj;
@@ -133,11 +132,11 @@ impl SpaceManager<'_> {
     }
 
     fn stalled_trees(self) -> Vec<BlockPtr> {
-        self.engine.space.stalled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.engine.space.stalled.lock().clone()
     }
 
     fn add_stalled_tree(self, root: BlockPtr) {
-        self.engine.space.stalled.lock().unwrap_or_else(PoisonError::into_inner).push(root);
+        self.engine.space.stalled.lock().push(root);
     }
 
     /// Returns all blocks of a tree born after `min_txg`, for pools without the queue of dead

@@ -4,9 +4,10 @@ pub(crate) mod checkpoint;
 mod destroy;
 mod metaslabs;
 
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::lock::{Mutex, Rank};
 
 use crate::Engine;
 use crate::txg::store::Maps;
@@ -23,7 +24,11 @@ pub(crate) struct SpaceState {
 
 impl SpaceState {
     pub(crate) fn new(maps: Arc<Maps>) -> Self {
-        Self { maps, stalled: Mutex::default(), checkpoint: Checkpoint::default() }
+        Self {
+            maps,
+            stalled: Mutex::with_default(Rank::StalledTrees),
+            checkpoint: Checkpoint::default(),
+        }
     }
 }
 

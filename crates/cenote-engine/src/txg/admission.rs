@@ -34,14 +34,15 @@
 //! If space is short, a sync begins when half of it is in flight, so that changes can continue.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 use cenote_block::SpaceBound;
 use cenote_dmu::live::Footprint;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::objset::ObjSetType;
-use cenote_rt::{AsyncMutex, Error, Kind, Result};
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
+use cenote_rt::{Error, Kind, Result};
 
 use crate::OpError;
 use crate::dsl;
@@ -148,7 +149,7 @@ struct Inner {
 }
 
 /// The changes in flight.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Admission {
     // Held for arithmetic, never across I/O.
     inner: Mutex<Inner>,
@@ -159,9 +160,19 @@ pub(crate) struct Admission {
     is_tight: AtomicBool,
 }
 
+impl Default for Admission {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::with_default(Rank::Admission),
+            gate: AsyncMutex::new(Rank::AdmissionGate, ()),
+            is_tight: AtomicBool::new(false),
+        }
+    }
+}
+
 impl Admission {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock()
     }
 
     /// Removes the charges of `txg`, which is on disk.

@@ -185,7 +185,7 @@ impl Engine {
     fn unwritten(&self) -> Option<Unwritten> {
         let (first_txg, last_txg) = (self.uberblock().txg + 1, self.open_txg());
         let bytes = self.dirty_bytes();
-        let is_syncing = self.txgs.syncing.try_lock().is_err();
+        let is_syncing = self.txgs.syncing.is_locked();
         let is_clean = bytes == 0 && !is_syncing && !self.heads.is_dirty(last_txg);
         let is_waited_for = !self.state().tasks.is_empty();
         (!is_clean || is_waited_for).then_some(Unwritten { first_txg, last_txg, bytes })

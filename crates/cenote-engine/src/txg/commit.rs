@@ -22,7 +22,6 @@
 //! of those with the uberblock, and one of each vdev with its labels ([`PendingLeaves`]).
 
 use std::collections::BTreeSet;
-use std::sync::PoisonError;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
@@ -138,7 +137,7 @@ impl Engine {
                 Err(error) => self.health.suspension.hold(resume_count, error).await?,
             }
         }
-        *self.txgs.uberblock.lock().unwrap_or_else(PoisonError::into_inner) = uberblock;
+        *self.txgs.uberblock.lock() = uberblock;
         self.space.maps.committed(txg, root, &config.root.children);
         if is_dirty {
             self.health.damage.note(Event::Pool(PoolEvent::Configured));

@@ -3,11 +3,12 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Weak};
 
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank, RwLock};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dsl::opened::Opened;
@@ -64,7 +65,7 @@ impl Head {
         Arc::new(Self {
             object,
             live,
-            settings: RwLock::new(Settings { pool, dataset }),
+            settings: RwLock::new(Rank::HeadSettings, Settings { pool, dataset }),
             probe,
             log: Log::default(),
             is_gone: AtomicBool::new(false),
@@ -72,7 +73,7 @@ impl Head {
             settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             activity: Activity::default(),
-            shared: Mutex::default(),
+            shared: Mutex::with_default(Rank::HeadShared),
         })
     }
 
@@ -86,7 +87,7 @@ impl Head {
     /// Returns the state that all owners of the head share: `mine`, or that of an earlier owner
     /// which is still referenced.
     pub fn share<T: Send + Sync + 'static>(&self, mine: Arc<T>) -> Arc<T> {
-        let mut shared = self.shared.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut shared = self.shared.lock();
         let theirs = shared.as_ref().and_then(Weak::upgrade);
         if let Some(theirs) = theirs.and_then(|theirs| theirs.downcast().ok()) {
             return theirs;
@@ -134,14 +135,14 @@ impl Head {
     /// Sets the dataset's block policy from now on.
     pub fn set_policy(&self, dataset: DatasetPolicy) {
         self.live.set_indirect_shift(dataset.indirect_shift);
-        self.settings.write().unwrap_or_else(PoisonError::into_inner).dataset = dataset;
+        self.settings.write().dataset = dataset;
         self.log.mark_stale();
         self.settings_count.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Sets the pool's block policy from now on.
     pub(crate) fn set_pool_policy(&self, pool: PoolPolicy) {
-        self.settings.write().unwrap_or_else(PoisonError::into_inner).pool = pool;
+        self.settings.write().pool = pool;
     }
 
     /// Returns the number of possible changes of properties, for callers that cache some.
@@ -150,7 +151,7 @@ impl Head {
     }
 
     pub(crate) fn policy(&self) -> HeadPolicy {
-        HeadPolicy(*self.settings.read().unwrap_or_else(PoisonError::into_inner))
+        HeadPolicy(*self.settings.read())
     }
 
     pub(crate) fn probe(&self) -> Option<Arc<dyn OwnerProbe>> {
@@ -197,7 +198,6 @@ pub(crate) fn policy_of(
 }
 
 /// The open heads, by object.
-#[derive(Default)]
 pub(crate) struct Heads {
     // Held for a lookup, never across I/O.
     open: Mutex<BTreeMap<u64, Arc<Head>>>,
@@ -207,6 +207,17 @@ pub(crate) struct Heads {
     pub(crate) opened: Arc<Opened>,
     /// Finds the owners of objects. Set before heads are opened; held for a copy.
     pub(crate) owner_probe: Mutex<Option<Arc<dyn OwnerProbe>>>,
+}
+
+impl Default for Heads {
+    fn default() -> Self {
+        Self {
+            open: Mutex::with_default(Rank::HeadsOpen),
+            removed: Mutex::with_default(Rank::HeadsRemoved),
+            opened: Arc::default(),
+            owner_probe: Mutex::new(Rank::OwnerProbe, None),
+        }
+    }
 }
 
 impl Heads {
@@ -237,8 +248,8 @@ impl Heads {
         self.removed().retain(|head| head.log.has_orphans());
     }
 
-    fn removed(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Head>>> {
-        self.removed.lock().unwrap_or_else(PoisonError::into_inner)
+    fn removed(&self) -> MutexGuard<'_, Vec<Arc<Head>>> {
+        self.removed.lock()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Head>> {
@@ -254,7 +265,7 @@ impl Heads {
         self.lock().values().any(|head| head.live.is_dirty(txg))
     }
 
-    fn lock(&self) -> std::sync::MutexGuard<'_, BTreeMap<u64, Arc<Head>>> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<Head>>> {
+        self.open.lock()
     }
 }

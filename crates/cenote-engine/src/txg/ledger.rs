@@ -3,10 +3,11 @@
 //! Sums suffice for born blocks, because accounting is linear. Killed blocks themselves are needed
 //! to be freed or put on a deadlist.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_dmu::live::BlockSink;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_vdev::Tree;
 
 use crate::dsl::space::Sizes;
@@ -31,22 +32,22 @@ pub(crate) struct Entries {
 impl Ledger {
     /// Returns an empty ledger.
     pub(crate) fn new(tree: Arc<Tree>) -> Self {
-        Self { tree, entries: Mutex::default() }
+        Self { tree, entries: Mutex::with_default(Rank::Ledger) }
     }
 
     /// Takes the changes since the last call.
     pub(crate) fn take(&self) -> Entries {
-        std::mem::take(&mut self.entries.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut self.entries.lock())
     }
 }
 
 impl BlockSink for Ledger {
     fn born(&self, block: &BlockPtr) {
         let sizes = Sizes::of(block, &self.tree);
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).born += sizes;
+        self.entries.lock().born += sizes;
     }
 
     fn killed(&self, block: &BlockPtr) {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner).killed.push(*block);
+        self.entries.lock().killed.push(*block);
     }
 }

@@ -25,12 +25,12 @@ mod sync;
 pub(crate) mod tasks;
 pub(crate) mod throttle;
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
-use cenote_rt::{AsyncMutex, Error, Kind, Result, Rng, trace};
+use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
+use cenote_rt::{Error, Kind, Result, Rng, trace};
 
 use crate::dsl::Context;
 use crate::{Engine, EngineError};
@@ -57,11 +57,11 @@ impl TxgState {
     pub(crate) fn new(open_txg: u64, uberblock: Uberblock, seed: u64) -> Self {
         Self {
             open: AtomicU64::new(open_txg),
-            uberblock: Mutex::new(uberblock),
-            queue: Mutex::default(),
-            syncing: AsyncMutex::new(()),
+            uberblock: Mutex::new(Rank::Uberblock, uberblock),
+            queue: Mutex::with_default(Rank::TaskQueue),
+            syncing: AsyncMutex::new(Rank::Syncing, ()),
             is_closing: AtomicBool::new(false),
-            rng: Mutex::new(Rng::seeded(seed)),
+            rng: Mutex::new(Rank::EngineRng, Rng::seeded(seed)),
         }
     }
 }

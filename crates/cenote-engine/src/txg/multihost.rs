@@ -18,11 +18,12 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_ondisk::label::LABEL_COUNT;
 use cenote_ondisk::uberblock::{Mmp, Uberblock};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Notify, Result, tunables};
 use cenote_vdev::LeafId;
 
@@ -33,7 +34,7 @@ use crate::txg::suspend::{Suspended, refusal};
 const MEAN_WEIGHT: u64 = 128;
 
 /// State of a pool's heartbeats.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Multihost {
     /// Changed under the lock of `beat` only.
     is_on: AtomicBool,
@@ -46,6 +47,19 @@ pub(crate) struct Multihost {
     beat: Mutex<Beat>,
     /// A heartbeat has ended.
     ended: Notify,
+}
+
+impl Default for Multihost {
+    fn default() -> Self {
+        Self {
+            is_on: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
+            stopped: Arc::default(),
+            delay_ns: AtomicU64::new(0),
+            beat: Mutex::with_default(Rank::Heartbeat),
+            ended: Notify::new(),
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -98,8 +112,8 @@ impl Multihost {
         }
     }
 
-    fn beat(&self) -> std::sync::MutexGuard<'_, Beat> {
-        self.beat.lock().unwrap_or_else(PoisonError::into_inner)
+    fn beat(&self) -> MutexGuard<'_, Beat> {
+        self.beat.lock()
     }
 
     /// Applies the property. Returns whether the caller must start the heartbeat task.
@@ -256,7 +270,7 @@ impl Engine {
         let Some(leaf) = self.health.multihost.next_leaf(&leaves) else { return };
         let uberblock = self.heartbeat();
         let label = {
-            let mut rng = self.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut rng = self.txgs.rng.lock();
             rng.below(LABEL_COUNT as u64) as usize
         };
         let (tree, engine) = (Arc::clone(&self.tree), Weak::clone(&self.me));

@@ -3,7 +3,7 @@
 //! Loading reads the blocks of the committed MOS and not the object set that is being changed: a
 //! sync may wait for the space.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 
 use cenote_block::BlockStore;
 use cenote_block::Grounds;
@@ -14,6 +14,7 @@ use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::spacemap::{Action, Geometry, Item};
 use cenote_pool::accounting::{metaslab_range, row_size};
 use cenote_ranges::RangeSet;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
 use crate::{EngineError, Suspension, invariant_error};
@@ -41,7 +42,7 @@ impl Maps {
         Arc::new(Self {
             store: Arc::downgrade(store),
             suspension: Arc::clone(suspension),
-            committed: Mutex::new(None),
+            committed: Mutex::new(Rank::MetaslabMaps, None),
         })
     }
 
@@ -49,11 +50,11 @@ impl Maps {
     pub(crate) fn committed(&self, txg: u64, root: &BlockPtr, tops: &[VdevConfig]) {
         let tops = Arc::new(tops.to_vec());
         let committed = Committed { txg, root: *root, tops };
-        *self.committed.lock().unwrap_or_else(PoisonError::into_inner) = Some(committed);
+        *self.committed.lock() = Some(committed);
     }
 
     fn latest(&self) -> Option<Committed> {
-        self.committed.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.committed.lock().clone()
     }
 
     async fn read(&self, vdev: u64, metaslab: u64) -> Result<StoredSpace> {

@@ -29,7 +29,7 @@
 //! While a pool is being created or imported nothing is held: the caller gets the error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, OnceLock};
 
 use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
 use cenote_codec::crypto::BlockKeys;
@@ -37,6 +37,7 @@ use cenote_dmu::live::{Blocks, Missing};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_pool::{Reason, SuspensionProbe};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, stages};
 use cenote_vdev::Tree;
 
@@ -93,7 +94,7 @@ struct Inner {
 }
 
 /// State of the suspension of a pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Suspension {
     // Held for single reads and updates, never across I/O.
     inner: Mutex<Inner>,
@@ -103,6 +104,18 @@ pub(crate) struct Suspension {
     events: OnceLock<Arc<EventLog>>,
     /// The vdev tree, whose leaves may be absent.
     tree: OnceLock<Arc<Tree>>,
+}
+
+impl Default for Suspension {
+    fn default() -> Self {
+        Self {
+            inner: Mutex::with_default(Rank::Suspension),
+            changed: Notify::new(),
+            mode: AtomicU64::new(0),
+            events: OnceLock::new(),
+            tree: OnceLock::new(),
+        }
+    }
 }
 
 impl SuspensionProbe for Suspension {
@@ -146,7 +159,7 @@ impl Suspension {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Holds failures from now on.

@@ -1,8 +1,9 @@
 //! Tasks: changes of the MOS, which the next sync runs one after the other.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Result};
 
 use crate::Engine;
@@ -51,15 +52,15 @@ pub(crate) struct Answer<T>(Mutex<Option<Result<T>>>);
 
 impl<T> Answer<T> {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self(Mutex::new(None)))
+        Arc::new(Self(Mutex::new(Rank::TaskAnswer, None)))
     }
 
     pub(crate) fn put(&self, result: Result<T>) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        *self.0.lock() = Some(result);
     }
 
     pub(crate) fn take(&self) -> Result<T> {
-        let result = self.0.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let result = self.0.lock().take();
         result.unwrap_or_else(|| Err(invariant_error("a task was not run".into())))
     }
 }

@@ -15,9 +15,10 @@
 //! syncs.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Notify, Result, tunables};
 
 use crate::txg::admission::Admission;
@@ -29,12 +30,18 @@ const DELAY_MAX: Duration = Duration::from_millis(100);
 const DELAY_MIN: Duration = Duration::from_millis(1);
 
 /// Delays of writers.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Delay {
     /// When the last delayed writer continues.
     last: Mutex<Duration>,
     /// Notified when a sync has ended.
     drained: Notify,
+}
+
+impl Default for Delay {
+    fn default() -> Self {
+        Self { last: Mutex::with_default(Rank::WriteDelay), drained: Notify::new() }
+    }
 }
 
 /// The size of the open txg, and when it is synced.
@@ -134,7 +141,7 @@ impl Engine {
         }
         let wait = {
             let now = cenote_rt::monotonic();
-            let mut last = self.throttle.delay.last.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut last = self.throttle.delay.last.lock();
             // Accumulated delays are caught up.
             *last = (*last).max(now.saturating_sub(DELAY_MIN)) + pause;
             last.saturating_sub(now)

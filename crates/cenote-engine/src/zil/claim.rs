@@ -12,7 +12,7 @@
 //! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
 //! of them are claimed in one txg. A crash before its uberblock leaves everything unchanged.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
@@ -130,13 +130,13 @@ impl IntentLogs<'_> {
     fn note_unread(self, heads: &[u64]) {
         let recorded = self.engine.open_txg().saturating_sub(1);
         let heads = heads.iter().map(|head| (*head, recorded));
-        self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner).extend(heads);
+        self.engine.logs.unread.lock().extend(heads);
     }
 
     /// Returns the last txg whose log blocks belong to the head, for a sync of `txg`. Later blocks
     /// of an unclaimed log may be reused, and must not be freed with the head.
     pub(crate) fn start_txg(self, head: u64, txg: u64) -> u64 {
-        let unread = self.engine.logs.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        let unread = self.engine.logs.unread.lock();
         unread.get(&head).copied().unwrap_or(txg)
     }
 

@@ -11,7 +11,6 @@
 //! A block is written with the address of the next, which is allocated first; its size depends on
 //! the remaining records, or on the last commits.
 
-use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
 use cenote_block::LOG_BLOCK_ALIGN;
@@ -149,8 +148,7 @@ impl IntentLogs<'_> {
             Stage::Live if log.chain().is_usable => return Ok(CommitPath::Chain),
             Stage::None if !log.chain().is_frozen && !self.engine.is_closing() => {
                 let id = {
-                    let mut rng =
-                        self.engine.txgs.rng.lock().unwrap_or_else(PoisonError::into_inner);
+                    let mut rng = self.engine.txgs.rng.lock();
                     [rng.next_u64(), rng.next_u64()]
                 };
                 log.chain().begin(id);

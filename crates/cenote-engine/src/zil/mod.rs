@@ -39,15 +39,16 @@ mod sync;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::ZilFlags;
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{AsyncMutex, Notify, tunables};
+use cenote_rt::{Notify, tunables};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
@@ -108,9 +109,9 @@ type Bursts = [usize; 8];
 impl Default for Log {
     fn default() -> Self {
         Self {
-            queue: Mutex::default(),
-            chain: Mutex::default(),
-            writer: AsyncMutex::new(Bursts::default()),
+            queue: Mutex::with_default(Rank::LogQueue),
+            chain: Mutex::with_default(Rank::LogChain),
+            writer: AsyncMutex::new(Rank::LogWriter, Bursts::default()),
             settled: Notify::new(),
             mode: AtomicU64::new(0),
             is_for_throughput: AtomicBool::new(false),
@@ -123,11 +124,11 @@ impl Default for Log {
 impl Log {
     // Both locks are held for a few instructions, never across I/O.
     fn queue(&self) -> MutexGuard<'_, Queue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        self.queue.lock()
     }
 
     fn chain(&self) -> MutexGuard<'_, Chain> {
-        self.chain.lock().unwrap_or_else(PoisonError::into_inner)
+        self.chain.lock()
     }
 
     /// Adds an operation that was applied in `txg`. Call it at the end of the closure that applies
@@ -293,7 +294,6 @@ impl Log {
 }
 
 /// The state behind [`IntentLogs`].
-#[derive(Default)]
 pub(crate) struct LogState {
     /// Held while a log block is allocated in the open txg, and while the open txg changes.
     pub(crate) gate: AsyncMutex<()>,
@@ -304,6 +304,16 @@ pub(crate) struct LogState {
     unread: Mutex<BTreeMap<u64, u64>>,
 }
 
+impl Default for LogState {
+    fn default() -> Self {
+        Self {
+            gate: AsyncMutex::new(Rank::LogGate, ()),
+            replayers: Mutex::with_default(Rank::Replayers),
+            unread: Mutex::with_default(Rank::UnreadLogs),
+        }
+    }
+}
+
 /// The intent logs of all heads; made by [`Engine::intent_logs`].
 #[derive(Debug, Clone, Copy)]
 pub struct IntentLogs<'e> {
@@ -312,6 +322,6 @@ pub struct IntentLogs<'e> {
 
 impl<'e> IntentLogs<'e> {
     pub(crate) fn replayers(self) -> MutexGuard<'e, Vec<(ObjSetType, Arc<dyn Replayer>)>> {
-        self.engine.logs.replayers.lock().unwrap_or_else(PoisonError::into_inner)
+        self.engine.logs.replayers.lock()
     }
 }

@@ -3,7 +3,7 @@
 //! Space is that of the last commit, as in OpenZFS's `statfs`: changes of the open txg do not count
 //! (spec 04 §17).
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use cenote_block::BlockStore;
 use cenote_dmu::live::OwnerProbe;
@@ -215,7 +215,7 @@ impl Datasets<'_> {
 
     /// Sets the probe that finds the owners of objects in heads that are opened from now on.
     pub fn set_owner_probe(self, probe: Arc<dyn OwnerProbe>) {
-        *self.engine.heads.owner_probe.lock().unwrap_or_else(PoisonError::into_inner) = Some(probe);
+        *self.engine.heads.owner_probe.lock() = Some(probe);
     }
 
     /// Whether a probe finds the owners of objects.

@@ -9,12 +9,13 @@
 //! `zpool trim`.
 
 use std::collections::BTreeMap;
+use std::sync::Weak;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError, Weak};
 
 use cenote_block::alloc::ReusableRanges;
 use cenote_ranges::RangeSet;
-use cenote_rt::{AsyncMutex, Kind, Result, tunables};
+use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
+use cenote_rt::{Kind, Result, tunables};
 use cenote_vdev::Place;
 
 use crate::Leaves;
@@ -23,7 +24,7 @@ use crate::Leaves;
 type Ranges = BTreeMap<(u64, u64), RangeSet>;
 
 /// Freed ranges to be trimmed.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct AutoTrim {
     is_on: AtomicBool,
     is_stopped: AtomicBool,
@@ -31,6 +32,17 @@ pub(crate) struct AutoTrim {
     waiting: Mutex<Ranges>,
     /// Held while a batch is trimmed.
     batch: AsyncMutex<()>,
+}
+
+impl Default for AutoTrim {
+    fn default() -> Self {
+        Self {
+            is_on: AtomicBool::new(false),
+            is_stopped: AtomicBool::new(false),
+            waiting: Mutex::with_default(Rank::AutoTrimRanges),
+            batch: AsyncMutex::new(Rank::AutoTrim, ()),
+        }
+    }
 }
 
 impl AutoTrim {
@@ -51,7 +63,7 @@ impl AutoTrim {
 
     /// Adds the ranges freed with `txg`; returns the ranges to trim now.
     fn collect(&self, txg: u64, mature: Vec<ReusableRanges>) -> Ranges {
-        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.waiting.lock();
         if !self.is_active() {
             waiting.clear();
             return Ranges::new();

@@ -17,11 +17,12 @@ mod record;
 mod run;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use crate::Leaves;
@@ -100,7 +101,7 @@ pub enum Stop {
 }
 
 /// Running work, by leaf and kind.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct LeafWorks {
     // Held for single reads and updates, never across I/O.
     running: Mutex<BTreeMap<(u64, LeafWorkKind), Arc<Runner>>>,
@@ -108,16 +109,25 @@ pub(crate) struct LeafWorks {
     saved: Mutex<Duration>,
 }
 
+impl Default for LeafWorks {
+    fn default() -> Self {
+        Self {
+            running: Mutex::with_default(Rank::LeafWorks),
+            saved: Mutex::with_default(Rank::LeafWorkSaved),
+        }
+    }
+}
+
 /// Leaf, kind and progress of some work.
 type Progress = (u64, LeafWorkKind, u64);
 
 impl LeafWorks {
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(u64, LeafWorkKind), Arc<Runner>>> {
-        self.running.lock().unwrap_or_else(PoisonError::into_inner)
+        self.running.lock()
     }
 
     fn saved(&self) -> MutexGuard<'_, Duration> {
-        self.saved.lock().unwrap_or_else(PoisonError::into_inner)
+        self.saved.lock()
     }
 
     /// Returns the progress of all running work if it is to be saved: one txg for all of it; the

@@ -10,12 +10,13 @@
 //! never be done.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_block::alloc::MetaslabSpace;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_ranges::RangeSet;
+use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Buf, Error, Kind, Notify, Result, monotonic, sleep, tunables};
 use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
 
@@ -45,7 +46,7 @@ impl Runner {
             is_stopped: AtomicBool::new(false),
             offset: AtomicU64::new(offset),
             has_ended: AtomicBool::new(false),
-            end: Mutex::new(None),
+            end: Mutex::new(Rank::LeafWorkEnd, None),
             ended: Notify::new(),
         })
     }
@@ -61,7 +62,7 @@ impl Runner {
 
     /// Whether it ended because it was stopped.
     pub(super) fn was_stopped(&self) -> bool {
-        self.end.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.end.lock().is_none()
     }
 
     /// Requests it to stop.
@@ -78,7 +79,7 @@ impl Runner {
         loop {
             let ended = self.ended.notified();
             if self.has_ended() {
-                let mut end = self.end.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut end = self.end.lock();
                 return match end.as_mut() {
                     Some(result) => std::mem::replace(result, Ok(())),
                     None => Ok(()),
@@ -90,7 +91,7 @@ impl Runner {
     }
 
     fn finish(&self, result: Option<Result<()>>) {
-        *self.end.lock().unwrap_or_else(PoisonError::into_inner) = result;
+        *self.end.lock() = result;
         self.has_ended.store(true, Ordering::Release);
         self.ended.notify_waiters();
     }

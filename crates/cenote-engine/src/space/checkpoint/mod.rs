@@ -19,7 +19,7 @@ mod maps;
 mod rewind;
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -31,6 +31,7 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
 use cenote_pool::features::FeatureState;
 use cenote_pool::mos::DIRECTORY;
+use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, Error, Kind, Result, tunables};
 
 use crate::SpaceManager;
@@ -84,10 +85,16 @@ pub enum CheckpointState {
 }
 
 /// The checkpoint's state in memory.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Checkpoint {
     // Held for single reads and updates, never across I/O.
     inner: Mutex<Inner>,
+}
+
+impl Default for Checkpoint {
+    fn default() -> Self {
+        Self { inner: Mutex::with_default(Rank::Checkpoint) }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -99,7 +106,7 @@ struct Inner {
 
 impl Checkpoint {
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        self.inner.lock()
     }
 
     /// Adds the bytes that a pass recorded in the maps.
