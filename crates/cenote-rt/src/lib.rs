@@ -24,9 +24,9 @@ pub use inline_wait::{blocking_here, side_by_side, start, take_inline_wait};
 pub use random::{Rng, secret_bytes};
 pub use simulation::simulate;
 pub use task::{
-    AsyncMutex, BoxFuture, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime,
-    Semaphore, SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot,
-    poll_first, sleep, spawn, spawn_background, until, wall_clock, yield_now,
+    BoxFuture, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime, Semaphore,
+    SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,
+    sleep, spawn, spawn_background, until, wall_clock, yield_now,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

@@ -10,7 +10,6 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-pub use tokio::sync::Mutex as AsyncMutex;
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 pub use tokio::task::JoinHandle;
 

@@ -113,10 +113,25 @@ fn table(ranks: &str) -> String {
         }
         let Some([name, of, what]) = row(line) else { continue };
         number += 1;
-        let of = if of.is_empty() { "tests" } else { of };
         let _ = writeln!(table, "| {number} | {name} | {of} | {what} |");
     }
     table
+}
+
+/// Findings on ranks that no lock has.
+pub(super) fn check_ranks(sources: &[Source]) -> Vec<String> {
+    let Some(ranks) = sources.iter().find(|file| file.path == RANKS) else { return Vec::new() };
+    let is_used = |name: &str| {
+        let place = format!("Rank::{name}");
+        let is_whole = |after: &str| !after.starts_with(char::is_alphanumeric);
+        let uses = |text: &str| {
+            text.match_indices(&place).any(|(at, _)| is_whole(&text[at + place.len()..]))
+        };
+        sources.iter().any(|file| file.is("rs") && uses(&file.text))
+    };
+    let rows = ranks.text.lines().map(str::trim).filter(|line| row(line).is_some());
+    let unused = rows.filter_map(|line| line.split(' ').next()).filter(|name| !is_used(name));
+    unused.map(|name| format!("{RANKS}: no lock has the rank {name}")).collect()
 }
 
 /// The texts of a row `Rank = ("name", "crate", "what"),`.
@@ -150,6 +165,15 @@ mod tests {
             let findings = check(&Source { path: path.into(), text: text.into() });
             assert_eq!(findings.len(), count, "{text}: {findings:?}");
         }
+    }
+
+    #[test]
+    fn ranks_without_locks_are_found() {
+        let ranks = "        Sync = (\"sync\", \"a\", \"One at a time.\"),\n        \
+                     Synced = (\"synced\", \"a\", \"The last txg.\"),\n";
+        let file = |path: &str, text: &str| Source { path: path.into(), text: text.into() };
+        let sources = [file(RANKS, ranks), file("crates/a/src/b.rs", "new(Rank::Synced, 1)")];
+        assert_eq!(check_ranks(&sources), [format!("{RANKS}: no lock has the rank Sync")]);
     }
 
     #[test]

@@ -58,6 +58,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     findings.extend(limits::check(&sources));
     findings.extend(decoders::check(root));
     findings.extend(features::check(&sources, root));
+    findings.extend(locks::check_ranks(&sources));
     findings.extend(locks::check_document(root));
     findings
 }

@@ -162,6 +162,5 @@ ranks! {
         SimulatedExtents = ("extents of a device", "cenote-device", "Content of a simulated device."),
         Stages = ("stages", "cenote-bin", "The stage at which a test stops the process."),
         BufferPool = ("buffer pool", "cenote-rt", "Storage of buffers, for another use."),
-        Test = ("lock of a test", "", "Locks of tests, under which no other lock is taken."),
     }
 }
