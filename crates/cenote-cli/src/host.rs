@@ -247,7 +247,11 @@ impl Caller {
     /// list the user.
     pub(crate) fn requester(&self) -> &Requester {
         let (uid, gid) = (self.uid, self.gid);
-        self.requester.get_or_init(|| Requester { uid, gids: accounts::groups(uid, gid) })
+        self.requester.get_or_init(|| Requester {
+            uid,
+            gids: accounts::groups(uid, gid),
+            is_trusted: self.is_trusted(),
+        })
     }
 
     /// Whether the caller may change everything: the daemon's own user, and root.

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_codec::crypto;
-use cenote_engine::Creator;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::dsl::{BadName, DslError};
 use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
@@ -192,9 +192,12 @@ impl Source {
         }
     }
 
-    /// Returns the caller as a creator of datasets.
-    pub(crate) fn creator(&self) -> Creator {
-        Creator(u64::from(self.uid()))
+    /// Returns the caller as the user of requests.
+    pub(crate) fn requester(&self) -> Requester {
+        match &self.session {
+            Some(session) => session.caller.requester().clone(),
+            None => Requester { uid: self.uid(), ..Requester::ROOT },
+        }
     }
 
     /// Sleeps for this time. Returns false as soon as the caller has stopped waiting.

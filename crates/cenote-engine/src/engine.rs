@@ -8,6 +8,7 @@ use cenote_block::alloc::SpaceAllocator;
 use cenote_block::policy::PoolPolicy;
 use cenote_dmu::{Live, Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyStore;
 use cenote_rt::lock::MutexGuard;
 use cenote_rt::{Error, Kind, Result, tunables};
@@ -35,6 +36,9 @@ use crate::txg::suspend::{self, FailMode, Suspension};
 use crate::txg::tasks::TaskQueue;
 use crate::txg::throttle::Throttle;
 use crate::zil::{IntentLogs, LogState};
+
+/// The user of requests that name none.
+static ROOT: Requester = Requester::ROOT;
 
 /// A pool that is open for writing.
 ///
@@ -116,14 +120,14 @@ impl Engine {
         })
     }
 
-    /// Returns the operations on file systems, volumes and clones.
+    /// Returns the operations on file systems, volumes and clones, as requested by the superuser.
     pub fn datasets(&self) -> Datasets<'_> {
-        Datasets { engine: self }
+        Datasets { engine: self, requester: &ROOT }
     }
 
-    /// Returns the operations on snapshots.
+    /// Returns the operations on snapshots, as requested by the superuser.
     pub fn snapshots(&self) -> Snapshots<'_> {
-        Snapshots { engine: self }
+        Snapshots { engine: self, requester: &ROOT }
     }
 
     /// Returns the operations on bookmarks.

@@ -52,7 +52,7 @@ pub use dsl::api::datasets::{Datasets, HeadSpace, NewDataset};
 pub use dsl::api::properties::Properties;
 pub use dsl::api::snapshots::Snapshots;
 pub use dsl::changed::ChangedDatasets;
-pub use dsl::deleg::{Creator, GrantChange};
+pub use dsl::deleg::GrantChange;
 pub use dsl::opened::OpenSnapshot;
 pub use dsl::settings::Change as PropertyChange;
 pub use engine::Engine;

@@ -1,6 +1,6 @@
 //! Datasets by name: properties, snapshots, children.
 
-use cenote_engine::{Creator, Engine, NewDataset, PropertyChange};
+use cenote_engine::{Engine, NewDataset, PropertyChange};
 use cenote_fs::format::NewFileSystem;
 use cenote_fs::volume;
 use cenote_ondisk::objset::ObjSetType;
@@ -209,7 +209,6 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
         kind: ObjSetType::Zfs,
         props: properties.iter().filter(|(name, _)| is_stored(name)).cloned().collect(),
         fill: Box::new(move |tx| root.fill(tx)),
-        creator: Creator::ROOT,
     };
     pool.0.engine.datasets().create(new).await.map(drop)
 }

@@ -1,6 +1,5 @@
 //! Snapshots.
 
-use cenote_engine::Creator;
 use cenote_pool::DatasetKind;
 use cenote_pool::props::text::{AUTO, Moment, Setting, is_stored};
 use cenote_rt::{Error, Kind, Result};
@@ -90,7 +89,7 @@ impl Snapshot {
             return Err(Error::new(Kind::Invalid, cause));
         }
         let engine = &self.pool.0.engine;
-        engine.datasets().clone_snapshot(&self.name, name, properties, Creator::ROOT).await?;
+        engine.datasets().clone_snapshot(&self.name, name, properties).await?;
         Ok(Dataset::named(&self.pool, name.to_owned()))
     }
 

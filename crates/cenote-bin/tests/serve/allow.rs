@@ -88,7 +88,10 @@ fn allow_lets_other_users_run_granted_commands() {
         (1, "cannot set permissions on 't/a': permission denied\n")
     );
     let own = format!("zfs unallow -u {STRANGER} hold t/a");
+    refused(&own, "cannot set permissions on 't/a'");
+    house.run(&format!("zfs allow -u {STRANGER} allow t/a"));
     done(&own);
+    house.run(&format!("zfs unallow -u {STRANGER} allow t/a"));
     refused("zfs hold y t/a@one", "cannot hold 't/a@one'");
 
     let (_, said) = house.fails("zfs allow -e fly t");
@@ -107,6 +110,95 @@ fn allow_lets_other_users_run_granted_commands() {
     house.run("zfs release x t/a@one");
     house.run("zpool export t");
     judge(&house);
+}
+
+/// What OpenZFS's kernel module refuses, and what it permits beside it.
+#[test]
+fn allow_has_the_limits_of_openzfs() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip(&skip::current_test(), "not root");
+    }
+    let house = House::new("allow-limits");
+    house.create("none");
+    for line in ["create t/a", "create -s -V 1M t/v", "snapshot t/a@s", "clone t/a@s t/clone"] {
+        house.run(&format!("zfs {line}"));
+    }
+    let refused = |line: &str, said: &str| {
+        assert_eq!(stranger(&house, line), (1, format!("{said}: permission denied\n")), "{line}");
+    };
+    let done = |line: &str| assert_eq!(stranger(&house, line), (0, String::new()), "{line}");
+    let allow = |scope: &str, what: &str, name: &str| {
+        house.run(&format!("zfs allow {scope} -u {STRANGER} {what} {name}"));
+    };
+    let no_more = || drop(house.run(&format!("zfs unallow -r -u {STRANGER} t")));
+    let grants = "cannot set permissions on";
+
+    // Whoever may grant permissions cannot grant that, and no sets.
+    house.run("zfs allow -s @ops snapshot t");
+    allow("", "allow,snapshot,@ops", "t/a");
+    refused("zfs allow -u 7 allow t/a", &format!("{grants} 't/a'"));
+    refused("zfs allow -u 7 @ops t/a", &format!("{grants} 't/a'"));
+    done("zfs allow -u 7 snapshot t/a");
+    refused("zfs unallow -u 7 snapshot t/a", &format!("{grants} 't/a'"));
+    no_more();
+    refused(&format!("zfs unallow -u {STRANGER} snapshot t/a"), &format!("{grants} 't/a'"));
+
+    // Snapshots are descendents of their dataset; holds are on the dataset.
+    house.run("zfs snapshot t/a@t");
+    allow("-l", "destroy,mount,hold", "t/a");
+    refused("zfs destroy t/a@t", "cannot destroy 't/a@t'");
+    done("zfs hold x t/a@t");
+    house.run("zfs release x t/a@t");
+    no_more();
+    allow("-d", "destroy,mount", "t/a");
+    done("zfs destroy t/a@t");
+    no_more();
+
+    // A rollback destroys later bookmarks.
+    house.run("zfs snapshot t/a@u");
+    house.run("zfs snapshot t/a@w");
+    house.run("zfs bookmark t/a@w t/a#w");
+    house.run("zfs destroy t/a@w");
+    allow("", "rollback", "t/a");
+    refused("zfs rollback -r t/a@u", "cannot destroy 't/a'");
+    allow("", "destroy", "t/a");
+    done("zfs rollback -r t/a@u");
+    no_more();
+
+    // Names are made where the new name is.
+    allow("-d", "rename", "t");
+    refused("zfs rename t/a@u t/a@v", "cannot rename 't/a@u'");
+    allow("-d", "mount,create", "t");
+    done("zfs rename t/a@u t/a@v");
+    no_more();
+    allow("", "bookmark", "t/a");
+    refused("zfs bookmark t/a@s t/clone#x", "cannot create bookmark 't/clone#x'");
+    done("zfs bookmark t/a@s t/a#x");
+    no_more();
+
+    // A property that exports a volume is no user property.
+    allow("", "userprop", "t/v");
+    done("zfs set my:own=yes t/v");
+    refused("zfs set cenote:nbd=on t/v", "cannot set property for 't/v'");
+    no_more();
+
+    // Limits bind users who cannot change them.
+    house.run("zfs set filesystem_limit=0 t/a");
+    house.run("zfs create t/a/of-root");
+    allow("", "create,mount", "t");
+    let limit =
+        (1, "cannot create 't/a/b': the filesystem or snapshot limit is reached\n".to_owned());
+    assert_eq!(stranger(&house, "zfs create t/a/b"), limit);
+    allow("", "filesystem_limit", "t");
+    let (_, said) = stranger(&house, "zfs create t/a/b");
+    assert!(said.contains("successfully created"), "{said}");
+
+    // Long commands do not push others out of the history.
+    let many = vec!["mount"; 20_000].join(",");
+    house.run(&format!("zfs unallow -u 7 {many} t"));
+    let history = house.run("zpool history t");
+    assert!(history.lines().all(|line| line.len() < 8300) && history.contains("create -s -V 1M"));
+    house.run("zpool export t");
 }
 
 /// `zdb` finds the grants, and no leak.

@@ -77,7 +77,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
 }
 
 /// Refuses an untrusted caller without the permission `allow` and the permissions granted. Such a
-/// caller may only take permissions from itself.
+/// caller cannot grant `allow` or a permission set, and may only take permissions from itself.
 async fn check_right(
     source: &Source,
     dataset: &Dataset,
@@ -85,13 +85,20 @@ async fn check_right(
     is_removal: bool,
 ) -> CommandResult {
     let name = dataset.name();
+    if source.is_trusted() {
+        return Ok(());
+    }
+    let denied = || Err(Exit::cannot("set permissions on", name, "permission denied"));
     if is_removal {
         let own = source.uid().to_string();
         let is_own = request.whom.iter().all(|(who, id)| *who == 'u' && *id == own);
-        if source.is_trusted() || is_own {
-            return Ok(());
+        if !is_own {
+            return denied();
         }
-        return Err(Exit::cannot("set permissions on", name, "permission denied"));
+        return permits::need(source, dataset, &["allow"], "set permissions on").await;
+    }
+    if request.permissions.iter().any(|permission| permission == "allow") {
+        return denied();
     }
     let mut needed: Vec<&str> = vec!["allow"];
     needed.extend(request.permissions.iter().map(String::as_str));

@@ -25,9 +25,6 @@ use crate::zpool::block_on;
 /// Status of `zfs set` when a property cannot be set.
 const STATUS_OF_SET: i32 = 255;
 
-/// Permissions for taking a snapshot, the second for setting user properties on it.
-const RIGHTS: [&str; 2] = ["snapshot", "userprop"];
-
 /// Runs one of these verbs.
 pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let line = command_line(Tool::Zfs, verb, args);
@@ -90,18 +87,29 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 if let Err(error) = cenote_pool::DatasetName::parse(&name) {
                     return Err(not_made(&name, &error.to_string()));
                 }
-                let rights = if props.is_empty() { &RIGHTS[..1] } else { &RIGHTS };
+                let set: Vec<String> =
+                    props.iter().map(|(name, _)| permits::of_property(name)).collect();
+                let rights: Vec<&str> =
+                    std::iter::once("snapshot").chain(set.iter().map(String::as_str)).collect();
                 let action = ("create snapshot", name.as_str());
-                permits::need_for(source, &head, rights, action).await?;
+                permits::need_for(source, &head, &rights, action).await?;
                 if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
                     return Err(not_made(&name, "dataset already exists"));
+                }
+                let is_of_head =
+                    |other: &String| other.split_once('@').map(|(of, _)| of) == Some(head.name());
+                if wanted.iter().any(is_of_head) {
+                    let text = "multiple snapshots of same fs not allowed";
+                    return Err(Exit::failed(format!("cannot create snapshots : {text}")));
                 }
                 wanted.push(name);
             }
         }
+        let requester = source.requester();
         let first = wanted.first().cloned().unwrap_or_default();
         Writer::run(source, &first, Some(line), io, async |engine, _| {
-            let taken = engine.snapshots().create_with(wanted, props).await;
+            let snapshots = engine.snapshots().by(&requester);
+            let taken = snapshots.create_with(wanted, props).await;
             taken.map_err(|error| not_made(&first, &wording(&error)))
         })
         .await
@@ -138,7 +146,10 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             };
             let must_be_there = if parsed.has('r') { head } else { from };
             let found = existing(source, must_be_there).await?;
-            permits::need_for(source, &found, &["rename"], ("rename", from)).await?;
+            let rights = &["rename", "mount"];
+            permits::need_for(source, &found, rights, ("rename", from)).await?;
+            let parent = existing(source, head).await?;
+            permits::need_for(source, &parent, &["create", "mount"], ("rename", from)).await?;
             let work = async |engine: &Arc<Engine>, _: &mut Io<'_>| {
                 let done = engine.snapshots().rename(head, old, new, parsed.has('r')).await;
                 done.map_err(|error| cannot(&wording(&error)))
@@ -157,11 +168,12 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         let options = FileSystemOptions::below(source, dataset.pool(), to).await?;
         let moved = source.moved(Box::pin(moving::by_name(&dataset))).await?;
         drop(dataset);
+        let requester = source.requester();
         let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {
             for parent in missing {
                 options.make(engine, &parent, &[]).await?;
             }
-            let done = engine.datasets().rename(from, to).await;
+            let done = engine.datasets().by(&requester).rename(from, to).await;
             done.map_err(|error| cannot(&wording(&error)))
         }));
         mount::report_not_mounted(source.without_mounts(&moved, parsed.has('f'), work).await, io)
@@ -216,8 +228,9 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
         permits::need_for(source, &origin, &["promote"], ("promote", name)).await?;
         drop(origin);
         drop(dataset);
+        let requester = source.requester();
         Writer::run(source, name, Some(line), io, async |engine, _| {
-            engine.datasets().promote(name).await.map_err(|error| {
+            engine.datasets().by(&requester).promote(name).await.map_err(|error| {
                 let why = match error.cause() {
                     Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
                     _ => wording(&error),
@@ -249,6 +262,9 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         permits::need(source, &head, &["rollback"], "rollback").await?;
         let lost = [&later.clones[..], &later.snapshots].concat();
         permits::need_on(source, head.pool(), &lost, &["destroy", "mount"], "destroy").await?;
+        if !later.bookmarks.is_empty() {
+            permits::need(source, &head, &["destroy"], "destroy").await?;
+        }
         drop((snapshot, head));
         let doomed = later.clones.clone();
         source.close_unused_snapshots(head_name);
@@ -538,7 +554,6 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
     block_on(async {
         if source_name.contains('#') {
             let of = existing(source, &head(&source_name)).await?;
-            permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
             let short = source_name.split_once('#').map_or("", |(_, short)| short);
             if of.bookmark(short).await.is_err() {
                 return Err(Exit::failed(format!(
@@ -546,9 +561,10 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 )));
             }
         } else {
-            let of = existing(source, &source_name).await?;
-            permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
+            existing(source, &source_name).await?;
         }
+        let of = existing(source, &head(&name)).await?;
+        permits::need_for(source, &of, &["bookmark"], ("create bookmark", &name)).await?;
         Writer::run(source, &name, Some(line), io, async |engine, _| {
             let done = engine.bookmarks().create(vec![(name.clone(), source_name.clone())]).await;
             done.map_err(|error| match error.cause() {
@@ -563,9 +579,17 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
     })
 }
 
+/// What `hold` and `release` do, in their messages.
+const HOLD: &str = "hold snapshot";
+const RELEASE: &str = "release hold from snapshot";
+
 /// Returns the tag and the snapshots of `hold` and `release`; with `-r` also the snapshots of the
 /// same name below.
-async fn tagged(source: &Source, parsed: &Parsed) -> Result<(String, Vec<Dataset>), Exit> {
+async fn tagged(
+    source: &Source,
+    parsed: &Parsed,
+    what: &str,
+) -> Result<(String, Vec<Dataset>), Exit> {
     let [tag, names @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("too few arguments"));
     };
@@ -584,8 +608,12 @@ async fn tagged(source: &Source, parsed: &Parsed) -> Result<(String, Vec<Dataset
             found.push(existing(source, name).await?);
             continue;
         }
+        let before = found.len();
         for head in heads(source, head, true).await? {
             found.extend(head.snapshot(short).await.ok());
+        }
+        if found.len() == before {
+            return Err(Exit::failed(format!("cannot {what} '{name}': dataset does not exist")));
         }
     }
     Ok((tag.clone(), found))
@@ -594,13 +622,13 @@ async fn tagged(source: &Source, parsed: &Parsed) -> Result<(String, Vec<Dataset
 fn hold(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "rt", &[])?;
     block_on(async {
-        let (tag, snapshots) = tagged(source, &parsed).await?;
+        let (tag, snapshots) = tagged(source, &parsed, HOLD).await?;
         let mut wanted = Vec::new();
         for snapshot in &snapshots {
             let name = snapshot.name().to_owned();
             if snapshot.holds().await?.iter().any(|hold| hold.tag == tag) {
                 let text = "tag already exists on this dataset";
-                return Err(Exit::failed(format!("cannot hold snapshot '{name}': {text}")));
+                return Err(Exit::failed(format!("cannot {HOLD} '{name}': {text}")));
             }
             wanted.push((name, tag.clone()));
         }
@@ -611,7 +639,7 @@ fn hold(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comman
 fn release(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "rt", &[])?;
     block_on(async {
-        let (tag, snapshots) = tagged(source, &parsed).await?;
+        let (tag, snapshots) = tagged(source, &parsed, RELEASE).await?;
         let mut wanted = Vec::new();
         for snapshot in &snapshots {
             let name = snapshot.name().to_owned();
@@ -619,9 +647,12 @@ fn release(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 wanted.push((name, tag.clone()));
             } else if !parsed.has('r') {
                 let text = "no such tag on this dataset";
-                err!(io, "cannot release hold from snapshot '{name}': {text}")?;
+                err!(io, "cannot {RELEASE} '{name}': {text}")?;
                 return Err(Exit::Status(1));
             }
+        }
+        if let (true, Some(name)) = (wanted.is_empty(), parsed.operands.get(1)) {
+            return Err(Exit::cannot(RELEASE, name, "no such tag on this dataset"));
         }
         change_holds(source, wanted, false, line, io).await
     })
@@ -637,7 +668,9 @@ async fn change_holds(
     let Some((first, _)) = wanted.first().cloned() else { return Ok(()) };
     let right = if is_hold { "hold" } else { "release" };
     for (name, _) in &wanted {
-        permits::need(source, &source.dataset(name).await?, &[right], right).await?;
+        let head = name.split_once('@').map_or(name.as_str(), |(head, _)| head);
+        let head = source.dataset(head).await?;
+        permits::need_for(source, &head, &[right], (right, name)).await?;
     }
     if !is_hold {
         // A snapshot with a deferred destroy is destroyed with its last hold.
@@ -649,7 +682,7 @@ async fn change_holds(
         } else {
             engine.snapshots().release(wanted).await
         };
-        let what = if is_hold { "hold snapshot" } else { "release hold from snapshot" };
+        let what = if is_hold { HOLD } else { RELEASE };
         done.map_err(|error| Exit::cannot(what, &first, wording(&error)))
     })
     .await

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Creator, Engine, NewDataset, OpError};
+use cenote_engine::{Engine, NewDataset, OpError};
 use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::props::quantity;
 use cenote_pool::props::text::{self as setting, Moment, Setting, is_stored};
 use cenote_pool::{Dataset, DatasetKind, Pool};
@@ -93,9 +94,8 @@ async fn create(
             kind: ObjSetType::Zvol,
             props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
             fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
-            creator: source.creator(),
         };
-        make(engine, name, new).await
+        make(engine, &options.requester, new).await
     })
     .await?;
     if !source.is_trusted() && !is_volume && !parsed.has('u') {
@@ -122,9 +122,10 @@ async fn may_create(
     permits::need_above(source, pool, name, &needed, "create").await
 }
 
-async fn make(engine: &Engine, name: &str, new: NewDataset) -> CommandResult {
-    let made = engine.datasets().create(new).await;
-    made.map(drop).map_err(|error| cannot(name, wording(&error)))
+async fn make(engine: &Engine, requester: &Requester, new: NewDataset) -> CommandResult {
+    let name = new.name.clone();
+    let made = engine.datasets().by(requester).create(new).await;
+    made.map(drop).map_err(|error| cannot(&name, wording(&error)))
 }
 
 /// Options of new file systems.
@@ -132,7 +133,7 @@ pub(super) struct FileSystemOptions {
     /// Properties about names that children take over from the parent.
     inherited: Vec<Setting>,
     has_projects: bool,
-    creator: Creator,
+    requester: Requester,
 }
 
 impl FileSystemOptions {
@@ -142,7 +143,7 @@ impl FileSystemOptions {
         check_parent(name, &base).await?;
         let inherited = base.props().await?.name_settings().await?;
         let has_projects = has(pool, "project_quota");
-        Ok(Self { inherited, has_projects, creator: source.creator() })
+        Ok(Self { inherited, has_projects, requester: source.requester() })
     }
 
     /// Creates one.
@@ -160,9 +161,8 @@ impl FileSystemOptions {
             kind: ObjSetType::Zfs,
             props: stored.cloned().collect(),
             fill: Box::new(move |tx| first.fill(tx)),
-            creator: self.creator,
         };
-        make(engine, name, new).await
+        make(engine, &self.requester, new).await
     }
 }
 
@@ -412,8 +412,8 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 options.make(engine, &ancestor, &[]).await?;
             }
             let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
-            let made =
-                engine.datasets().clone_snapshot(origin, name, props, source.creator()).await;
+            let datasets = engine.datasets().by(&options.requester);
+            let made = datasets.clone_snapshot(origin, name, props).await;
             made.map(drop).map_err(|error| cannot(name, wording(&error)))
         })
         .await

@@ -154,10 +154,10 @@ pub(super) async fn need_on(
     }
     let mut asked = BTreeSet::new();
     for name in names {
-        // Permissions on a snapshot are those on its dataset.
-        let head = name.split('@').next().unwrap_or(name);
-        if asked.insert(head) {
-            let found = dataset_of(pool, head).await?;
+        // All snapshots of a dataset have the same permissions.
+        let head = name.split_once('@').map(|(head, _)| head);
+        if asked.insert((head.unwrap_or(name), head.is_some())) {
+            let found = dataset_of(pool, name).await?;
             need_for(source, &found, permissions, (action, name)).await?;
         }
     }
@@ -171,7 +171,9 @@ pub(super) fn of_property(name: &str) -> String {
     {
         return family.to_owned();
     }
-    if name.contains(':') {
+    // A property of cenote's own can have effects (`cenote:nbd` exports a volume): no permission
+    // that can be delegated has its name.
+    if name.contains(':') && !name.starts_with("cenote:") {
         return "userprop".to_owned();
     }
     let property = cenote_pool::props::property_named(cenote_pool::props::DATASET_PROPERTIES, name);

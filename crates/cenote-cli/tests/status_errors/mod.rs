@@ -3,7 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use cenote_engine::{Creator, Engine};
+use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
@@ -34,7 +34,7 @@ async fn fill(shed: &Shed) -> Result<()> {
     mount.write(&root, file.object, 0, &bytes, WriteOptions::default()).await?;
     drop(mount);
     engine.snapshots().create(vec!["t@s".into()]).await?;
-    engine.datasets().clone_snapshot("t@s", "t/c", Vec::new(), Creator::ROOT).await?;
+    engine.datasets().clone_snapshot("t@s", "t/c", Vec::new()).await?;
     engine.export().await
 }
 

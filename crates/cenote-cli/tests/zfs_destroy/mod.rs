@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Creator, Engine};
+use cenote_engine::Engine;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::Result;
@@ -19,7 +19,7 @@ async fn nest(shed: &Shed) -> Result<()> {
     engine.snapshots().create(vec!["t/0@s".into()]).await?;
     for number in 1..DEPTH {
         let (origin, name) = (format!("t/{}@s", number - 1), format!("t/{number}"));
-        engine.datasets().clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT).await?;
+        engine.datasets().clone_snapshot(&origin, &name, Vec::new()).await?;
         engine.snapshots().create(vec![format!("{name}@s")]).await?;
     }
     engine.export().await

@@ -15,6 +15,10 @@ const HISTORY: &str = "history";
 /// The zone that OpenZFS on Linux records.
 const ZONE: &str = "linux";
 
+/// Bytes of a command line that the history keeps, as in OpenZFS: a user must not be able to push
+/// everything else out of the ring by long commands.
+const LINE_MAX: usize = 8192;
+
 /// A command that a user gave.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Command {
@@ -35,7 +39,8 @@ impl Admin<'_> {
         let space = self.engine.allocator().normal_space();
         self.change(move |tx, ctx, _| {
             let mut list = NvList::new();
-            list.insert(key::COMMAND, command.line.as_str());
+            let end = command.line.floor_char_boundary(LINE_MAX);
+            list.insert(key::COMMAND, command.line.get(..end).unwrap_or_default());
             list.insert(key::ZONE, ZONE);
             list.insert(key::WHO, command.who);
             list.insert(key::TIME, ctx.now);

@@ -4,6 +4,7 @@ use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::key;
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
@@ -17,7 +18,6 @@ use crate::dsl;
 use crate::dsl::{Context, features, names};
 
 /// Pool directory entry: the set properties.
-const POOL_PROPS: &str = "pool_props";
 /// Behaviour of a suspended pool.
 const FAILMODE: &str = "failmode";
 /// Whether freed space is trimmed.
@@ -113,7 +113,7 @@ impl Admin<'_> {
             let value = self
                 .engine
                 .mos
-                .inspect(|tx| match dsl::directory_object(tx, POOL_PROPS)? {
+                .inspect(|tx| match dsl::directory_object(tx, key::POOL_PROPS)? {
                     Some(object) => zap::lookup_u64(tx, object, name),
                     None => Ok(None),
                 })
@@ -156,12 +156,12 @@ fn apply(
 
 /// Returns the object of the properties, which is created with the first of them.
 fn properties(tx: &mut Tx<'_>) -> TxResult<u64> {
-    if let Some(object) = dsl::directory_object(tx, POOL_PROPS)? {
+    if let Some(object) = dsl::directory_object(tx, key::POOL_PROPS)? {
         return Ok(object);
     }
     let spec = ObjectSpec::new(ObjectType::POOL_PROPS, 0);
     let object = zap::create(tx, &spec, ZapOptions::default())?;
-    zap::update(tx, DIRECTORY, POOL_PROPS, object)?;
+    zap::update(tx, DIRECTORY, key::POOL_PROPS, object)?;
     Ok(object)
 }
 
@@ -171,7 +171,7 @@ fn put(tx: &mut Tx<'_>, name: &str, value: impl Into<Value>) -> TxResult<()> {
 }
 
 fn remove(tx: &mut Tx<'_>, name: &str) -> TxResult<()> {
-    match dsl::directory_object(tx, POOL_PROPS)? {
+    match dsl::directory_object(tx, key::POOL_PROPS)? {
         Some(object) => zap::take(tx, object, name).map(drop),
         None => Ok(()),
     }

@@ -5,7 +5,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::object_type::ObjectType;
 
-use crate::dsl::{OpError, blocks, features, get_dataset, get_dir, names, props};
+use crate::dsl::{Env, OpError, blocks, deleg, features, get_dataset, get_dir, names, props};
 use crate::invariant;
 
 const NO_LIMIT: u64 = u64::MAX;
@@ -36,31 +36,41 @@ impl Count {
     }
 }
 
-/// Adjusts the snapshot count of a dir and its ancestors. Temporary snapshots (`%…`) never count.
-pub(crate) fn add_snapshots(tx: &mut Tx<'_>, dir: u64, name: &str, delta: i64) -> TxResult<()> {
-    if name.starts_with('%') {
-        return Ok(());
-    }
-    if delta > 0 {
-        check(tx, dir, Count::Snapshots, delta as u64, 0)?;
-    }
-    adjust(tx, dir, Count::Snapshots, delta)
+/// Counts a new snapshot of a dir, if the limits permit it.
+pub(crate) fn add_snapshot(tx: &mut Tx<'_>, env: &Env, dir: u64, name: &str) -> TxResult<()> {
+    add(tx, env, dir, (Count::Snapshots, name))
 }
 
-/// Adjusts the file system count of the ancestors of a dir.
-pub(crate) fn add_filesystems(
-    tx: &mut Tx<'_>,
-    parent: u64,
-    name: &str,
-    delta: i64,
-) -> TxResult<()> {
-    if name.starts_with('%') {
+/// Counts a new dir below `parent`, if the limits permit it.
+pub(crate) fn add_filesystem(tx: &mut Tx<'_>, env: &Env, parent: u64, name: &str) -> TxResult<()> {
+    add(tx, env, parent, (Count::Filesystems, name))
+}
+
+/// Counts a destroyed snapshot of a dir.
+pub(crate) fn remove_snapshot(tx: &mut Tx<'_>, dir: u64, name: &str) -> TxResult<()> {
+    remove(tx, dir, (Count::Snapshots, name))
+}
+
+/// Counts a destroyed dir below `parent`.
+pub(crate) fn remove_filesystem(tx: &mut Tx<'_>, parent: u64, name: &str) -> TxResult<()> {
+    remove(tx, parent, (Count::Filesystems, name))
+}
+
+fn add(tx: &mut Tx<'_>, env: &Env, dir: u64, (what, name): (Count, &str)) -> TxResult<()> {
+    if is_temporary(name) {
         return Ok(());
     }
-    if delta > 0 {
-        check(tx, parent, Count::Filesystems, delta as u64, 0)?;
-    }
-    adjust(tx, parent, Count::Filesystems, delta)
+    check(tx, env, dir, (what, 1), 0)?;
+    adjust(tx, dir, what, 1)
+}
+
+fn remove(tx: &mut Tx<'_>, dir: u64, (what, name): (Count, &str)) -> TxResult<()> {
+    if is_temporary(name) { Ok(()) } else { adjust(tx, dir, what, -1) }
+}
+
+/// Whether a name is one of a temporary dataset (`%…`), which never counts.
+fn is_temporary(name: &str) -> bool {
+    name.starts_with('%')
 }
 
 /// Returns the count of a dir, `None` if it keeps none.
@@ -72,14 +82,17 @@ pub(crate) fn get(tx: &mut Tx<'_>, dir: u64, what: Count) -> TxResult<Option<u64
 }
 
 /// Refuses `more` if a limit on the way up forbids it; from the dir `until` on nothing changes.
+///
+/// A limit does not bind a user who may change it (zfsprops(7)): no limit binds a trusted user, and
+/// the limit of a dir does not bind a user with the permission to set it there.
 pub(crate) fn check(
     tx: &mut Tx<'_>,
+    env: &Env,
     from: u64,
-    what: Count,
-    more: u64,
+    (what, more): (Count, u64),
     until: u64,
 ) -> TxResult<()> {
-    if more == 0 || !features::is_active(tx, FEATURE)? {
+    if more == 0 || env.requester.is_trusted || !features::is_active(tx, FEATURE)? {
         return Ok(());
     }
     let mut dir = from;
@@ -88,7 +101,7 @@ pub(crate) fn check(
         let Some(found) = get(tx, dir, what)? else { break };
         let limit = props::effective(tx, dir, what.limit(), false)?;
         let limit = limit.and_then(|value| value.first()).unwrap_or(NO_LIMIT);
-        if found.saturating_add(more) > limit {
+        if found.saturating_add(more) > limit && !deleg::permits(tx, env, dir, what.limit())? {
             return Err(OpError::Limit.into());
         }
         dir = get_dir(tx, dir)?.parent_obj;

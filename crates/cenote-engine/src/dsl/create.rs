@@ -11,7 +11,6 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
 
-use crate::dsl::deleg::Creator;
 use crate::dsl::{
     Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
     new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
@@ -55,9 +54,9 @@ pub(crate) fn dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> Tx
 }
 
 /// Creates a dir below `parent` for a user's dataset, and counts it.
-pub(crate) fn child_dir(tx: &mut Tx<'_>, ctx: &Context, parent: u64, name: &str) -> TxResult<u64> {
-    counts::add_filesystems(tx, parent, name, 1)?;
-    let object = dir(tx, ctx, parent, name)?;
+fn child_dir(tx: &mut Tx<'_>, env: &Env, parent: u64, name: &str) -> TxResult<u64> {
+    counts::add_filesystem(tx, env, parent, name)?;
+    let object = dir(tx, env, parent, name)?;
     if features::is_active(tx, "filesystem_limits")? {
         blocks::zapify(tx, object)?;
         zap::insert(tx, object, key::FILESYSTEM_COUNT, 0)?;
@@ -169,12 +168,11 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     Ok(object)
 }
 
-/// Creates a file system or volume with the contents of `origin`. Grants `creator` the create-time
-/// permissions. Returns its object.
+/// Creates a file system or volume with the contents of `origin`. Grants the requester the
+/// create-time permissions. Returns its object.
 pub(crate) fn dataset(
     tx: &mut Tx<'_>,
     env: &Env,
-    creator: Creator,
     name: &str,
     origin: Option<u64>,
 ) -> TxResult<u64> {
@@ -197,7 +195,7 @@ pub(crate) fn dataset(
         None => crate::dsl::origin_snapshot(tx)?,
     };
     let head = head(tx, env, dir, from)?;
-    deleg::copy_create_time(tx, creator, dir)?;
+    deleg::copy_create_time(tx, env, dir)?;
     match origin {
         Some(origin) => {
             let text = format!("origin={} ({origin})", names::name_of(tx, env, origin)?);
@@ -209,13 +207,7 @@ pub(crate) fn dataset(
 }
 
 /// Creates a clone of the snapshot `origin`. Returns its object.
-pub(crate) fn clone(
-    tx: &mut Tx<'_>,
-    env: &Env,
-    creator: Creator,
-    name: &str,
-    origin: &str,
-) -> TxResult<u64> {
+pub(crate) fn clone(tx: &mut Tx<'_>, env: &Env, name: &str, origin: &str) -> TxResult<u64> {
     names::check_pool(env, origin)?;
     let origin = names::snapshot_of(tx, origin)?;
     let phys = get_dataset(tx, origin)?;
@@ -223,5 +215,5 @@ pub(crate) fn clone(
     if phys.creation_txg >= env.txg {
         return Err(OpError::SameTxg.into());
     }
-    dataset(tx, env, creator, name, Some(origin))
+    dataset(tx, env, name, Some(origin))
 }

@@ -1,34 +1,24 @@
 //! Changes of delegated permissions, and the permissions of new datasets (spec 04 §24).
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::key;
 use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::dsl::deleg::{Grant, grants_of, is_granted};
 use cenote_rt::seeded::{Bug, is_on};
 
-use crate::dsl::{Env, get_dir, history, names, new_zap, put_dir, room};
+use crate::dsl::{Env, directory_object, get_dir, history, names, new_zap, put_dir, room};
 
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
 
-/// The user who creates a dataset, by uid: receives the create-time permissions of the ancestors.
-///
-/// Invariant WHO-1 (docs/design/rules.md, rule 4): a creator is a value in each request, because
-/// one sync runs requests of several users. No state of the engine has a user: the compiler rejects
-/// a request without a creator.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Creator(pub u64);
-
-impl Creator {
-    /// The superuser.
-    pub const ROOT: Self = Self(0);
-}
-
-/// Grants the creator of the dataset of `dir` the create-time permissions of its ancestors.
-pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> TxResult<()> {
-    let creator = if is_on(Bug::OneCreatorPerTxg) { first_of_txg(tx, creator) } else { creator };
+/// Grants the user who created the dataset of `dir` the create-time permissions of its ancestors.
+pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<()> {
+    let uid = env.requester.uid;
+    let uid = if is_on(Bug::OneCreatorPerTxg) { first_of_txg(tx, uid) } else { uid };
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
         for above in room::ancestry(tx, dir)?.into_iter().skip(1) {
@@ -54,19 +44,52 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, creator: Creator, dir: u64) -> T
         for permission in &granted {
             zap::insert(tx, jump, permission, 0)?;
         }
-        zap::insert(tx, phys.deleg_zapobj, &format!("{target}{}", creator.0), jump)?;
+        zap::insert(tx, phys.deleg_zapobj, &format!("{target}{uid}"), jump)?;
     }
     Ok(())
 }
 
-/// Returns the creator in the first request of the txg, for [`Bug::OneCreatorPerTxg`].
-fn first_of_txg(tx: &Tx<'_>, creator: Creator) -> Creator {
+/// Returns the user of the first creation in the txg, for [`Bug::OneCreatorPerTxg`].
+fn first_of_txg(tx: &Tx<'_>, uid: u32) -> u32 {
     static TXG: AtomicU64 = AtomicU64::new(0);
-    static FIRST: AtomicU64 = AtomicU64::new(0);
+    static FIRST: AtomicU32 = AtomicU32::new(0);
     if TXG.swap(tx.txg(), Ordering::Relaxed) != tx.txg() {
-        FIRST.store(creator.0, Ordering::Relaxed);
+        FIRST.store(uid, Ordering::Relaxed);
     }
-    Creator(FIRST.load(Ordering::Relaxed))
+    FIRST.load(Ordering::Relaxed)
+}
+
+/// Whether the requester has a permission on the dataset of `dir`; false if the pool's `delegation`
+/// property is off.
+pub(crate) fn permits(tx: &mut Tx<'_>, env: &Env, dir: u64, permission: &str) -> TxResult<bool> {
+    if let Some(properties) = directory_object(tx, key::POOL_PROPS)?
+        && zap::lookup_u64(tx, properties, "delegation")? == Some(0)
+    {
+        return Ok(false);
+    }
+    let mut all = Vec::new();
+    for at in room::ancestry(tx, dir)? {
+        let deleg = get_dir(tx, at)?.deleg_zapobj;
+        if deleg != 0 {
+            all.push((at == dir, grants(tx, deleg)?));
+        }
+    }
+    let all: Vec<_> = all.iter().map(|(is_here, grants)| (*is_here, &grants[..])).collect();
+    Ok(is_granted(&all, &env.requester, permission))
+}
+
+/// Reads the grants in a delegation ZAP.
+fn grants(tx: &mut Tx<'_>, deleg: u64) -> TxResult<Vec<Grant>> {
+    let mut found = Vec::new();
+    for entry in zap::entries(tx, deleg)? {
+        let (Some(key), Some(jump)) = (names::text(&entry.key), entry.value.first()) else {
+            continue;
+        };
+        let granted = zap::entries(tx, jump)?;
+        let granted = granted.iter().filter_map(|e| names::text(&e.key).map(str::to_owned));
+        found.push((key.to_owned(), granted.collect()));
+    }
+    Ok(grants_of(found))
 }
 
 /// A change under one key of a dataset's delegation ZAP.

@@ -136,7 +136,7 @@ fn destroy_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     if !is_empty {
         return Err(invariant(format!("dir {object} goes while charged: {:?}", dir.breakdown)));
     }
-    counts::add_filesystems(tx, dir.parent_obj, &name, -1)?;
+    counts::remove_filesystem(tx, dir.parent_obj, &name)?;
     deleg::destroy(tx, dir.deleg_zapobj)?;
     for zap_object in [dir.child_dir_zapobj, dir.props_zapobj, dir.clones] {
         if zap_object != 0 {

@@ -52,6 +52,8 @@ use cenote_pool::mos::DIRECTORY;
 use cenote_rt::{Error, Kind};
 use cenote_vdev::Tree;
 
+use cenote_pool::dsl::deleg::Requester;
+
 use crate::dsl::opened::Opened;
 
 /// Time and random numbers of an operation.
@@ -96,6 +98,8 @@ pub(crate) struct Env {
     pub(crate) opened: Arc<Opened>,
     /// Blocks of a tree that is destroyed at once, on pools without the queue.
     pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
+    /// The user of the operation.
+    pub(crate) requester: Requester,
 }
 
 impl Deref for Env {

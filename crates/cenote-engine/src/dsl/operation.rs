@@ -24,6 +24,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
+use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyError;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
@@ -102,6 +103,7 @@ impl Request {
 
 /// The task of an operation.
 struct Operation<T> {
+    requester: Requester,
     request: Request,
     body: Body<T>,
     answer: Arc<Answer<T>>,
@@ -110,17 +112,13 @@ struct Operation<T> {
 impl<T: Send + 'static> Task for Operation<T> {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
-            match scope
-                .engine
-                .datasets()
-                .perform(scope.context.txg, &self.request, &self.body)
-                .await
-            {
+            let datasets = scope.engine.datasets().by(&self.requester);
+            match datasets.perform(scope.context.txg, &self.request, &self.body).await {
                 // Other errors left the MOS unchanged.
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
                 Ok((value, effects)) => {
                     // From here on the MOS has changed: a failure is one of the txg.
-                    scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
+                    datasets.take_effect(scope.context.txg, &effects).await?;
                     self.answer.put(Ok(value));
                     Ok(())
                 }
@@ -145,7 +143,8 @@ impl Datasets<'_> {
         loop {
             let answer = Answer::new();
             let (request, body) = (request.clone(), Arc::clone(&body));
-            let task = Operation { request, body, answer: Arc::clone(&answer) };
+            let requester = self.requester.clone();
+            let task = Operation { requester, request, body, answer: Arc::clone(&answer) };
             self.engine.run_task(Box::new(task)).await?;
             match answer.take() {
                 Err(error) if is_same_txg(&error) && tries < RETRIES_MAX => tries += 1,
@@ -246,6 +245,7 @@ impl Datasets<'_> {
             parent: None,
             opened: Arc::clone(&self.engine.heads.opened),
             doomed: Vec::new(),
+            requester: self.requester.clone(),
         }
     }
 

@@ -166,7 +166,7 @@ fn check(tx: &mut Tx<'_>, env: &Env, parts: &Parts, used: Sizes, name_len: usize
     }
     let bytes = u64::try_from(used.used).unwrap_or(0);
     let common = room::check_transfer(tx, env, parts.origin_dir, parts.dir, bytes)?;
-    counts::check(tx, parts.dir, Count::Snapshots, count, common)
+    counts::check(tx, env, parts.dir, (Count::Snapshots, count), common)
 }
 
 /// Makes the clone's line the main one at the origin.

@@ -47,7 +47,7 @@ pub(crate) fn dataset(
     if parent != old_parent {
         counts::activate_if_active(tx, object)?;
         let common = room::check_transfer(tx, env, old_parent, parent, room::share(&dir))?;
-        move_counts(tx, object, (old_parent, parent), common)?;
+        move_counts(tx, env, object, (old_parent, parent), common)?;
     }
     history::log(tx, env, "rename", head, &format!("-> {to}"))?;
     let siblings = get_dir(tx, old_parent)?.child_dir_zapobj;
@@ -104,11 +104,17 @@ fn check_below(
 }
 
 /// Moves the counts: the dir counts as one file system, plus its own counts.
-fn move_counts(tx: &mut Tx<'_>, object: u64, (from, to): (u64, u64), common: u64) -> TxResult<()> {
+fn move_counts(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    object: u64,
+    (from, to): (u64, u64),
+    common: u64,
+) -> TxResult<()> {
     let Some(filesystems) = counts::get(tx, object, Count::Filesystems)? else { return Ok(()) };
     let snapshots = counts::get(tx, object, Count::Snapshots)?.unwrap_or(0);
     for (what, count) in [(Count::Filesystems, filesystems + 1), (Count::Snapshots, snapshots)] {
-        counts::check(tx, to, what, count, common)?;
+        counts::check(tx, env, to, (what, count), common)?;
         counts::adjust(tx, from, what, -(count as i64))?;
         counts::adjust(tx, to, what, count as i64)?;
     }

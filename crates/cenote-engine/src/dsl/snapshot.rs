@@ -21,7 +21,6 @@ use crate::dsl::{
 use crate::invariant;
 
 /// Pool directory entry: the pool's properties.
-const POOL_PROPS: &str = "pool_props";
 /// Pool property: the dataset to boot from.
 const BOOTFS: &str = "bootfs";
 
@@ -55,7 +54,7 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> 
     if head.unique_bytes.min(refreservation) > room::available(tx, ctx, head.dir_obj)? {
         return Err(OpError::NoSpace.into());
     }
-    counts::add_snapshots(tx, head.dir_obj, name, 1)?;
+    counts::add_snapshot(tx, ctx, head.dir_obj, name)?;
 
     let snapshot = DatasetPhys {
         next_snap_obj: head_object,
@@ -246,7 +245,7 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     }
     let head = get_dataset(tx, head_object)?;
     zap::remove(tx, head.snapnames_zapobj, &name)?;
-    counts::add_snapshots(tx, dir_object, &name, -1)?;
+    counts::remove_snapshot(tx, dir_object, &name)?;
     note_change(tx, env, dir_object)?;
     clear_bootfs(tx, object)?;
     for zap_object in [snapshot.next_clones_obj, snapshot.props_obj, snapshot.userrefs_obj] {
@@ -259,7 +258,7 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
 
 /// Clears `bootfs` if it names the destroyed dataset.
 pub(super) fn clear_bootfs(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
-    if let Some(props) = crate::dsl::directory_object(tx, POOL_PROPS)?
+    if let Some(props) = crate::dsl::directory_object(tx, key::POOL_PROPS)?
         && zap::lookup(tx, props, BOOTFS)?.and_then(|value| value.first()) == Some(object)
     {
         zap::remove(tx, props, BOOTFS)?;

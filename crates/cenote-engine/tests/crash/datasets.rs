@@ -1,6 +1,5 @@
 //! Operations on datasets and snapshots, and their effects on the model.
 
-use cenote_engine::Creator;
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
@@ -63,7 +62,7 @@ impl Script {
             return Ok(());
         }
         let name = format!("tank/c{round}");
-        self.engine.datasets().clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT).await?;
+        self.engine.datasets().clone_snapshot(&origin, &name, Vec::new()).await?;
         self.state.datasets.insert(name.clone(), self.state.datasets[&origin].clone());
         self.clones.insert(name, origin);
         self.acknowledge("clone");

@@ -12,7 +12,7 @@ use cenote_device::{Device, Image, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Kind, Result, Rng, tunables};
@@ -331,13 +331,8 @@ impl Script {
 
     async fn new_head(&mut self, name: &str) -> Result<()> {
         let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-        let new = NewDataset {
-            name: name.into(),
-            kind: ObjSetType::Other,
-            props: Vec::new(),
-            fill,
-            creator: Creator::ROOT,
-        };
+        let new =
+            NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill };
         self.engine.datasets().create(new).await?;
         self.state.datasets.insert(name.into(), BTreeMap::new());
         self.acknowledge("creating a head");

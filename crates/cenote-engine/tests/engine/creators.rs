@@ -3,15 +3,16 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Creator, GrantChange, NewDataset};
+use cenote_engine::GrantChange;
 use cenote_ondisk::dsl::deleg::Who;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{block_on, spawn};
 use cenote_testkit::skip;
 
 use crate::memory::{MemoryPool, filesystem};
 
-const USERS: [u64; 3] = [1000, 1001, 0];
+const USERS: [u32; 3] = [1000, 1001, 0];
 const DATASETS_EACH: u64 = 12;
 /// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
@@ -45,19 +46,15 @@ fn allow_c_grants_to_the_creator_of_each_dataset() {
         let mut tasks = Vec::new();
         for round in 0..DATASETS_EACH {
             for user in USERS {
-                let (engine, creator) = (Arc::clone(&pool.engine), Creator(user));
+                let engine = Arc::clone(&pool.engine);
+                let requester = Requester { uid: user, ..Requester::ROOT };
                 tasks.push(spawn(async move {
                     let name = format!("tank/of-{user}-{round}");
+                    let datasets = engine.datasets().by(&requester);
                     if round % 3 == 0 {
-                        let props = Vec::new();
-                        engine
-                            .datasets()
-                            .clone_snapshot("tank/origin@s", &name, props, creator)
-                            .await
-                            .unwrap();
+                        datasets.clone_snapshot("tank/origin@s", &name, Vec::new()).await.unwrap();
                     } else {
-                        let new = NewDataset { creator, ..filesystem(&name) };
-                        engine.datasets().create(new).await.unwrap();
+                        datasets.create(filesystem(&name)).await.unwrap();
                     }
                 }));
             }

@@ -7,7 +7,7 @@
 
 use std::collections::BTreeMap;
 
-use cenote_engine::{ApplyOptions, Creator, OpError};
+use cenote_engine::{ApplyOptions, OpError};
 use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
 use cenote_rt::{Error, Kind, Result, Rng, block_on};
@@ -313,12 +313,7 @@ impl Run {
         self.note(format!("clone {origin} {name}"));
         let is_there = self.model.datasets.contains_key(&name);
         let want = if is_there { Err(OpError::Exists) } else { Ok(()) };
-        let result = self
-            .pool
-            .engine
-            .datasets()
-            .clone_snapshot(&origin, &name, Vec::new(), Creator::ROOT)
-            .await;
+        let result = self.pool.engine.datasets().clone_snapshot(&origin, &name, Vec::new()).await;
         if agree("clone", result, want) {
             let snap = &self.model.datasets[&snap.0].snaps[snap.1];
             let (contents, origin) = (snap.contents.clone(), Some(snap.id));

@@ -8,7 +8,7 @@ use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{ApplyOptions, Creator, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -156,8 +156,8 @@ pub(crate) async fn create_with(
 /// Returns a dataset of an unspecified type.
 pub(crate) fn dataset(name: &str) -> NewDataset {
     let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-    let (kind, props, creator) = (ObjSetType::Other, Vec::new(), Creator::ROOT);
-    NewDataset { name: name.into(), kind, props, fill, creator }
+    let (kind, props) = (ObjSetType::Other, Vec::new());
+    NewDataset { name: name.into(), kind, props, fill }
 }
 
 /// Creates an object with blocks of 128 KiB.

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use cenote_engine::{ApplyOptions, Creator, Engine, EngineError};
+use cenote_engine::{ApplyOptions, Engine, EngineError};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_rt::{Result, block_on};
@@ -67,12 +67,7 @@ async fn change(folder: &Path, name: &str) -> Result<()> {
     }
     engine
         .datasets()
-        .clone_snapshot(
-            &format!("{dataset}@1"),
-            &format!("{name}/clone"),
-            Vec::new(),
-            Creator::ROOT,
-        )
+        .clone_snapshot(&format!("{dataset}@1"), &format!("{name}/clone"), Vec::new())
         .await?;
     engine.snapshots().destroy(&format!("{dataset}@0")).await?;
     engine.snapshots().destroy(&format!("{name}@1")).await?;

@@ -10,7 +10,7 @@ mod pools;
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_engine::{Creator, Engine};
+use cenote_engine::Engine;
 use cenote_oracle::Shape;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
@@ -92,7 +92,7 @@ async fn fill(engine: &Engine) -> Result<()> {
         }
         engine.snapshots().create(vec![format!("tank/a@{round}")]).await?;
     }
-    engine.datasets().clone_snapshot("tank/a@1", "tank/b", Vec::new(), Creator::ROOT).await?;
+    engine.datasets().clone_snapshot("tank/a@1", "tank/b", Vec::new()).await?;
     engine.snapshots().destroy("tank/a@0").await?;
     engine.export().await
 }

@@ -20,7 +20,7 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_engine::zil::{LogBytes, VolumeReplayer};
-use cenote_engine::{ApplyOptions, Creator, Engine, Notice};
+use cenote_engine::{ApplyOptions, Engine, Notice};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, block_on};
@@ -230,7 +230,7 @@ async fn operations() -> Result<()> {
         }
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "snapshots");
-    engine.datasets().clone_snapshot("tank/a@s", "tank/clone", Vec::new(), Creator::ROOT).await?;
+    engine.datasets().clone_snapshot("tank/a@s", "tank/clone", Vec::new()).await?;
     engine.datasets().rollback("tank/b", None).await?;
     engine.snapshots().destroy("tank/c@s").await?;
     engine.datasets().destroy("tank/c").await?;

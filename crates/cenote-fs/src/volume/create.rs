@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Creator, Engine, NewDataset};
+use cenote_engine::{Engine, NewDataset};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Kind, Result};
@@ -99,7 +99,6 @@ impl NewVolume {
             kind: ObjSetType::Zvol,
             props,
             fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
-            creator: Creator::ROOT,
         };
         engine.datasets().create(new).await?;
         WritableVolume::open(engine, &self.name).await

@@ -1,6 +1,6 @@
 //! Names compared by other rules than their bytes.
 
-use cenote_engine::{Creator, NewDataset};
+use cenote_engine::NewDataset;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
 use cenote_fs::format::NewFileSystem;
 use cenote_fs::mount::errno;
@@ -31,7 +31,6 @@ async fn dataset(fixture: &Fixture, name: &str, case: u64, normalization: u64) -
         kind: ObjSetType::Zfs,
         props: props.map(|(name, value)| (name.to_owned(), Value::U64(value))).to_vec(),
         fill: Box::new(move |tx| first.fill(tx)),
-        creator: Creator::ROOT,
     };
     fixture.engine.datasets().create(new).await.unwrap();
     Mount::open(&fixture.engine, &name).await.unwrap()

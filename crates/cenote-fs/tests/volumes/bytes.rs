@@ -1,6 +1,5 @@
 //! The contents of a volume equal what was written, at every block size.
 
-use cenote_engine::Creator;
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Buf, BufMut, Kind, Rng, block_on};
@@ -182,11 +181,7 @@ fn volume_snapshots_clones_and_rollback() {
         assert!(*snapshot.read_at(0, 1 << 20).await.unwrap() == *before);
         assert!(Volume::open_snapshot(&engine, "tank/v@t").await.is_err());
 
-        engine
-            .datasets()
-            .clone_snapshot("tank/v@s", "tank/clone", Vec::new(), Creator::ROOT)
-            .await
-            .unwrap();
+        engine.datasets().clone_snapshot("tank/v@s", "tank/clone", Vec::new()).await.unwrap();
         let clone = WritableVolume::open(&engine, "tank/clone").await.unwrap();
         clone.write(0, bytes(20_000, 5), true).await.unwrap();
         let mut expected = before.to_vec();

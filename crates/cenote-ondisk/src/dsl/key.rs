@@ -50,6 +50,8 @@ pub const RESUME_REDACT_SNAPS: &str = "com.delphix:resume_redact_book_snaps";
 
 /// Pool directory: root DSL dir.
 pub const ROOT_DATASET: &str = "root_dataset";
+/// Properties of the pool.
+pub const POOL_PROPS: &str = "pool_props";
 /// Pool directory: blocks to be freed in the background.
 pub const FREE_BPOBJ: &str = "free_bpobj";
 /// Pool directory: roots of destroyed object sets.

@@ -7,7 +7,8 @@
 //! ```
 //!
 //! A dataset's own grants apply if they are local, those of its ancestors if they are for
-//! descendents. A permission set is looked up on the dataset that grants it and its ancestors.
+//! descendents. A snapshot is a descendent of its dataset. A permission set is looked up on the
+//! dataset that grants it and its ancestors; the first definition counts.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -50,12 +51,22 @@ pub struct Delegation {
 }
 
 /// The user of a request.
+///
+/// Invariant WHO-1 (docs/design/rules.md, rule 4): a requester is a value in each request, because
+/// one sync runs requests of several users. Nothing else in the engine has a user.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Requester {
     /// User id.
     pub uid: u32,
     /// Group ids.
     pub gids: Vec<u32>,
+    /// Whether the user may do everything: root, or the user of this process.
+    pub is_trusted: bool,
+}
+
+impl Requester {
+    /// The superuser.
+    pub const ROOT: Self = Self { uid: 0, gids: Vec::new(), is_trusted: true };
 }
 
 /// Returns the position of a type of grantee in `zfs allow` output.
@@ -97,27 +108,38 @@ impl Dataset {
             return Ok(false);
         }
         let (here, all) = (&self.dir().name, self.delegations().await?);
-        Ok(permissions.iter().all(|permission| is_granted(&all, here, requester, permission)))
+        let is_here = |found: &Delegation| !self.is_snapshot() && found.dataset == *here;
+        let all: Vec<_> = all.iter().map(|found| (is_here(found), &found.grants[..])).collect();
+        Ok(permissions.iter().all(|permission| is_granted(&all, requester, permission)))
     }
 }
 
 /// Reads the grants in a delegation ZAP.
 async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
-    let mut found: BTreeMap<(u8, String), Grant> = BTreeMap::new();
-    if deleg == 0 {
-        return Ok(Vec::new());
+    let mut found = Vec::new();
+    if deleg != 0 {
+        for (key, jump) in mos::entries(mos, deleg).await? {
+            let Some(jump) = Value::first(&jump) else { continue };
+            let names = mos::entries(mos, jump).await?;
+            found.push((key, names.into_iter().map(|(name, _)| name).collect()));
+        }
     }
-    for (key, jump) in mos::entries(mos, deleg).await? {
-        // Unreadable entries grant nothing.
-        let (Some(key), Some(jump)) = (DelegKey::parse(&key), Value::first(&jump)) else {
-            continue;
-        };
+    Ok(grants_of(found))
+}
+
+/// Returns the grants of a dataset from the keys of its delegation ZAP and the names of each key.
+/// A key that cannot be parsed grants nothing.
+#[must_use]
+pub fn grants_of(entries: Vec<(String, Vec<String>)>) -> Vec<Grant> {
+    let mut found: BTreeMap<(u8, String), Grant> = BTreeMap::new();
+    for (key, names) in entries {
+        let Some(key) = DelegKey::parse(&key) else { continue };
         let grant = found.entry((rank(key.who), key.id.to_owned())).or_insert_with(|| Grant {
             who: key.who,
             id: key.id.to_owned(),
             permissions: BTreeMap::new(),
         });
-        for (name, _) in mos::entries(mos, jump).await? {
+        for name in names {
             let reach = grant.permissions.entry(name).or_default();
             match key.scope {
                 Scope::Local => reach.local = true,
@@ -126,34 +148,35 @@ async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
             }
         }
     }
-    Ok(found.into_values().collect())
+    found.into_values().collect()
 }
 
-/// Whether the user has a permission on the dataset `here`, by its grants and those of its
-/// ancestors.
-fn is_granted(all: &[Delegation], here: &str, requester: &Requester, permission: &str) -> bool {
-    let mut sets = BTreeSet::new();
-    for delegation in all {
-        let is_here = delegation.dataset == here;
-        let counts = |reach: &Reach| if is_here { reach.local } else { reach.descendent };
-        for grant in delegation.grants.iter().filter(|grant| is_of(grant, requester)) {
-            if grant.permissions.get(permission).is_some_and(&counts) {
+/// Whether the user has a permission on a dataset, by the grants of the dataset itself (true) and
+/// of its ancestors (false), the nearest first.
+#[must_use]
+pub fn is_granted(all: &[(bool, &[Grant])], requester: &Requester, permission: &str) -> bool {
+    // Nobody has a set by its name.
+    let is_permission = !permission.starts_with('@');
+    // Granted sets, and those of them whose definition was found.
+    let (mut sets, mut defined) = (BTreeSet::new(), BTreeSet::new());
+    for (is_here, grants) in all {
+        let counts = |reach: &Reach| if *is_here { reach.local } else { reach.descendent };
+        for grant in grants.iter().filter(|grant| is_of(grant, requester)) {
+            if is_permission && grant.permissions.get(permission).is_some_and(&counts) {
                 return true;
             }
             let granted = grant.permissions.iter().filter(|(_, reach)| counts(reach));
             sets.extend(granted.map(|(name, _)| name).filter(|name| name.starts_with('@')));
         }
         // A set may contain other sets.
-        let defined = |name: &str| {
-            let mut grants = delegation.grants.iter();
-            grants.find(|grant| grant.who == Who::Set && grant.id == name)
-        };
-        let mut unread: Vec<&String> = sets.iter().copied().collect();
+        let mut unread: Vec<&String> = sets.difference(&defined).copied().collect();
         while let Some(name) = unread.pop() {
-            let Some(set) = defined(name) else { continue };
-            if set.permissions.contains_key(permission) {
+            let set = grants.iter().find(|grant| grant.who == Who::Set && grant.id == *name);
+            let Some(set) = set else { continue };
+            if is_permission && set.permissions.contains_key(permission) {
                 return true;
             }
+            defined.insert(name);
             let inner = set.permissions.keys().filter(|name| name.starts_with('@'));
             unread.extend(inner.filter(|name| sets.insert(*name)));
         }
@@ -203,26 +226,37 @@ mod tests {
             ],
         };
         let all = [below, above];
-        let one = Requester { uid: 1, gids: vec![5] };
-        let two = Requester { uid: 2, gids: vec![5, 7] };
+        let granted = |here: &str, requester: &Requester, permission: &str| {
+            let all: Vec<_> =
+                all.iter().map(|found| (found.dataset == here, &found.grants[..])).collect();
+            is_granted(if here == "t" { &all[1..] } else { &all }, requester, permission)
+        };
+        let one = Requester { uid: 1, gids: vec![5], is_trusted: false };
+        let two = Requester { uid: 2, gids: vec![5, 7], is_trusted: false };
         for (requester, here, permission, wanted) in [
             (&one, "t/a", "mount", true),
             (&one, "t/a", "create", true),
             // The inner set is defined on an ancestor.
             (&one, "t/a", "destroy", true),
-            (&one, "t/a", "rename", true),
+            // The definition of the set on `t` is hidden by that on `t/a`.
+            (&one, "t/a", "rename", false),
             (&one, "t/a", "snapshot", true),
             (&one, "t/a", "send", false),
+            (&one, "t/a", "@ops", false),
             (&one, "t/a/b", "mount", false),
             (&one, "t/a/b", "create", true),
+            // A snapshot is a descendent.
+            (&one, "t/a@s", "mount", false),
+            (&one, "t/a@s", "create", true),
+            (&two, "t/a@s", "hold", true),
             (&two, "t/a/b", "hold", true),
             (&two, "t/a", "hold", false),
             (&two, "t/a", "create", false),
+            (&one, "t", "snapshot", false),
+            (&one, "t", "send", true),
         ] {
-            let found = is_granted(&all, here, requester, permission);
+            let found = granted(here, requester, permission);
             assert_eq!(found, wanted, "{} {here} {permission}", requester.uid);
         }
-        assert!(!is_granted(&all[1..], "t", &one, "snapshot"));
-        assert!(is_granted(&all[1..], "t", &one, "send"));
     }
 }

@@ -1,5 +1,6 @@
 //! Properties of pools, as in `zpool get` (spec 01 §12, 05 §6).
 
+use cenote_ondisk::dsl::key;
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
@@ -10,7 +11,6 @@ use crate::features::{FEATURES, FeatureState, is_in_identity};
 use crate::{Pool, Space, mos};
 
 /// Pool directory entry: set properties.
-const POOL_PROPS: &str = "pool_props";
 /// Pool directory entry: largest txg of the last finished scrub.
 const LAST_SCRUBBED_TXG: &str = "last_scrubbed_txg";
 
@@ -26,7 +26,7 @@ pub struct PoolProps<'a> {
 impl Pool {
     /// Reads the data that properties of the pool need.
     pub async fn props(self: &std::sync::Arc<Self>) -> Result<PoolProps<'_>> {
-        let set = match self.directory_object(POOL_PROPS) {
+        let set = match self.directory_object(key::POOL_PROPS) {
             Some(object) => mos::entries(self.mos(), object).await?,
             None => Vec::new(),
         };
@@ -40,7 +40,7 @@ impl Pool {
 
     /// Whether delegated permissions are in effect (property `delegation`).
     pub(crate) async fn delegates(&self) -> Result<bool> {
-        let Some(object) = self.directory_object(POOL_PROPS) else { return Ok(true) };
+        let Some(object) = self.directory_object(key::POOL_PROPS) else { return Ok(true) };
         Ok(mos::u64(self.mos(), object, "delegation").await? != Some(0))
     }
 }

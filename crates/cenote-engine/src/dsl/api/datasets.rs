@@ -12,11 +12,12 @@ use cenote_dmu::{Live, TxResult};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{BoxFuture, Kind, Result};
 
 use crate::admin::create::Fill;
 use crate::dsl::api::each;
-use crate::dsl::deleg::{self, Creator, GrantChange};
+use crate::dsl::deleg::{self, GrantChange};
 use crate::dsl::operation::{Body, Request};
 use crate::dsl::{
     self, Effects, blocks, create, destroy, directory_object, hold, names, need_directory_object,
@@ -34,8 +35,6 @@ pub struct NewDataset {
     pub props: Vec<(String, Value)>,
     /// Fills its object set.
     pub fill: Fill,
-    /// The user who creates it.
-    pub creator: Creator,
 }
 
 fn parent_of(name: &str) -> Option<&str> {
@@ -59,13 +58,22 @@ pub struct HeadSpace {
 #[derive(Debug, Clone, Copy)]
 pub struct Datasets<'e> {
     pub(crate) engine: &'e Engine,
+    pub(crate) requester: &'e Requester,
 }
 
-impl Datasets<'_> {
+impl<'e> Datasets<'e> {
+    /// Returns the operations as requested by this user, instead of the superuser: the user gets
+    /// the create-time permissions of new datasets, and limits bind the user.
+    #[must_use]
+    pub fn by(self, requester: &'e Requester) -> Self {
+        Self { requester, ..self }
+    }
+
     /// Creates a file system or volume, and opens it.
     pub async fn create(self, new: NewDataset) -> Result<Arc<Head>> {
         let answer = Answer::new();
-        let task = CreateDataset { new, answer: Arc::clone(&answer) };
+        let requester = self.requester.clone();
+        let task = CreateDataset { new, requester, answer: Arc::clone(&answer) };
         self.engine.run_task(Box::new(task)).await?;
         answer.take()
     }
@@ -76,12 +84,11 @@ impl Datasets<'_> {
         origin: &str,
         name: &str,
         props: Vec<(String, Value)>,
-        creator: Creator,
     ) -> Result<Arc<Head>> {
         let (origin, new) = (origin.to_owned(), name.to_owned());
         let request = Request::normal(6).below(parent_of(name)).changing(&[name]);
         self.operate(request, move |tx, env, effects| {
-            let head = create::clone(tx, env, creator, &new, &origin)?;
+            let head = create::clone(tx, env, &new, &origin)?;
             settings::apply_new(tx, env, head, &props)?;
             effects.cloned.push(head);
             Ok(())
@@ -227,25 +234,26 @@ impl Datasets<'_> {
 /// The task of [`Datasets::create`].
 struct CreateDataset {
     new: NewDataset,
+    requester: Requester,
     answer: Arc<Answer<Arc<Head>>>,
 }
 
 impl CreateDataset {
     async fn create(&mut self, scope: &Scope<'_>) -> Result<u64> {
         let Scope { engine, context } = scope;
-        let NewDataset { name, kind, props, fill, creator } = &mut self.new;
-        let creator = *creator;
+        let NewDataset { name, kind, props, fill } = &mut self.new;
         // Invalid contents are detected before anything is changed.
         let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
         trial.apply(context.txg, |tx| fill(tx)).await?;
         let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
         let (name, props) = (name.clone(), props.clone());
         let body: Body<u64> = Arc::new(move |tx, env, _: &mut Effects| {
-            let head = create::dataset(tx, env, creator, &name, None)?;
+            let head = create::dataset(tx, env, &name, None)?;
             settings::apply_new(tx, env, head, &props)?;
             Ok(head)
         });
-        Ok(engine.datasets().perform(context.txg, &request, &body).await?.0)
+        let datasets = engine.datasets().by(&self.requester);
+        Ok(datasets.perform(context.txg, &request, &body).await?.0)
     }
 
     async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {

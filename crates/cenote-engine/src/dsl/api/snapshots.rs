@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cenote_block::{Grounds, Hold};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dsl::api::each;
@@ -12,15 +13,27 @@ use crate::dsl::opened::{OpenCount, OpenSnapshot};
 use crate::dsl::operation::Request;
 use crate::dsl::settings::{self, Change};
 use crate::dsl::{self, OpError, hold, names, rename, snapshot};
-use crate::{Engine, Head};
+use crate::{Datasets, Engine, Head};
 
 /// Operations on snapshots; made by [`Engine::snapshots`].
 #[derive(Debug, Clone, Copy)]
 pub struct Snapshots<'e> {
     pub(crate) engine: &'e Engine,
+    pub(crate) requester: &'e Requester,
 }
 
-impl Snapshots<'_> {
+impl<'e> Snapshots<'e> {
+    /// Returns the operations as requested by this user, instead of the superuser: limits bind the
+    /// user.
+    #[must_use]
+    pub fn by(self, requester: &'e Requester) -> Self {
+        Self { requester, ..self }
+    }
+
+    fn datasets(self) -> Datasets<'e> {
+        self.engine.datasets().by(self.requester)
+    }
+
     /// Takes snapshots, `pool/fs@name` each, in one txg.
     pub async fn create(self, wanted: Vec<String>) -> Result<()> {
         self.create_with(wanted, Vec::new()).await
@@ -31,8 +44,7 @@ impl Snapshots<'_> {
         let request = Request::normal(3 * wanted.len() as u64).ending_scan().changing(&[]);
         let props: Vec<_> =
             props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
-        self.engine
-            .datasets()
+        self.datasets()
             .operate(request, move |tx, env, effects| {
                 each(
                     &wanted,
@@ -55,8 +67,7 @@ impl Snapshots<'_> {
     /// that does not exist counts as destroyed.
     pub async fn destroy_all(self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
-        self.engine
-            .datasets()
+        self.datasets()
             .operate(request, move |tx, env, _| {
                 each(
                     &wanted,
@@ -77,8 +88,7 @@ impl Snapshots<'_> {
         is_recursive: bool,
     ) -> Result<()> {
         let (dataset, from, to) = (dataset.to_owned(), from.to_owned(), to.to_owned());
-        self.engine
-            .datasets()
+        self.datasets()
             .operate(Request::half(1).changing(&[]), move |tx, env, _| {
                 rename::snapshot(tx, env, &dataset, (&from, &to), is_recursive)
             })
@@ -89,8 +99,7 @@ impl Snapshots<'_> {
     /// for writing again.
     pub async fn hold(self, wanted: Vec<(String, String)>, is_temporary: bool) -> Result<()> {
         let request = Request::half(wanted.len() as u64).changing(&[]);
-        self.engine
-            .datasets()
+        self.datasets()
             .operate(request, move |tx, env, _| {
                 each(
                     &wanted,
@@ -105,8 +114,7 @@ impl Snapshots<'_> {
     /// destroyed with the last.
     pub async fn release(self, wanted: Vec<(String, String)>) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
-        self.engine
-            .datasets()
+        self.datasets()
             .operate(request, move |tx, env, _| {
                 each(&wanted, |(name, _)| name, |(name, tag)| hold::release(tx, env, name, tag))
             })
