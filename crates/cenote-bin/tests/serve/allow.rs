@@ -133,7 +133,7 @@ fn allow_has_the_limits_of_openzfs() {
     let no_more = || drop(house.run(&format!("zfs unallow -r -u {STRANGER} t")));
     let grants = "cannot set permissions on";
 
-    // Whoever may grant permissions cannot grant that, and no sets.
+    // A user with `allow` can grant neither `allow` nor sets.
     house.run("zfs allow -s @ops snapshot t");
     allow("", "allow,snapshot,@ops", "t/a");
     refused("zfs allow -u 7 allow t/a", &format!("{grants} 't/a'"));

@@ -155,7 +155,7 @@ pub fn grants_of(entries: Vec<(String, Vec<String>)>) -> Vec<Grant> {
 /// of its ancestors (false), the nearest first.
 #[must_use]
 pub fn is_granted(all: &[(bool, &[Grant])], requester: &Requester, permission: &str) -> bool {
-    // Nobody has a set by its name.
+    // No user has a set by its name.
     let is_permission = !permission.starts_with('@');
     // Granted sets, and those of them whose definition was found.
     let (mut sets, mut defined) = (BTreeSet::new(), BTreeSet::new());
