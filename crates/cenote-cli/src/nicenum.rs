@@ -3,6 +3,8 @@
 //! A number takes at most five characters: as many decimals as fit, none for exact multiples of a
 //! unit.
 
+use cenote_pool::status::TxgRanges;
+
 /// Formats a size in steps of 1024, without "B" on plain bytes (see [`bytes_b`]).
 pub fn bytes(value: u64) -> String {
     scaled(value, &["", "K", "M", "G", "T", "P", "E"])
@@ -41,7 +43,7 @@ pub fn time(ns: u64) -> String {
 }
 
 /// Formats a set of txgs with inclusive ends: `12-40, 52`.
-pub(crate) fn txgs(ranges: &cenote_vdev::TxgRanges) -> String {
+pub(crate) fn txgs(ranges: &TxgRanges) -> String {
     let texts: Vec<_> = ranges
         .iter()
         .map(|(start, end)| match end - start {

@@ -16,6 +16,7 @@ mod zpool_trim;
 
 use std::path::Path;
 
+use cenote_pool::import::PoolDevice;
 use cenote_testkit::golden::PrivateFolder;
 use program::cenote;
 
@@ -191,7 +192,9 @@ fn create_refuses_devices_in_use() {
         "zpool create u tiny",
         "cannot create 'u': one or more devices is less than the minimum size (64M)",
     );
-    let held = cenote_device::FileDevice::open(path("d0"), cenote_device::OpenMode::Exclusive);
+    let device = path("d0");
+    let held = PoolDevice::open_exclusively(Path::new(&device));
+    let held = cenote_rt::block_on(1, held).expect("a runtime").expect("opens");
     shed.fails(
         &format!("zpool create -f u {}", path("d0")),
         &format!(

@@ -11,13 +11,14 @@ use std::sync::Arc;
 
 use cenote_block::{BlockKeys, BlockStore, Grounds, ReadContext};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
+use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET, LEVEL_ZIL};
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, OBJECT_MAX, Slot};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{
     GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
-use cenote_rt::{Error, Kind, Result};
+use cenote_ondisk::zil::block_seq;
+use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::dnode::Dnode;
 use crate::dnodes::Dnodes;
@@ -146,6 +147,18 @@ impl ObjSet {
     /// The keys that were given.
     pub fn keys(&self) -> Option<&Arc<BlockKeys>> {
         self.set.keys.as_ref()
+    }
+
+    /// Reads the block of its intent log at `pointer`, past the cache.
+    ///
+    /// # Errors
+    /// `Kind::Checksum` at the end of a chain, whose last block may never have been written.
+    pub async fn read_log_block(&self, pointer: &BlockPtr) -> Result<Buf> {
+        let blkid = block_seq(pointer);
+        let place = Bookmark { objset: self.id(), object: 0, level: LEVEL_ZIL, blkid };
+        let grounds = &Grounds::Speculative;
+        let context = ReadContext { place, bypass_cache: true, grounds, ..self.set.context() };
+        self.set.store.read(pointer, &context).await
     }
 
     /// The block store.

@@ -14,6 +14,7 @@ pub mod accounting;
 pub mod dsl;
 pub mod errlog;
 pub mod features;
+pub mod figures;
 pub mod history;
 pub mod import;
 pub mod keys;
@@ -26,6 +27,7 @@ mod resume;
 pub mod spacemaps;
 pub mod status;
 pub mod traverse;
+pub mod vdevs;
 pub mod verify;
 
 pub use accounting::{AllocationClass, Space};

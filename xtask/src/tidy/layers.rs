@@ -43,6 +43,11 @@ const ALONE: [(&str, &[&str]); 6] = [
     ("xtask", &[]),
 ];
 
+/// Front ends, and the crates whose types they do not name: the pool and the engine offer in their
+/// own terms what front ends need of blocks, vdevs and devices. Their tests are exempt.
+const FRONT_ENDS: [&str; 3] = ["cenote-serve", "cenote-cli", "cenote-bin"];
+const HIDDEN: [&str; 3] = ["cenote-device", "cenote-vdev", "cenote-block"];
+
 /// Crates that others may use in their tests only, if at all.
 const FOR_TESTS: [&str; 4] =
     ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets", "cenote-bench"];
@@ -128,6 +133,9 @@ fn arrow(from: &str, to: &str, is_for_tests: bool) -> Option<String> {
     {
         return Some(format!("{from} -> {to}: {from} may use only {allowed:?}"));
     }
+    if FRONT_ENDS.contains(&from) && HIDDEN.contains(&to) && !is_for_tests {
+        return Some(format!("{from} -> {to}: only through cenote-pool and cenote-engine"));
+    }
     match (place(from), place(to)) {
         (Some(from_place), Some(to_place)) if from_place <= to_place => {
             Some(format!("{from} -> {to}: points up the table of layers"))
@@ -173,6 +181,11 @@ mod tests {
             ("cenote-engine", "cenote-pool", false, true),
             ("cenote-pool", "cenote-engine", false, false),
             ("cenote-pool", "cenote-engine", true, false),
+            ("cenote-cli", "cenote-engine", false, true),
+            ("cenote-cli", "cenote-vdev", false, false),
+            ("cenote-serve", "cenote-block", false, false),
+            ("cenote-bin", "cenote-device", false, false),
+            ("cenote-bin", "cenote-device", true, true),
             ("cenote-helpers", "cenote-rt", false, false),
             ("cenote-rt", "tokio", false, true),
             ("cenote-rt", "tracing", false, true),

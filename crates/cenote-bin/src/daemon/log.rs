@@ -8,9 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_engine::{Event, EventLog, PoolEvent};
-use cenote_pool::status::state_name;
+use cenote_pool::status::{VdevAux, VdevState, state_name};
 pub(super) use cenote_rt::trace::{debug, error, info, warn};
-use cenote_vdev::{VdevAux, VdevState};
 
 /// Interval of reading the events of a pool.
 const PAUSE: Duration = Duration::from_secs(1);

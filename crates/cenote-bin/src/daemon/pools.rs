@@ -22,7 +22,6 @@ use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, JoinHandle, stages};
 use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
-use cenote_vdev::Vdev;
 
 use super::exports::Volumes;
 use super::log;
@@ -142,9 +141,8 @@ impl Pools {
         };
         match opened.await {
             Ok(engine) => {
-                let is_lost = |top: &&Vdev| top.is_log() && !top.state().is_readable();
-                for top in engine.tree().tops().filter(is_lost) {
-                    log::warn!(pool = %candidate.name(), guid = %top.guid(), "log device missing");
+                for guid in engine.leaves().unreadable_logs() {
+                    log::warn!(pool = %candidate.name(), guid = %guid, "log device missing");
                 }
                 let how = Taken { cache_file: Some(self.place.pools()), ..Taken::default() };
                 if let Err(exit) = self.hold(engine, how).await {
@@ -207,7 +205,7 @@ impl Pools {
             stages::reach("pool-left-at-end");
             // Reported in any case, also if requests are still in flight.
             let is_silent = tell_of_silence(&held.engine);
-            is_quiet &= !is_silent && held.engine.tree().in_flight() == 0;
+            is_quiet &= !is_silent && held.engine.leaves().in_flight() == 0;
         }
         is_quiet
     }
@@ -355,7 +353,7 @@ impl Pools {
         }
         let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
         // Clients of a volume of a closed pool cannot use it any more.
-        let left = if is_used && !held.engine.tree().is_closed() {
+        let left = if is_used && !held.engine.health().is_closed() {
             Err(Exit::cannot(action, name, "pool is busy"))
         } else {
             held.mounts.unmount_all(is_forced).await
@@ -396,7 +394,7 @@ impl Pools {
     async fn show_again(&self, engine: &Arc<Engine>) -> CommandResult {
         let Some(held) = self.held_as(engine) else { return Ok(()) };
         // Another command may have closed it by force meanwhile, which removes it.
-        if engine.tree().is_closed() || !held.is_leaving.swap(false, Ordering::AcqRel) {
+        if engine.health().is_closed() || !held.is_leaving.swap(false, Ordering::AcqRel) {
             return Ok(());
         }
         if engine.health().suspended().is_some() {

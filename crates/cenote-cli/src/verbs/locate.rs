@@ -4,13 +4,12 @@
 //! block use, then parity. Every side of a mirror counts as data. Blocks without an address (holes,
 //! data embedded in the block pointer) are left out; for a gang block its header is shown.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::Dnode;
 use cenote_fs::Follow;
-use cenote_ondisk::blkptr::BlockPtr;
 use cenote_pool::Pool;
+use cenote_pool::vdevs::{ExtentKind, LeafExtent};
 
 use super::{Contents, describe, parse, shown, wrong_use};
 use crate::argument;
@@ -71,8 +70,13 @@ async fn show(
     while let Some(offset) = next {
         let blkid = offset / size;
         if let Some(pointer) = dnode.block_pointer(0, blkid).await? {
-            for (path, at, len, what) in extents(pool, &pointer) {
+            for LeafExtent { path, offset: at, len, kind } in pool.vdevs().extents(&pointer) {
                 let byte = blkid.saturating_mul(size);
+                let what = match kind {
+                    ExtentKind::Data => "data",
+                    ExtentKind::Parity => "parity",
+                    ExtentKind::Gang => "gang",
+                };
                 if is_scripted {
                     out!(io, "{byte}\t{at}\t{len}\t{what}\t{path}")?;
                 } else {
@@ -83,26 +87,4 @@ async fn show(
         next = dnode.next_data(blkid.saturating_add(1).saturating_mul(size)).await?;
     }
     Ok(())
-}
-
-/// Returns device, first byte on it, length, and kind (data or parity).
-fn extents(pool: &Arc<Pool>, pointer: &BlockPtr) -> Vec<(String, u64, u64, &'static str)> {
-    let (store, tree) = (pool.store(), pool.store().tree());
-    let all = store.leaf_ranges(pointer);
-    let birth = pointer.physical_birth();
-    let ranges = |dva| tree.data_ranges(dva, pointer.psize(), birth);
-    let data: BTreeSet<_> = pointer.dvas().flat_map(ranges).collect();
-    let mut extents: Vec<_> = all
-        .into_iter()
-        .map(|range| {
-            let what = match (pointer.is_gang(), data.contains(&range)) {
-                (true, _) => "gang",
-                (false, true) => "data",
-                (false, false) => "parity",
-            };
-            (tree.leaf(range.leaf).path().to_owned(), range.offset, range.len, what)
-        })
-        .collect();
-    extents.sort_by_key(|(.., what)| *what == "parity");
-    extents
 }

@@ -356,7 +356,7 @@ impl<'p> Tally<'p> {
             out!(io, "\tDittoed blocks in same metaslab: {}", self.dittos_in_metaslab)?;
         }
         for config in &pool.config().vdev_tree.children {
-            if let Some(map) = pool.tree().indirect(config.id) {
+            if let Some(map) = pool.vdevs().mapping(config.id) {
                 let (id, count) = (config.id, map.entries().len());
                 out!(io, "\tindirect vdev id {id} has {count} segments ({count} in memory)")?;
             }

@@ -9,7 +9,7 @@
 //! A vdev is required if the pool would lose some txg without it (spec 06 on dirty time logs).
 
 use cenote_ondisk::config::{VdevConfig, VdevKind};
-use cenote_vdev::Tree;
+use cenote_pool::vdevs::Vdevs;
 
 use super::pool::Show;
 use crate::io::CommandResult;
@@ -28,20 +28,20 @@ pub(super) fn run(show: &mut Show<'_, '_>) -> CommandResult {
     out!(show.io, "\nDirty time logs:\n")?;
     out!(show.io, "\t{} [DTL-required]", pool.name())?;
     for top in &root.children {
-        one(show, pool.tree(), top, top, 4)?;
+        one(show, pool.vdevs(), top, top, 4)?;
     }
     Ok(())
 }
 
 fn one(
     show: &mut Show<'_, '_>,
-    tree: &Tree,
+    vdevs: Vdevs<'_>,
     top: &VdevConfig,
     vdev: &VdevConfig,
     indent: usize,
 ) -> CommandResult {
-    let logs = Logs { tree, removed: None };
-    let without = Logs { tree, removed: Some(vdev.guid) };
+    let logs = Logs { vdevs, removed: None };
+    let without = Logs { vdevs, removed: Some(vdev.guid) };
     let is_required = vdev.guid == top.guid || !without.outage(top).is_empty();
     let verdict = if is_required { "DTL-required" } else { "DTL-expendable" };
     let name = match &vdev.leaf.path {
@@ -52,7 +52,7 @@ fn one(
     let missing = if vdev.kind.is_leaf() { logs.missing(vdev) } else { Ranges::new() };
     print(show, &logs, vdev, indent + 2, &missing, &logs.outage(vdev))?;
     for child in &vdev.children {
-        one(show, tree, top, child, indent + 4)?;
+        one(show, vdevs, top, child, indent + 4)?;
     }
     Ok(())
 }
@@ -77,20 +77,17 @@ fn print(
 
 /// The dirty time logs of a tree, optionally with one vdev removed.
 struct Logs<'a> {
-    tree: &'a Tree,
+    vdevs: Vdevs<'a>,
     removed: Option<u64>,
 }
 
 impl Logs<'_> {
     fn missing(&self, leaf: &VdevConfig) -> Ranges {
-        let found = self.tree.leaves().find(|(_, known)| known.guid() == leaf.guid);
-        let ranges = found.and_then(|(_, known)| known.dtl()).unwrap_or_default();
-        ranges.iter().collect()
+        self.vdevs.missing_txgs(leaf.guid).iter().collect()
     }
 
     fn is_lost(&self, vdev: &VdevConfig) -> bool {
-        self.removed == Some(vdev.guid)
-            || self.tree.vdev(vdev.guid).is_some_and(|known| !known.state().is_readable())
+        self.removed == Some(vdev.guid) || self.vdevs.is_unreadable(vdev.guid)
     }
 
     /// Returns the txgs missing from at least one child.

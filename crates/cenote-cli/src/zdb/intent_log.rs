@@ -6,9 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_block::{Grounds, ReadContext};
 use cenote_dmu::ObjSet;
-use cenote_ondisk::bookmark::{Bookmark, LEVEL_ZIL};
 use cenote_ondisk::zil::{LogBlock, RecordKind, ZilHeader, block_seq, record};
 
 use super::pool::Show;
@@ -87,16 +85,8 @@ async fn chain(
                 if verbosity >= 5 { format!(", {}", pointer.verbose()) } else { String::new() };
             out!(show.io, "\n\tBlock seqno {seq}, {claimed}{address}")?;
         }
-        let place = Bookmark { objset: objset.id(), object: 0, level: LEVEL_ZIL, blkid: seq };
-        let context = ReadContext {
-            place,
-            keys: objset.keys(),
-            is_encrypted: objset.is_encrypted(),
-            bypass_cache: true,
-            grounds: &Grounds::Speculative,
-        };
         // The last block of a chain was never written, and fails verification.
-        let Ok(block) = objset.store().read(&pointer, &context).await else { break };
+        let Ok(block) = objset.read_log_block(&pointer).await else { break };
         let Ok(log) = LogBlock::decode(&block, &pointer) else { break };
         for record in record::records(log.records) {
             let Ok(record) = record else { break };

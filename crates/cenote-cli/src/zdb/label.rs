@@ -3,13 +3,13 @@
 //! Equal labels are shown once, with the numbers of all of them. With `-u` the uberblocks of the
 //! rings follow, with `-ll` the usage of the config area.
 
-use cenote_device::{Device, FileDevice, OpenMode};
+use std::path::Path;
+
 use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, RING, TRAILER_LEN};
 use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvValue};
 use cenote_ondisk::uberblock::{self, Uberblock};
 use cenote_ondisk::words;
-use cenote_rt::{BufMut, Error};
-use cenote_vdev::labels::{DeviceLabels, Label};
+use cenote_pool::import::{DeviceError, DeviceLabels, Label, PoolDevice};
 
 use super::{Options, text};
 use crate::io::{CommandResult, Exit, Io, words};
@@ -26,31 +26,32 @@ pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let Some(path) = options.operands.first() else {
         return Err(Exit::usage(String::new()));
     };
-    let device = match open(path) {
+    let device = match open(path).await {
         Ok(device) => device,
         Err(why) => {
             out!(io, "cannot open '{path}': {why}")?;
             return Err(Exit::Status(1));
         }
     };
-    let labels = cenote_vdev::labels::read(&*device).await;
-    let rings = if options.has('u') { read_rings(&*device, &labels).await? } else { Vec::new() };
+    let labels = device.labels().await;
+    let rings = if options.has('u') { read_rings(&device, &labels).await? } else { Vec::new() };
     let is_usable = show(&labels, &rings, options, io)?;
     if let Some(config) = labels.first_config()
         && config.raw.u64("state") == Some(STATE_CACHE)
     {
-        cache_header(&*device, io).await?;
+        cache_header(&device, io).await?;
     }
     if is_usable { Ok(()) } else { Err(Exit::Status(2)) }
 }
 
-fn open(path: &str) -> Result<std::sync::Arc<dyn Device>, String> {
+async fn open(path: &str) -> Result<PoolDevice, String> {
     let found = std::fs::metadata(path)
         .or_else(|error| std::fs::metadata(format!("/dev/{path}")).map_err(|_| error));
     if let Err(error) = found {
         return Err(words(&error));
     }
-    FileDevice::open(path, OpenMode::ReadOnly).map_err(|error: Error| error.to_string())
+    let opened = PoolDevice::open_for_reading(Path::new(path)).await;
+    opened.map_err(|error: DeviceError| error.to_string())
 }
 
 /// Prints all labels; returns false if none has a config.
@@ -116,13 +117,12 @@ fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
 
 /// Returns the slots of each label's ring, without checking their trailers: a device that is not a
 /// member of a pool has an uberblock of txg 0.
-async fn read_rings(device: &dyn Device, labels: &DeviceLabels) -> CommandResult<Vec<Slots>> {
+async fn read_rings(device: &PoolDevice, labels: &DeviceLabels) -> CommandResult<Vec<Slots>> {
     let ashift = labels.first_config().map_or(0, |config| config.ashift);
     let size = uberblock::slot_size(ashift) as usize;
     let mut rings = Vec::new();
     for label in &labels.labels {
-        let ring = BufMut::zeroed(RING.len as usize);
-        let ring = device.read(label.offset + RING.at, ring).await?;
+        let ring = device.read(label.offset + RING.at, RING.len as usize).await?;
         rings.push(ring.chunks_exact(size).map(|slot| Uberblock::decode(slot).ok()).collect());
     }
     Ok(rings)
@@ -249,8 +249,8 @@ fn statistics(io: &mut Io<'_>, config: &NvList, is_long: bool) -> CommandResult 
 }
 
 /// Prints the header that a cache device keeps for its log; readers do not need it.
-async fn cache_header(device: &dyn Device, io: &mut Io<'_>) -> CommandResult {
-    let block = device.read(LABEL_START_LEN, BufMut::zeroed(512)).await?;
+async fn cache_header(device: &PoolDevice, io: &mut Io<'_>) -> CommandResult {
+    let block = device.read(LABEL_START_LEN, 512).await?;
     let word = |index: usize| words::u64_at(&block, index * 8).unwrap_or(0);
     if word(0) != CACHE_MAGIC {
         return out!(io, "L2ARC device header not found");

@@ -118,7 +118,7 @@ async fn print_removed(
     out!(io, "    vim_bytes_mapped = {:#x}", mapping.bytes_mapped)?;
     out!(io, "    vim_count = {}", mapping.num_entries)?;
     if detail >= 4
-        && let Some(map) = pool.tree().indirect(config.id)
+        && let Some(map) = pool.vdevs().mapping(config.id)
     {
         let obsolete = match mapping.counts_obj {
             Some(object @ 1..) => {

@@ -9,10 +9,7 @@
 
 use cenote_codec::compress::{Compression, decompress};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
-use cenote_ondisk::config::VdevConfig;
-use cenote_ondisk::label::LABEL_START_LEN;
-use cenote_rt::BufMut;
-use cenote_vdev::{Place, Tree, Vdev};
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 
 use super::pool::Show;
 use crate::io::{CommandResult, Exit, Io};
@@ -90,16 +87,16 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
         spec.psize = GANG_LEN;
         spec.lsize = GANG_LEN;
     }
-    let tree = show.pool.tree();
-    let Some(vdev) = find(tree, &show.pool.config().vdev_tree, spec.vdev) else {
+    let Some(vdev) = find(&show.pool.config().vdev_tree, spec.vdev) else {
         show.has_failed = true;
         return err!(show.io, "***Invalid vdev: {}", spec.vdev);
     };
     if spec.flags.contains('v') {
-        err!(show.io, "Found vdev type: {:?}", vdev.kind())?;
+        err!(show.io, "Found vdev type: {}", type_name(&vdev.kind))?;
     }
-    let mut bytes = read(tree, vdev, &spec)
-        .await
+    let read = show.pool.vdevs().read(vdev, spec.offset, spec.psize).await;
+    let mut bytes = read
+        .map(|bytes| bytes.to_vec())
         .map_err(|error| Exit::failed(format!("Read of {text} failed, error: {error}")))?;
     if spec.flags.contains('d') {
         bytes = expand(show, &bytes, spec.lsize, spec.flags.contains('v'))?
@@ -114,45 +111,38 @@ async fn one(show: &mut Show<'_, '_>, text: &str) -> CommandResult {
 }
 
 /// Returns the vdev that an operand names.
-fn find<'t>(tree: &'t Tree, root: &VdevConfig, name: &str) -> Option<&'t Vdev> {
+fn find<'c>(root: &'c VdevConfig, name: &str) -> Option<&'c VdevConfig> {
     let mut numbers = name.split('.').map(str::parse::<u64>);
     if let Some(Ok(id)) = numbers.next()
-        && let Some(top) = tree.top(id)
+        && let Some(top) = usize::try_from(id).ok().and_then(|id| root.children.get(id))
     {
         let down = numbers.try_fold(top, |vdev, number| {
             let number = number.ok()?;
-            tree.children(vdev).find(|child| child.id() == number)
+            vdev.children.iter().find(|child| child.id == number)
         });
         if down.is_some() {
             return down;
         }
     }
-    tree.vdev(names::find(root, name, &argument::path(name)).ok()?.guid)
+    names::find(root, name, &argument::path(name)).ok().filter(|vdev| vdev.guid != 0)
 }
 
-/// Reads the bytes. There is no checksum to verify them.
-async fn read(tree: &Tree, vdev: &Vdev, spec: &Spec<'_>) -> cenote_rt::Result<Vec<u8>> {
-    if tree.top(vdev.id()).is_some_and(|top| top.guid() == vdev.guid()) {
-        let place = Place { vdev: vdev.id(), offset: spec.offset };
-        return Ok(tree.read(place, spec.psize, 0, &|_: &[u8]| true).await?.data.to_vec());
+fn type_name(kind: &VdevKind) -> &'static str {
+    match kind {
+        VdevKind::Root => "Root",
+        VdevKind::File => "File",
+        VdevKind::Disk => "Disk",
+        VdevKind::Mirror => "Mirror",
+        VdevKind::Replacing => "Replacing",
+        VdevKind::Spare => "Spare",
+        VdevKind::RaidZ(_) => "Raidz",
+        VdevKind::Draid(_) => "Draid",
+        VdevKind::DraidSpare { .. } => "DraidSpare",
+        VdevKind::Indirect => "Indirect",
+        VdevKind::Hole => "Hole",
+        VdevKind::Missing => "Missing",
     }
-    let mut vdev = vdev;
-    // Each child of a mirror within a top-level vdev has the same bytes.
-    while vdev.leaf().is_none() {
-        let not_found = || cenote_rt::Error::new(cenote_rt::Kind::NotFound, NoDevice);
-        vdev = tree.children(vdev).next().ok_or_else(not_found)?;
-    }
-    let device = vdev.leaf().and_then(|leaf| tree.leaf(leaf).device());
-    let device =
-        device.ok_or_else(|| cenote_rt::Error::new(cenote_rt::Kind::NotFound, NoDevice))?;
-    let buf = BufMut::zeroed(spec.psize as usize);
-    Ok(device.read(spec.offset.saturating_add(LABEL_START_LEN), buf).await?.to_vec())
 }
-
-/// The device of a vdev is missing.
-#[derive(Debug, thiserror::Error)]
-#[error("the device is not there")]
-struct NoDevice;
 
 fn print(show: &mut Show<'_, '_>, text: &str, spec: &Spec<'_>, bytes: &[u8]) -> CommandResult {
     if let Some((_, offset)) = spec.flags.split_once('b') {
@@ -239,25 +229,22 @@ mod tests {
             let scan = import::scan(&scan).await.expect("a scan");
             let pool = scan.find("g-codecs").expect("the pool");
             let pool = Pool::open(pool, &OpenOptions::default()).await.expect("opens");
-            let tree = pool.tree();
-            let second = tree.vdevs().filter(|vdev| vdev.leaf().is_some()).nth(1).expect("two");
-            let path = golden.devices()[1].to_string_lossy().into_owned();
-            let guid = second.guid().to_string();
             let root = &pool.config().vdev_tree;
-            let top = tree.top(0).map(Vdev::guid);
+            let second = root.leaves().nth(1).expect("two");
+            let path = golden.devices()[1].to_string_lossy().into_owned();
+            let guid = second.guid.to_string();
+            let top = root.children.first().map(|top| top.guid);
             let others = ["1", "0.2", "0.1.0", "x", "mirror-1"].map(|name| (name, None));
             let second_names =
-                ["0.1", "d1.img", &path, &guid].map(|name| (name, Some(second.guid())));
+                ["0.1", "d1.img", &path, &guid].map(|name| (name, Some(second.guid)));
             let tops = ["0", "mirror-0"].map(|name| (name, top));
             for (name, want) in second_names.into_iter().chain(tops).chain(others) {
-                assert_eq!(find(tree, root, name).map(Vdev::guid), want, "{name}");
+                assert_eq!(find(root, name).map(|vdev| vdev.guid), want, "{name}");
             }
             let spec = parse("0.1:3059000:1000").expect("valid");
-            let (own, top) = (
-                read(tree, second, &spec).await,
-                read(tree, tree.top(0).expect("it"), &spec).await,
-            );
-            assert_eq!(own.expect("bytes"), top.expect("bytes"));
+            let read = |vdev| pool.vdevs().read(vdev, spec.offset, spec.psize);
+            let own = read(second).await.expect("bytes");
+            assert!(own[..] == read(&root.children[0]).await.expect("bytes")[..]);
         });
         found.expect("a runtime");
     }

@@ -4,15 +4,14 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use cenote_device::{FileDevice, OpenError, OpenMode};
 use cenote_engine::admin::PoolSetting;
+use cenote_engine::create::new_guid;
 use cenote_engine::{CheckpointError, Engine, OpError};
 use cenote_ondisk::config::PoolState;
 use cenote_pool::features::{self, FeatureState, compat};
-use cenote_pool::import::Found;
+use cenote_pool::import::{DeviceError, PoolDevice};
 use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};
 use cenote_rt::Kind;
-use cenote_vdev::labels;
 
 use super::setting::Wanted;
 use super::{block_on, no_such_pool, refuse};
@@ -185,7 +184,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
     block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
         let guid = match wanted {
             Some(guid) => guid,
-            None => cenote_vdev::create::Guids::unguessable().next_guid()?,
+            None => new_guid()?,
         };
         let scan = source.scan().await?;
         if scan.candidates.iter().any(|found| found.guid() == guid) {
@@ -211,15 +210,14 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
         )));
     }
     block_on(async {
-        let opened = FileDevice::open(&path, OpenMode::Exclusive);
-        let device = match opened {
+        let device = match PoolDevice::open_exclusively(&path).await {
             Ok(device) => device,
-            Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
+            Err(DeviceError::InUse) => {
                 return Err(Exit::failed(format!("{word} is a member (ACTIVE) of a pool in use")));
             }
             Err(error) => return Err(Exit::failed(format!("failed to open {word}: {error}"))),
         };
-        let Some(found) = Found::read(std::sync::Arc::clone(&device)).await else {
+        let Some(found) = device.found().await else {
             return Err(Exit::failed(format!("failed to read label from {word}")));
         };
         if let Some(member) = &found.config.member {
@@ -234,7 +232,7 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
                 return Err(Exit::failed(format!("{word} is a member of {state} pool \"{name}\"")));
             }
         }
-        Ok(labels::clear(&*device).await?)
+        Ok(device.clear_labels().await?)
     })
 }
 

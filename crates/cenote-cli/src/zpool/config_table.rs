@@ -14,8 +14,9 @@ use std::fmt::Write as _;
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_pool::AllocationClass;
-use cenote_pool::status::{AuxReport, LeafProgress, PoolStatus, VdevReport, state_name};
-use cenote_vdev::{VdevAux, VdevState};
+use cenote_pool::status::{
+    AuxReport, LeafProgress, PoolStatus, VdevAux, VdevReport, VdevState, state_name,
+};
 
 use super::names::Names;
 use crate::nicenum;

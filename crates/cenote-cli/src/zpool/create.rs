@@ -4,17 +4,15 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_device::Device;
-use cenote_engine::admin::NewVdevs;
-use cenote_engine::create::{CreateSpec, FIRST_TXG};
+use cenote_engine::create::{
+    CreateError, CreateSpec, PoolLayout, Redundancy, VdevClass, plan_pool,
+};
 use cenote_engine::{Engine, PropertyChange};
 use cenote_fs::format::NewFileSystem;
-use cenote_ondisk::config::VdevConfig;
 use cenote_pool::dsl::check_pool_name;
 use cenote_pool::import::Host;
 use cenote_pool::props::text::{self as setting, Moment, Setting, is_stored};
 use cenote_pool::{AllocationClass, Pool, features};
-use cenote_vdev::create::{self, CreateError, Guids};
 
 use super::block_on;
 use super::config_table::{SECTIONS, section};
@@ -211,9 +209,8 @@ async fn create(
     devices: Devices,
     options: &Options,
 ) -> Result<Arc<Engine>, Exit> {
-    let (tops, spares, caches) = devices.specs(layout);
-    let spec = create::CreateSpec { tops, spares, caches, ashift: options.pool.ashift };
-    let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::unguessable())
+    let wanted = PoolLayout { ashift: options.pool.ashift, ..devices.specs(layout) };
+    let (vdevs, vdev_devices) = plan_pool(&wanted, &devices.opened())
         .map_err(|error| vdev_failure(&format!("cannot create '{name}'"), &error))?;
     let features = options.pool.new_features(options.no_features);
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
@@ -222,7 +219,6 @@ async fn create(
     let new = new_file_system(&options.root, has_projects);
     let host = Host::current();
     let host = (host.hostid != 0).then_some((host.hostid, host.hostname));
-    let vdev_devices = all_devices(&vdevs.root, vdevs.spares.iter().chain(&vdevs.caches), &devices);
     let made = Engine::create(CreateSpec {
         name: name.to_owned(),
         vdevs,
@@ -264,7 +260,6 @@ pub(crate) fn new_file_system(settings: &[Setting], has_projects: bool) -> NewFi
 
 /// Refuses classes and layouts whose features are not enabled.
 fn check_class_features(layout: &Layout, features: &[&features::Feature]) -> CommandResult {
-    use cenote_vdev::create::{Redundancy, VdevClass};
     let has = |name: &str| features.iter().any(|feature| feature.name == name);
     let is_special = |class| matches!(class, VdevClass::Special | VdevClass::Dedup);
     let needs = |name: &str, is_needed: bool| {
@@ -289,17 +284,6 @@ fn vdev_failure(cannot: &str, error: &cenote_rt::Error) -> Exit {
         Some(cause) => format!("invalid vdev specification: {cause}"),
         None => format!("{cannot}: {error}"),
     })
-}
-
-/// Returns the devices by the guids of their leaves.
-fn all_devices<'a>(
-    root: &'a VdevConfig,
-    others: impl Iterator<Item = &'a VdevConfig>,
-    devices: &Devices,
-) -> Vec<(u64, Arc<dyn Device>)> {
-    let leaves = root.leaves().chain(others);
-    let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
-    leaves.filter_map(device).collect()
 }
 
 /// Letters under which [`getopt`] reports the long options.
@@ -363,38 +347,11 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             return Ok(());
         }
         devices.check_each(&cannot)?;
-        let new = new_vdevs(engine, &layout, &devices, wanted.ashift)
+        let wanted = PoolLayout { ashift: wanted.ashift, ..devices.specs(&layout) };
+        let new = (engine.admin().plan_vdevs(&wanted, &devices.opened()))
             .map_err(|error| vdev_failure(&cannot, &error))?;
         Ok(engine.admin().add_vdevs(new).await?)
     }))
-}
-
-fn new_vdevs(
-    engine: &Engine,
-    layout: &Layout,
-    devices: &Devices,
-    ashift: Option<u64>,
-) -> cenote_rt::Result<NewVdevs> {
-    let (specs, spares, caches) = devices.specs(layout);
-    let mut guids = Guids::unguessable();
-    let (first, txg) = (engine.admin().next_vdev_id(), engine.open_txg());
-    let (mut tops, mut all_spares, mut all_caches) = (Vec::new(), Vec::new(), Vec::new());
-    for (id, spec) in (first..).zip(&specs) {
-        let top = create::top(spec, id, ashift, txg, &mut guids)?;
-        all_spares.extend(create::distributed_spares(&top, &mut guids)?);
-        tops.push((top, spec.class));
-    }
-    for spare in &spares {
-        all_spares.push(create::spare(spare, &mut guids)?);
-    }
-    for cache in &caches {
-        all_caches.push(create::cache(cache, ashift, &mut guids)?);
-    }
-    let leaves = tops.iter().flat_map(|(top, _)| top.leaves());
-    let leaves = leaves.chain(&all_spares).chain(&all_caches);
-    let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
-    let devices = leaves.filter_map(device).collect();
-    Ok(NewVdevs { tops, spares: all_spares, caches: all_caches, devices })
 }
 
 /// Returns the existing vdevs of a pool as lines of a preview, by section.

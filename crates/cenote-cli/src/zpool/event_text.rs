@@ -6,8 +6,7 @@
 use std::fmt::Write as _;
 
 use cenote_engine::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
-use cenote_pool::status::state_name;
-use cenote_vdev::{VdevAux, VdevState};
+use cenote_pool::status::{VdevAux, VdevState, state_name};
 
 /// `errno` of a checksum error, and of an I/O error.
 const EBADE: u64 = 52;

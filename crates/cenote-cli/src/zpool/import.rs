@@ -15,9 +15,8 @@ use cenote_pool::features::UnknownFeature;
 use cenote_pool::import::{FindError, Host, Scan};
 use cenote_pool::pool::Rewind;
 use cenote_pool::props::pool_property;
-use cenote_pool::status::{PoolStatus, examine, state_name};
+use cenote_pool::status::{PoolStatus, VdevAux, VdevState, examine, state_name};
 use cenote_pool::{Candidate, OpenError, OpenOptions, Pool, Reason};
-use cenote_vdev::{VdevAux, VdevState};
 
 use super::names::Names;
 use super::setting::Wanted;

@@ -2,7 +2,7 @@
 //! search for them. `|` marks a line break whose continuation is indented.
 
 use cenote_pool::Reason;
-use cenote_vdev::VdevState;
+use cenote_pool::status::VdevState;
 
 /// Returns the `status:` text; none if there is nothing to report.
 pub(super) fn status(reason: Reason) -> Option<String> {

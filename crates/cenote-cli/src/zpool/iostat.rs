@@ -9,10 +9,10 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_ondisk::config::VdevKind;
+use cenote_pool::figures::QueueStats;
 use cenote_pool::status::{AuxReport, PoolStatus, VdevReport};
 use cenote_pool::{AllocationClass, Pool};
 use cenote_rt::FixedMap;
-use cenote_vdev::queue::QueueStats;
 
 use super::config_table::{SECTIONS, section};
 use super::iostat_columns::Group;

@@ -3,11 +3,10 @@
 //! A group has two title lines: the upper one spans one or two columns per title, the lower one has
 //! a title per column. Layout: spec 06 §20.
 
-use cenote_vdev::IoClass;
-use cenote_vdev::IoClass::{
+use cenote_pool::figures::IoClass::{
     AsyncRead, AsyncWrite, Initializing, Rebuild, Removal, Scrub, SyncRead, SyncWrite, Trim,
 };
-use cenote_vdev::queue::{Direction, Histogram, QueueStats};
+use cenote_pool::figures::{ClassStats, Direction, Histogram, IoClass, QueueStats};
 
 /// A group of columns.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -113,7 +112,7 @@ const CLASSES: [&[IoClass]; 7] = [
 fn of_classes(
     io: &QueueStats,
     classes: &[IoClass],
-    part: impl Fn(&cenote_vdev::queue::ClassStats) -> Histogram,
+    part: impl Fn(&ClassStats) -> Histogram,
 ) -> Histogram {
     let mut all = Histogram::default();
     for class in classes {

@@ -11,7 +11,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_vdev::queue::{Direction, Histogram, QueueStats};
+use cenote_pool::figures::{Direction, Histogram, QueueStats};
 
 use super::iostat_columns::{Group, queues, sizes, waits};
 use crate::nicenum;

@@ -4,17 +4,15 @@
 //! devices in use, then mismatched redundancy.
 
 use std::collections::BTreeMap;
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_device::{Device, FileDevice, OpenError, OpenMode};
 use cenote_engine::Engine;
+use cenote_engine::create::{LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass};
 use cenote_ondisk::config::PoolState;
 use cenote_ondisk::nvlist::NvString;
-use cenote_pool::import::{AuxDevice, Found};
+use cenote_pool::import::{AuxDevice, DeviceError, Found, PoolDevice};
 use cenote_rt::Kind;
-use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use super::redundancy;
 use crate::argument;
@@ -215,9 +213,9 @@ pub(super) struct Opened {
     /// The word that named it.
     word: String,
     /// The specification of its leaf.
-    pub(super) spec: LeafSpec,
+    spec: LeafSpec,
     /// The device, locked.
-    pub(super) device: Arc<dyn Device>,
+    device: PoolDevice,
 }
 
 /// The devices of a layout, locked.
@@ -240,7 +238,7 @@ impl Devices {
         let mut somebodys = Vec::new();
         let mut has_twins = false;
         for (word, path) in paths {
-            let twin = all.iter().find(|other| is_same(&other.device.info().path, &path));
+            let twin = all.iter().find(|other| is_same(other.device.path(), &path));
             if let Some(twin) = twin.cloned() {
                 has_twins = true;
                 all.push(twin);
@@ -309,10 +307,10 @@ impl Devices {
             let is_own = own.is_some_and(|own| own.guid() == pool.guid());
             let (view, name) = (pool.view().await?, pool.name());
             for Opened { word, device, .. } in &self.all {
-                let path = Path::new(&device.info().path);
+                let path = device.path();
                 let has = |devices: &[AuxDevice]| {
                     let is_it = |path_of: &NvString| {
-                        path_of.to_str().is_some_and(|path_of| is_same(path_of, path))
+                        path_of.to_str().is_some_and(|path_of| is_same(Path::new(path_of), path))
                     };
                     devices.iter().any(|aux| aux.config.leaf.path.as_ref().is_some_and(is_it))
                 };
@@ -336,7 +334,7 @@ impl Devices {
     }
 
     /// Returns the vdevs: top-level ones, hot spares, cache devices.
-    pub(super) fn specs(&self, layout: &Layout) -> (Vec<TopSpec>, Vec<LeafSpec>, Vec<LeafSpec>) {
+    pub(super) fn specs(&self, layout: &Layout) -> PoolLayout {
         let mut rest = self.all.iter().map(|opened| opened.spec.clone());
         let tops = layout.groups.iter().map(|group| TopSpec {
             redundancy: group.redundancy,
@@ -345,18 +343,17 @@ impl Devices {
         });
         let tops = tops.collect();
         let spares = rest.by_ref().take(layout.spares.len()).collect();
-        (tops, spares, rest.collect())
+        PoolLayout { tops, spares, caches: rest.collect(), ashift: None }
     }
 
     /// Whether the device at `path` is in the layout.
     pub(super) fn has(&self, path: &str) -> bool {
-        self.all.iter().any(|opened| is_same(&opened.device.info().path, Path::new(path)))
+        self.all.iter().any(|opened| is_same(opened.device.path(), Path::new(path)))
     }
 
-    /// Returns the device of the leaf with that path.
-    pub(super) fn device(&self, path: Option<&NvString>) -> Option<Arc<dyn Device>> {
-        let found = self.all.iter().find(|opened| Some(&opened.spec.path) == path);
-        found.map(|opened| Arc::clone(&opened.device))
+    /// Returns the open devices.
+    pub(super) fn opened(&self) -> Vec<PoolDevice> {
+        self.all.iter().map(|opened| opened.device.clone()).collect()
     }
 }
 
@@ -381,7 +378,7 @@ fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
     }
 }
 
-fn is_same(one: &str, other: &Path) -> bool {
+fn is_same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // A block device may have several nodes.
     let identity = |path: &Path| {
@@ -389,36 +386,30 @@ fn is_same(one: &str, other: &Path) -> bool {
         let is_block_device = meta.file_type().is_block_device();
         Some(if is_block_device { (None, meta.rdev()) } else { (Some(meta.dev()), meta.ino()) })
     };
-    identity(Path::new(one)).is_some_and(|id| identity(other) == Some(id))
+    identity(one).is_some_and(|id| identity(other) == Some(id))
 }
 
 /// Opens a device for writing; the inner error names the pool that uses it.
 async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
-    let target = path.to_owned();
-    let opened =
-        cenote_rt::blocking(move || FileDevice::open(&target, OpenMode::Exclusive)).await?;
-    let device = match opened {
+    let device = match PoolDevice::open_exclusively(path).await {
         Ok(device) => device,
-        Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
+        Err(DeviceError::InUse) => {
             return Ok(Err(owner(path).await.unwrap_or_else(|| "unknown".to_owned())));
         }
-        Err(error) if error.kind() == Kind::Permission => {
+        Err(DeviceError::Failed(error)) if error.kind() == Kind::Permission => {
             return Err(Exit::failed(format!("cannot open '{word}': permission denied")));
         }
         Err(error) => return Err(Exit::failed(format!("cannot open '{word}': {error}"))),
     };
-    let name = NvString::from_bytes(path.as_os_str().as_bytes())
-        .ok_or_else(|| Exit::failed(format!("cannot resolve path '{word}'")))?;
-    let spec = LeafSpec { path: name, ..LeafSpec::of(device.info()) };
+    let spec =
+        device.leaf_spec().ok_or_else(|| Exit::failed(format!("cannot resolve path '{word}'")))?;
     Ok(Ok(Opened { word: word.to_owned(), spec, device }))
 }
 
 /// Returns the pool that the labels of a device name.
 async fn owner(path: &Path) -> Option<String> {
-    let path = path.to_owned();
-    let device = cenote_rt::blocking(move || FileDevice::open(&path, OpenMode::ReadOnly)).await;
-    let found = Found::read(device.ok()?.ok()?).await?;
-    Some(pool_of(&found)?.0)
+    let device = PoolDevice::open_for_reading(path).await.ok()?;
+    Some(pool_of(&device.found().await?)?.0)
 }
 
 /// Returns name and state of the pool that a device belongs to.
@@ -434,7 +425,8 @@ async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
     for engine in session.host.pools() {
         let view = engine.view().await?;
         let mut leaves = view.spares().iter().chain(view.caches());
-        let is_it = |text: &NvString| text.to_str().is_some_and(|text| is_same(text, path));
+        let is_it =
+            |text: &NvString| text.to_str().is_some_and(|text| is_same(Path::new(text), path));
         if leaves.any(|leaf| leaf.config.leaf.path.as_ref().is_some_and(is_it)) {
             return Ok(false);
         }
@@ -444,11 +436,11 @@ async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
 
 /// Returns the message about a device that may be in use.
 async fn in_use(source: &Source, opened: &Opened, is_spare: bool) -> Result<Option<String>, Exit> {
-    let Some(found) = Found::read(Arc::clone(&opened.device)).await else { return Ok(None) };
+    let Some(found) = opened.device.found().await else { return Ok(None) };
     let word = &opened.word;
     let Some((pool, state)) = pool_of(&found) else {
         // Pools can share hot spares.
-        let is_taken = !is_spare && !is_left(source, Path::new(&opened.device.info().path)).await?;
+        let is_taken = !is_spare && !is_left(source, opened.device.path()).await?;
         return Ok(is_taken.then(|| format!("{word} is reserved as a hot spare or cache device")));
     };
     let state = match state {

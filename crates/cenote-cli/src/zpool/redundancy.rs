@@ -1,8 +1,8 @@
 //! Checks that the vdevs of a pool have equal redundancy. The vdev with the least redundancy
 //! determines the safety of the whole pool, so mismatches are refused unless forced.
 
+use cenote_engine::create::{LeafSpec, Redundancy, VdevClass};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
-use cenote_vdev::create::{LeafSpec, Redundancy, VdevClass};
 
 use super::layout::Group;
 

@@ -25,13 +25,17 @@ use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::accounting::{metaslab_range, row_size};
 use cenote_pool::features;
 use cenote_rt::{BoxFuture, Error, Kind, Result, stages};
-use cenote_vdev::create::{Created, VdevClass};
+use cenote_vdev::create::Created;
 use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
 use crate::admin::birth;
 use crate::admin::birth::NewPool;
 use crate::admin::events::{Event, PoolEvent};
 use crate::admin::import;
+pub use crate::admin::layout::{
+    CreateError, LeafDevices, LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass, new_guid,
+    plan_pool,
+};
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
 use crate::{
@@ -55,7 +59,7 @@ pub struct CreateSpec {
     /// The vdevs with their allocation classes.
     pub vdevs: Created,
     /// The devices by leaf guid, open for writing.
-    pub devices: Vec<(u64, Arc<dyn Device>)>,
+    pub devices: LeafDevices,
     /// Features to enable.
     pub features: Vec<&'static Feature>,
     /// The property `comment`.

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_pool::figures::{CacheStats, StoreStats};
 use cenote_rt::lock::{Mutex, Rank};
 
 use crate::Engine;
@@ -85,7 +86,7 @@ impl HealthState {
     }
 }
 
-/// The pool's health: suspension, events and notices; made by [`Engine::health`].
+/// The pool's health: suspension, events, notices and counters; made by [`Engine::health`].
 #[derive(Debug, Clone, Copy)]
 pub struct Health<'e> {
     pub(crate) engine: &'e Engine,
@@ -111,6 +112,21 @@ impl Health<'_> {
     /// clear`.
     pub fn stop_at_failures(self) {
         self.engine.health.suspension.disarm();
+    }
+
+    /// Whether the pool was closed: no request reaches its devices any more.
+    pub fn is_closed(self) -> bool {
+        self.engine.tree.is_closed()
+    }
+
+    /// Returns the counters of the block cache, since the import.
+    pub fn cache_stats(self) -> CacheStats {
+        self.engine.store.cache_stats()
+    }
+
+    /// Returns the counters of block reads and writes, since the import.
+    pub fn store_stats(self) -> StoreStats {
+        self.engine.store.stats()
     }
 
     /// Returns the notices since the last call.

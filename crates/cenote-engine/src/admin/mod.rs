@@ -21,6 +21,7 @@ pub(crate) mod damage;
 pub(crate) mod events;
 pub(crate) mod health;
 pub(crate) mod import;
+mod layout;
 mod memory;
 mod settings;
 mod vdevs;

@@ -25,6 +25,7 @@ use cenote_vdev::labels;
 use crate::Admin;
 use crate::admin::aux;
 use crate::admin::aux::Aux;
+use crate::admin::layout::LeafDevices;
 use crate::admin::{Engine, write_aux_label};
 use crate::admin::{birth, create, import};
 use crate::dsl;
@@ -43,7 +44,7 @@ pub struct NewVdevs {
     /// Cache devices.
     pub caches: Vec<VdevConfig>,
     /// The devices by leaf guid, open for writing.
-    pub devices: Vec<(u64, Arc<dyn Device>)>,
+    pub devices: LeafDevices,
 }
 
 impl NewVdevs {

@@ -58,6 +58,18 @@ fn for_leaves(vdev: &mut VdevConfig, change: &mut impl FnMut(&mut LeafConfig)) {
 }
 
 impl Leaves<'_> {
+    /// Returns the number of I/Os that are in flight on the devices.
+    pub fn in_flight(self) -> usize {
+        self.engine.tree.in_flight()
+    }
+
+    /// Returns the guids of log vdevs that cannot be read.
+    pub fn unreadable_logs(self) -> Vec<u64> {
+        let tops = self.engine.tree.tops();
+        let is_lost = |top: &&Vdev| top.is_log() && !top.state().is_readable();
+        tops.filter(is_lost).map(Vdev::guid).collect()
+    }
+
     /// Probes the leaves with failed I/O; in a sync, before its config is written.
     pub(crate) async fn probe_failed(self) {
         if !self.engine.tree.has_failed() {

@@ -43,7 +43,7 @@ fn sizes_of(pool: &Pool, bp: &BlockPtr) -> Sizes {
     }
     let dsize: u64 = (0..3)
         .filter_map(|copy| bp.dva(copy))
-        .map(|dva| (dva.asize >> 9) * pool.deflate_ratio(u64::from(dva.vdev)))
+        .map(|dva| (dva.asize >> 9) * pool.vdevs().deflate_ratio(u64::from(dva.vdev)))
         .sum();
     let psize = bp.psize() as i64;
     [dsize as i64, psize, if is_meta { psize } else { bp.lsize() as i64 }]

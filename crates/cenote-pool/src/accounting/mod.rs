@@ -104,7 +104,7 @@ impl Space {
         let is_checkpointed = pool.features().is_active("zpool_checkpoint");
         let has_histograms = pool.features().state("spacemap_histogram") != FeatureState::Disabled;
         for config in &pool.config().vdev_tree.children {
-            let ratio = pool.deflate_ratio(config.id);
+            let ratio = pool.vdevs().deflate_ratio(config.id);
             let mut vdev = VdevFigures::read(mos, config, ratio, is_checkpointed).await?;
             vdev.set_expandable(pool.tree(), config);
             if !has_histograms {

@@ -18,9 +18,12 @@
 mod candidate;
 mod device;
 mod mmp;
+mod opened;
 mod scan;
 
 pub use candidate::Candidate;
+pub use cenote_vdev::labels::{DeviceLabels, Label};
 pub use device::{AuxDevice, Found};
 pub use mmp::{Host, LastUse, watch_time};
+pub use opened::{DeviceError, PoolDevice};
 pub use scan::{FindError, Scan, ScanOptions, scan, scan_devices};

@@ -192,16 +192,6 @@ impl Pool {
         words.get(CHECKPOINT_TXG_WORD).copied()
     }
 
-    /// Returns the deflate ratio of a top-level vdev; [`accounting::deflate::RATIO_ONE`] on pools
-    /// without deflation.
-    pub fn deflate_ratio(&self, vdev: u64) -> u64 {
-        use crate::accounting::deflate::RATIO_ONE;
-        if !self.is_deflated {
-            return RATIO_ONE;
-        }
-        self.tree.deflate_ratio(vdev).unwrap_or(RATIO_ONE)
-    }
-
     /// Returns the space figures, computed on first use.
     pub async fn space(&self) -> Result<Arc<Space>> {
         let lock = || self.space.lock();

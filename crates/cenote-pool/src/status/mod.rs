@@ -28,7 +28,9 @@ use std::sync::Arc;
 use cenote_ondisk::config::PoolFacts;
 use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_rt::Result;
-use cenote_vdev::{DtlKind, TxgRanges, VdevAux, VdevState};
+use cenote_vdev::DtlKind;
+/// States of vdevs, their causes, and sets of the txgs that vdevs miss.
+pub use cenote_vdev::{TxgRanges, VdevAux, VdevState};
 
 use crate::accounting::Space;
 use crate::features::compat;

@@ -6,12 +6,10 @@
 use std::sync::Arc;
 
 use super::super::log;
-use cenote_block::{CacheStats, StoreStats};
 use cenote_engine::{ActivityCounts, Engine};
+use cenote_pool::figures::{CacheStats, LeafStats, QueueStats, StoreStats};
 use cenote_pool::status::{VdevReport, state_name};
 use cenote_rt::Result;
-use cenote_vdev::LeafStats;
-use cenote_vdev::queue::QueueStats;
 
 /// Figures of one pool.
 #[derive(Debug)]
@@ -95,8 +93,8 @@ async fn of_pool(engine: &Arc<Engine>) -> Result<PoolFigures> {
         open_txg: engine.open_txg(),
         synced_txg: engine.uberblock().txg,
         dirty_bytes: engine.dirty_bytes(),
-        cache: engine.store().cache_stats(),
-        store: engine.store().stats(),
+        cache: engine.health().cache_stats(),
+        store: engine.health().store_stats(),
         io: status.root.io(),
         leaves: status.root.walk().filter_map(leaf).collect(),
         datasets,

@@ -17,8 +17,7 @@ use std::io::Result;
 use std::path::{Path, PathBuf};
 
 use super::figures::{DatasetFigures, PoolFigures};
-use cenote_vdev::IoClass;
-use cenote_vdev::queue::Direction;
+use cenote_pool::figures::{Direction, IoClass};
 
 /// Types of values.
 const UINT64: u32 = 4;

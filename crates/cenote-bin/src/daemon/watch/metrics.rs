@@ -11,8 +11,8 @@
 
 use std::fmt::Write as _;
 
+use cenote_pool::figures::{Direction, DirectionStats, Histogram};
 use cenote_rt::tunables;
-use cenote_vdev::queue::{Direction, Histogram};
 use serde_json::{Map, Value};
 
 use super::figures::{DatasetFigures, PoolFigures};
@@ -197,7 +197,7 @@ fn of_leaves(pools: &[PoolFigures], all: &mut Families) {
     });
     let help = "Errors since the pool was opened or cleared.";
     all.one("cenote_vdev_errors_total", help, Kind::Counter, errors);
-    let by_direction = |number: fn(&cenote_vdev::queue::DirectionStats) -> Number| {
+    let by_direction = |number: fn(&DirectionStats) -> Number| {
         let samples = leaves().flat_map(|(pool, leaf)| {
             DIRECTIONS.map(|(name, direction)| {
                 let mut labels = labels(pool, &leaf.name);

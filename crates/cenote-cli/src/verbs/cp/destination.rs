@@ -253,7 +253,7 @@ fn temporary_name() -> Vec<u8> {
 
 /// Whether `is_it` holds for a device of the pool.
 fn has_device(pool: &Pool, is_it: impl Fn(&Path) -> bool) -> bool {
-    pool.store().tree().leaves().any(|(_, leaf)| is_it(Path::new(leaf.path())))
+    pool.vdevs().leaf_paths().any(|path| is_it(Path::new(path)))
 }
 
 /// Returns the type of a file.
