@@ -1,15 +1,11 @@
 //! The devices and the redundancy of a new pool.
 
-use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use cenote_device::{Device, FileDevice, OpenMode, create_file};
+use cenote_engine::create::{LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass};
 use cenote_ondisk::config::PoolState;
-use cenote_ondisk::nvlist::NvString;
-use cenote_pool::import::Found;
+use cenote_pool::import::PoolDevice;
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::create::{LeafSpec, Redundancy, TopSpec, VdevClass};
 
 /// Minimum size of a device, as in OpenZFS's tools.
 const DEVICE_SIZE_MIN: u64 = 64 << 20;
@@ -179,56 +175,40 @@ impl Layout {
     /// are not open are taken over.
     pub(crate) async fn open(&self, force: bool) -> Result<Devices> {
         self.check()?;
-        let mut opened = Vec::new();
+        let (mut specs, mut opened) = (Vec::new(), Vec::new());
         for path in self.paths() {
-            opened.push(open(path.clone(), self.file_size, force).await?);
+            let (spec, device) = open(path, self.file_size, force).await?;
+            specs.push(spec);
+            opened.push(device);
         }
-        let mut specs = opened.iter().map(|opened| opened.spec.clone());
+        let mut specs = specs.into_iter();
         let tops = self.groups.iter().map(|group| TopSpec {
             redundancy: group.redundancy,
             class: group.class,
             leaves: specs.by_ref().take(group.paths.len()).collect(),
         });
         let tops = tops.collect();
-        Ok(Devices { tops, spares: specs.collect(), opened })
+        let layout = PoolLayout { tops, spares: specs.collect(), ..PoolLayout::default() };
+        Ok(Devices { layout, opened })
     }
-}
-
-/// A locked device that is open for writing.
-struct Opened {
-    spec: LeafSpec,
-    device: Arc<dyn Device>,
 }
 
 /// The devices of a layout.
 pub(crate) struct Devices {
-    pub(crate) tops: Vec<TopSpec>,
-    pub(crate) spares: Vec<LeafSpec>,
-    opened: Vec<Opened>,
+    /// Their vdevs.
+    pub(crate) layout: PoolLayout,
+    /// The devices, locked.
+    pub(crate) opened: Vec<PoolDevice>,
 }
 
-impl Devices {
-    /// Returns the device with this path in its leaf.
-    pub(crate) fn device(&self, path: Option<&NvString>) -> Option<Arc<dyn Device>> {
-        let found = self.opened.iter().find(|opened| Some(&opened.spec.path) == path)?;
-        Some(Arc::clone(&found.device))
-    }
-}
-
-async fn open(path: PathBuf, file_size: Option<u64>, force: bool) -> Result<Opened> {
+async fn open(path: &Path, file_size: Option<u64>, force: bool) -> Result<(LeafSpec, PoolDevice)> {
     let shown = path.display().to_string();
-    let device = cenote_rt::blocking(move || {
-        let path = std::path::absolute(&path).map_err(|error| Error::new(Kind::Invalid, error))?;
-        if let Some(size) = file_size.filter(|_| !path.exists()) {
-            create_file(&path, size)?;
-        }
-        FileDevice::open(&path, OpenMode::Exclusive)
-    });
-    let device: Arc<dyn Device> = device.await??;
-    let info = device.info();
-    let name = Path::new(&info.path).as_os_str().as_bytes();
-    let name = NvString::from_bytes(name).ok_or_else(|| BadLayout::Path(shown.clone()))?;
-    let spec = LeafSpec { path: name, ..LeafSpec::of(info) };
+    let path = std::path::absolute(path).map_err(|error| Error::new(Kind::Invalid, error))?;
+    if let Some(size) = file_size.filter(|_| !path.exists()) {
+        PoolDevice::create_file(&path, size).await?;
+    }
+    let device = PoolDevice::open_exclusively(&path).await?;
+    let spec = device.leaf_spec().ok_or_else(|| BadLayout::Path(shown.clone()))?;
     if spec.size < DEVICE_SIZE_MIN {
         return Err(BadLayout::TooSmall { path: shown, size: spec.size }.into());
     }
@@ -237,12 +217,12 @@ async fn open(path: PathBuf, file_size: Option<u64>, force: bool) -> Result<Open
     {
         return Err(BadLayout::InUse { path: shown, state, pool }.into());
     }
-    Ok(Opened { spec, device })
+    Ok((spec, device))
 }
 
 /// Returns the name and state of the pool in a device's label, unless it was destroyed.
-async fn owner(device: &Arc<dyn Device>) -> Option<(String, &'static str)> {
-    let found = Found::read(Arc::clone(device)).await?;
+async fn owner(device: &PoolDevice) -> Option<(String, &'static str)> {
+    let found = device.found().await?;
     let facts = &found.config.member.as_ref()?.facts;
     let state = match facts.state {
         PoolState::Active => "potentially active",

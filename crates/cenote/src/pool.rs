@@ -6,17 +6,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_engine::Engine;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::create::{CreateSpec, FIRST_TXG};
+use cenote_engine::create::{CreateSpec, PoolLayout, plan_pool};
 use cenote_fs::NewVolume;
 use cenote_fs::format::{FsOwners, NewFileSystem};
-use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::feature::Feature;
 use cenote_pool::features;
 use cenote_pool::import::{Host, ScanOptions, scan};
 use cenote_pool::props::text::{Moment, Setting, is_stored};
 use cenote_pool::{Candidate, OpenOptions, Pool as View};
 use cenote_rt::{Error, Kind, OwnRuntime, Result, Runtime};
-use cenote_vdev::create::{self, Guids};
 
 use crate::dataset::{self, Dataset};
 use crate::file_system::FileSystem;
@@ -421,16 +419,8 @@ fn new_pool(
     (features, properties): (Vec<&'static Feature>, &[Setting]),
     options: &PoolOptions,
 ) -> Result<CreateSpec> {
-    let spec = create::CreateSpec {
-        tops: devices.tops.clone(),
-        spares: devices.spares.clone(),
-        caches: Vec::new(),
-        ashift: options.ashift,
-    };
-    let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::unguessable())?;
-    let leaves = vdevs.root.leaves().chain(&vdevs.spares);
-    let device = |leaf: &VdevConfig| Some((leaf.guid, devices.device(leaf.leaf.path.as_ref())?));
-    let opened = leaves.filter_map(device).collect();
+    let wanted = PoolLayout { ashift: options.ashift, ..devices.layout.clone() };
+    let (vdevs, opened) = plan_pool(&wanted, &devices.opened)?;
     let root = NewFileSystem::of_properties(properties);
     let host = Host::current();
     Ok(CreateSpec {

@@ -45,7 +45,7 @@ const ALONE: [(&str, &[&str]); 6] = [
 
 /// Front ends, and the crates whose types they do not name: the pool and the engine offer in their
 /// own terms what front ends need of blocks, vdevs and devices. Their tests are exempt.
-const FRONT_ENDS: [&str; 3] = ["cenote-serve", "cenote-cli", "cenote-bin"];
+const FRONT_ENDS: [&str; 4] = ["cenote", "cenote-serve", "cenote-cli", "cenote-bin"];
 const HIDDEN: [&str; 3] = ["cenote-device", "cenote-vdev", "cenote-block"];
 
 /// Crates that others may use in their tests only, if at all.
@@ -184,6 +184,7 @@ mod tests {
             ("cenote-cli", "cenote-engine", false, true),
             ("cenote-cli", "cenote-vdev", false, false),
             ("cenote-serve", "cenote-block", false, false),
+            ("cenote", "cenote-device", false, false),
             ("cenote-bin", "cenote-device", false, false),
             ("cenote-bin", "cenote-device", true, true),
             ("cenote-helpers", "cenote-rt", false, false),

@@ -212,7 +212,7 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
     block_on(async {
         let device = match PoolDevice::open_exclusively(&path).await {
             Ok(device) => device,
-            Err(DeviceError::InUse) => {
+            Err(DeviceError::InUse(_)) => {
                 return Err(Exit::failed(format!("{word} is a member (ACTIVE) of a pool in use")));
             }
             Err(error) => return Err(Exit::failed(format!("failed to open {word}: {error}"))),

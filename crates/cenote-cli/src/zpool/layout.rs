@@ -393,7 +393,7 @@ fn is_same(one: &Path, other: &Path) -> bool {
 async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
     let device = match PoolDevice::open_exclusively(path).await {
         Ok(device) => device,
-        Err(DeviceError::InUse) => {
+        Err(DeviceError::InUse(_)) => {
             return Ok(Err(owner(path).await.unwrap_or_else(|| "unknown".to_owned())));
         }
         Err(DeviceError::Failed(error)) if error.kind() == Kind::Permission => {

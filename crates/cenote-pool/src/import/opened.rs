@@ -4,7 +4,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_device::{Device, FileDevice, OpenError, OpenMode};
+use cenote_device::{Device, FileDevice, OpenError, OpenMode, create_file};
 use cenote_ondisk::nvlist::NvString;
 use cenote_rt::{Buf, BufMut, Error, Result};
 use cenote_vdev::create::LeafSpec;
@@ -16,11 +16,19 @@ use super::Found;
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
     /// A process has the device open exclusively: it is mounted, or belongs to an open pool.
-    #[error("the device is in use")]
-    InUse,
+    #[error(transparent)]
+    InUse(Error),
     /// Any other error, with the path.
     #[error(transparent)]
     Failed(#[from] Error),
+}
+
+impl From<DeviceError> for Error {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::InUse(error) | DeviceError::Failed(error) => error,
+        }
+    }
 }
 
 /// A regular file or block device that a command opened by its path. Clones share the open file.
@@ -49,13 +57,22 @@ impl PoolDevice {
         Self::open(path, OpenMode::Exclusive).await
     }
 
+    /// Creates a sparse file of `size` bytes.
+    ///
+    /// # Errors
+    /// `Kind::Exists` if the path exists; else with the kind of the system's error.
+    pub async fn create_file(path: &Path, size: u64) -> Result<()> {
+        let path = path.to_owned();
+        cenote_rt::blocking(move || create_file(&path, size)).await?
+    }
+
     async fn open(path: &Path, mode: OpenMode) -> Result<Self, DeviceError> {
         let path = path.to_owned();
         let target = path.clone();
         match cenote_rt::blocking(move || FileDevice::open(&target, mode)).await? {
             Ok(device) => Ok(Self { path, device }),
             Err(error) if matches!(error.cause(), Some(OpenError::InUse(_))) => {
-                Err(DeviceError::InUse)
+                Err(DeviceError::InUse(error))
             }
             Err(error) => Err(DeviceError::Failed(error)),
         }
@@ -123,7 +140,7 @@ mod tests {
             let second = first.clone();
             drop(first);
             let refused = PoolDevice::open_exclusively(&path).await;
-            assert!(matches!(refused, Err(DeviceError::InUse)), "{refused:?}");
+            assert!(matches!(refused, Err(DeviceError::InUse(_))), "{refused:?}");
             let reader = PoolDevice::open_for_reading(&path).await.expect("takes no lock");
             assert_eq!(reader.read(100, 5).await.expect("bytes")[..], [7; 5]);
             let refused = reader.clear_labels().await.expect_err("is open for reading");
