@@ -16,6 +16,7 @@
 //! The history records the command line as OpenZFS's tool would have received it, without cenote's
 //! own options in front.
 
+use std::cell::Cell;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -200,7 +201,8 @@ impl Writer {
     }
 
     /// Records the command in a pool that it exports or destroys. If that fails, the pool is
-    /// released as it was found; with `is_forced` it is closed in any case, within seconds.
+    /// released as it was found; with `is_forced` it is closed in any case, within seconds. An
+    /// export also closes a stopped pool, which cannot be written any more.
     pub(crate) async fn close(
         self,
         line: &str,
@@ -217,17 +219,25 @@ impl Writer {
         if self.engine.health().suspended().is_some() && !is_forced {
             return Err(suspended(action, &name));
         }
+        let is_released = Cell::new(false);
         let orderly = async {
             if let Some(host) = &host {
                 host.release(&name, action, is_forced).await?;
             }
+            is_released.set(true);
             self.record(line).await?;
             how(&self.engine).await.map_err(|error| close_failure(action, &name, error))
         };
         let (closed, is_by_force) = if is_forced {
             or_by_force(&self.engine, orderly).await
         } else {
-            (orderly.await, false)
+            match orderly.await {
+                Err(_) if is_released.get() && action == "export" && is_stopped(&self.engine) => {
+                    self.engine.close_by_force().await;
+                    (Ok(()), true)
+                }
+                closed => (closed, false),
+            }
         };
         match (closed, host) {
             (Ok(()), host) => {
@@ -299,7 +309,9 @@ async fn or_by_force(
 ) -> (CommandResult, bool) {
     let mut orderly = pin!(orderly);
     match select(orderly.as_mut(), pin!(engine.health().until_stuck())).await {
-        Either::Left((Err(_), _)) if engine.health().suspended().is_some() => {
+        Either::Left((Err(_), _))
+            if engine.health().suspended().is_some() || is_stopped(engine) =>
+        {
             engine.close_by_force().await;
             (Ok(()), true)
         }
@@ -312,6 +324,11 @@ async fn or_by_force(
             (Ok(()), true)
         }
     }
+}
+
+/// Whether an error has stopped the pool: nothing of it can be written, and it can only be closed.
+fn is_stopped(engine: &Engine) -> bool {
+    engine.health().stopped().is_some()
 }
 
 fn suspended(action: &str, name: &str) -> Exit {

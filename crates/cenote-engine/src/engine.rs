@@ -275,10 +275,24 @@ impl Engine {
         done
     }
 
-    /// Stops all writes.
-    pub(crate) fn stop(&self, cause: &str) {
-        self.state().stopped.get_or_insert_with(|| cause.to_owned());
+    /// Stops all writes of a pool that is being closed. Returns true if they were not stopped yet.
+    pub(crate) fn stop(&self, cause: &str) -> bool {
+        let is_first = {
+            let mut state = self.state();
+            let is_first = state.stopped.is_none();
+            state.stopped.get_or_insert_with(|| cause.to_owned());
+            is_first
+        };
         self.health.suspension.abandon();
+        is_first
+    }
+
+    /// Stops all writes because of an error that would only occur again; the pool stays open for
+    /// reading until it is closed, see [`Health::stopped`](crate::Health::stopped).
+    pub(crate) fn fail(&self, cause: &str) {
+        if self.stop(cause) {
+            self.health.suspension.set_failed();
+        }
     }
 }
 

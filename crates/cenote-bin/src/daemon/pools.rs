@@ -220,10 +220,12 @@ impl Pools {
         let (process, memory) = (std::process::id(), resident() >> 10);
         let mut text = format!("running (process {process}, {memory} MiB of memory)\n");
         for engine in self.pools() {
-            let state = match (engine.health().suspended(), engine.is_read_only()) {
-                (Some(_), _) => "suspended",
-                (None, true) => "read-only",
-                (None, false) => "open",
+            let health = engine.health();
+            let state = match (health.suspended(), health.stopped(), engine.is_read_only()) {
+                (Some(_), ..) => "suspended",
+                (None, Some(_), _) => "stopped",
+                (None, None, true) => "read-only",
+                (None, None, false) => "open",
             };
             let _ = writeln!(text, "pool    {}  {state}", engine.name());
         }

@@ -92,17 +92,22 @@ impl Failing {
         Some(Self { layer, house })
     }
 
-    /// Removes the devices during a write, and waits until the pool is suspended. Returns the
-    /// thread that waits for an fsync.
-    fn suspend(&self, name: &str) -> std::thread::JoinHandle<std::io::Result<()>> {
+    /// Removes the devices during a write. Returns the thread that waits for an fsync.
+    fn fail(&self, name: &str) -> std::thread::JoinHandle<std::io::Result<()>> {
         let path = self.house.path(&format!("at/{name}"));
         let mut file = std::fs::File::create(path).unwrap();
         file.write_all(&vec![9; 200_000]).unwrap();
         (0..2).for_each(|leaf| self.layer.take_away(leaf));
-        let waiter = std::thread::spawn(move || {
+        std::thread::spawn(move || {
             file.write_all(&vec![8; 100_000])?;
             file.sync_all()
-        });
+        })
+    }
+
+    /// Removes the devices during a write, and waits until the pool is suspended. Returns the
+    /// thread that waits for an fsync.
+    fn suspend(&self, name: &str) -> std::thread::JoinHandle<std::io::Result<()>> {
+        let waiter = self.fail(name);
         let since = cenote_rt::monotonic();
         while self.house.run("zpool list -H -o health") != "SUSPENDED\n" {
             assert!(passed(since) < SOON, "the pool is not suspended");
@@ -166,6 +171,46 @@ fn suspended_pool_is_shown_and_can_be_closed() {
     assert!(said.contains("it was closed, and is not destroyed"), "{said}");
     assert_eq!(house.run("zpool list"), "no pools available\n");
     failing.import();
+    house.run("zpool export t");
+    let images = failing.layer.images();
+    let images = images.to_str().unwrap();
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", images, "t"]));
+}
+
+/// With `failmode=panic` failing devices stop the pool: no command can write it, and each of them
+/// that closes pools can close it.
+#[test]
+fn stopped_pool_is_shown_and_can_be_closed() {
+    let Some(failing) = Failing::new("closing-stopped") else { return };
+    let house = &failing.house;
+    house.run("zpool set failmode=panic t");
+    for (line, is_status_zero) in
+        [("zpool export t", true), ("zpool export -f t", true), ("zpool destroy -f t", false)]
+    {
+        let waiter = failing.fail("lost");
+        waiter.join().unwrap().expect_err("the pool was stopped");
+        failing.layer.heal_all();
+        // The first sync that fails stops the pool.
+        let since = cenote_rt::monotonic();
+        while !house.run("daemon status").contains("pool    t  stopped") {
+            assert!(passed(since) < SOON, "the pool is not stopped");
+            wait(Duration::from_millis(100));
+        }
+        assert_eq!(house.run("zpool list -H -o name,health"), "t\tSUSPENDED\n");
+        for said in [house.run("zpool status t"), house.run("zpool status -x")] {
+            assert!(said.contains("stopped by an error"), "{said}");
+            assert!(said.contains("then import it again"), "{said}");
+        }
+        let (status, said) = house.fails("zpool clear t");
+        assert!(status == 1 && said.contains("pool is stopped"), "{said}");
+        let words: Vec<&str> = line.split(' ').collect();
+        let output = house.command(&words).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.success(), is_status_zero, "{line}: {said}");
+        assert!(said.contains("closed by force") || !is_status_zero, "{line}: {said}");
+        assert_eq!(house.run("zpool list"), "no pools available\n", "{line}");
+        failing.import();
+    }
     house.run("zpool export t");
     let images = failing.layer.images();
     let images = images.to_str().unwrap();

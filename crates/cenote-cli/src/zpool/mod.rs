@@ -115,7 +115,7 @@ pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandRe
 pub(crate) struct Pools {
     /// Open pools, in the order of the arguments, or of their names.
     pub(crate) open: Vec<Arc<Pool>>,
-    /// Suspended pools whose metadata cannot be read now.
+    /// Suspended or stopped pools whose metadata cannot be read now.
     pub(crate) unread: Vec<Arc<Engine>>,
     /// Whether a selected pool is missing here.
     pub(crate) is_incomplete: bool,
@@ -130,10 +130,16 @@ pub(super) async fn in_time<T>(read: impl Future<Output = T>) -> Option<T> {
     }
 }
 
+/// Whether metadata of an open pool may be unreadable for as long as the pool is open.
+pub(super) fn is_impaired(engine: &Engine) -> bool {
+    let health = engine.health();
+    health.suspended().is_some() || health.stopped().is_some()
+}
+
 impl Pools {
     /// Adds a view of an open pool.
     async fn add(&mut self, engine: Arc<Engine>) -> CommandResult {
-        if engine.health().suspended().is_none() {
+        if !is_impaired(&engine) {
             self.open.push(Box::pin(engine.view()).await?);
             return Ok(());
         }

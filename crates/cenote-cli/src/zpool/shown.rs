@@ -11,7 +11,7 @@ use cenote_pool::status::PoolStatus;
 use serde_json::{Map, Value};
 
 use super::json::Form;
-use super::{Pools, in_time};
+use super::{Pools, in_time, is_impaired};
 use crate::io::Exit;
 use crate::source::Source;
 
@@ -75,7 +75,7 @@ impl<'a> Shown<'a> {
             Self::FromMemory(engine) => return Ok(engine.health().status_from_memory()),
         };
         let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
-        let Some(engine) = engine.filter(|engine| engine.health().suspended().is_some()) else {
+        let Some(engine) = engine.filter(|engine| is_impaired(engine)) else {
             return Ok(Box::pin(pool.status()).await?);
         };
         let read = in_time(Box::pin(pool.status())).await;

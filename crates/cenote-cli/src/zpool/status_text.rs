@@ -115,6 +115,11 @@ fn data(reason: Reason) -> Option<(&'static str, &'static str)> {
             "One or more devices are faulted in response to IO failures.",
             "Make sure the affected devices are connected, then run 'zpool clear'.",
         ),
+        Reason::Stopped => (
+            "The pool was stopped by an error that would only occur again.  Nothing is|\
+             written any more; what was synced before is kept.",
+            "Export the pool with 'zpool export', then import it again.",
+        ),
         Reason::BadLog => (
             "An intent log record could not be read.|\
              Waiting for administrator intervention to fix the faulted pool.",

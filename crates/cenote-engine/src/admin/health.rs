@@ -98,6 +98,15 @@ impl Health<'_> {
         self.engine.health.suspension.cause()
     }
 
+    /// Returns the error that stopped the pool, if one did and the pool is still open. A stopped
+    /// pool writes nothing any more, and can only be closed; a suspended one is not stopped.
+    pub fn stopped(self) -> Option<String> {
+        if self.engine.tree.is_closed() || !self.engine.health.suspension.is_failed() {
+            return None;
+        }
+        self.engine.state().stopped.clone()
+    }
+
     /// Waits until the pool is suspended.
     pub async fn until_suspended(self) -> Suspended {
         self.engine.health.suspension.until_suspended().await

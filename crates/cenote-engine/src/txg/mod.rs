@@ -190,6 +190,6 @@ impl Drop for StopUnlessDone<'_> {
             End::Never => "a sync did not come to its end",
         };
         // Waiting callers get an error.
-        self.engine.stop(cause);
+        self.engine.fail(cause);
     }
 }

@@ -88,6 +88,8 @@ impl std::fmt::Display for Suspended {
 struct Inner {
     is_armed: bool,
     is_abandoned: bool,
+    /// The pool was stopped by an error, and not because it is being closed.
+    is_failed: bool,
     suspended: Option<Suspended>,
     /// Number of resumes.
     resume_count: u64,
@@ -120,7 +122,8 @@ impl Default for Suspension {
 
 impl SuspensionProbe for Suspension {
     fn reason(&self) -> Option<Reason> {
-        Some(match (self.cause()?, self.mode()) {
+        let Some(cause) = self.cause() else { return self.is_failed().then_some(Reason::Stopped) };
+        Some(match (cause, self.mode()) {
             (Suspended::Multihost(_), _) => Reason::IoFailureMmp,
             (Suspended::Io(_), FailMode::Continue) => Reason::IoFailureContinue,
             (Suspended::Io(_), _) => Reason::IoFailureWait,
@@ -279,6 +282,16 @@ impl Suspension {
         stages::reach("suspend-resumed");
         self.changed.notify_waiters();
         Ok(())
+    }
+
+    /// Records that the pool was stopped by an error.
+    pub(crate) fn set_failed(&self) {
+        self.lock().is_failed = true;
+    }
+
+    /// Whether the pool was stopped by an error.
+    pub(crate) fn is_failed(&self) -> bool {
+        self.lock().is_failed
     }
 
     /// Fails everything that is held; nothing is held any more.

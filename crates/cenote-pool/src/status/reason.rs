@@ -32,6 +32,9 @@ pub enum Reason {
     IoFailureContinue,
     /// Suspended: all I/O waits.
     IoFailureWait,
+    /// Stopped by an error that would only occur again: nothing is written until the pool is
+    /// closed and imported again.
+    Stopped,
     /// A log device cannot be read.
     BadLog,
     /// Faulted devices, and not enough replicas.
