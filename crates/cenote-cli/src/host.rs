@@ -183,6 +183,22 @@ impl Session {
     }
 }
 
+/// The pools that were open when a command began to read.
+pub(crate) struct OpenPools(Vec<Arc<Engine>>);
+
+impl OpenPools {
+    /// Returns the pools that are open now.
+    pub(crate) fn of(session: &Session) -> Self {
+        let pools = session.host.pools().into_iter();
+        Self(pools.filter(|engine| !engine.tree().is_closed()).collect())
+    }
+
+    /// Whether one of them is closed now: reading it may have failed, or shown values as absent.
+    pub(crate) fn is_one_closed(&self) -> bool {
+        self.0.iter().any(|engine| engine.tree().is_closed())
+    }
+}
+
 /// The user and process that gave a command.
 #[derive(Debug, Clone)]
 pub struct Caller {

@@ -1,6 +1,6 @@
 //! The entry point: selects tool and verb, and turns the command's result into an exit status.
 
-use crate::host::Session;
+use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
@@ -71,15 +71,16 @@ fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     let mut left = READ_ATTEMPTS;
     let result = loop {
         left -= 1;
-        match once(session, args, io) {
-            // Starts again only if the caller has not yet received any output.
-            Err(Exit::Overtaken) if left > 0 && only_reads(args) => {
-                match session.caller.streams() {
-                    Some(streams) if !streams.has_delivered() => streams.discard(),
-                    _ => break Err(Exit::Overtaken),
-                }
-            }
-            result => break result,
+        let open = OpenPools::of(session);
+        let result = once(session, args, io);
+        let is_stale = matches!(result, Err(Exit::Overtaken)) || open.is_one_closed();
+        if !is_stale || left == 0 || !only_reads(args) {
+            break result;
+        }
+        // Starts again only if the caller has not yet received any output.
+        match session.caller.streams() {
+            Some(streams) if !streams.has_delivered() => streams.discard(),
+            _ => break result,
         }
     };
     finish_all(result, io)

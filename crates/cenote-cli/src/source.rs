@@ -21,7 +21,7 @@ use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};
 
-use crate::host::{CallerStreams, Session};
+use crate::host::{CallerStreams, OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::key_input::{self, KEY_MAX};
 use crate::{argument, environment};
@@ -165,8 +165,9 @@ impl Source {
 
     /// Runs one step of a repeating command, then delivers its output to the caller. The step must
     /// drop every view of a pool before it returns: delivering may take as long as the caller does
-    /// not read (docs/design/rules.md, rule 1). If the view that the step read was dropped, its
-    /// output is discarded and the step runs again; it must therefore be read-only.
+    /// not read (docs/design/rules.md, rule 1). If the view that the step read was dropped, or a
+    /// pool was closed meanwhile, its output is discarded and the step runs again; it must
+    /// therefore be read-only.
     pub(crate) async fn step<T>(
         &self,
         io: &mut Io<'_>,
@@ -175,9 +176,13 @@ impl Source {
         let mut left = READ_ATTEMPTS;
         let value = loop {
             left -= 1;
-            match (step(io).await, self.streams()) {
-                (Err(Exit::Overtaken), Some(streams)) if left > 0 => streams.discard(),
-                (done, _) => break done?,
+            let open = self.session.as_ref().map(OpenPools::of);
+            let done = step(io).await;
+            let is_stale = matches!(done, Err(Exit::Overtaken))
+                || open.is_some_and(|open| open.is_one_closed());
+            match self.streams() {
+                Some(streams) if is_stale && left > 0 => streams.discard(),
+                _ => break done?,
             }
         };
         self.deliver(io)?;

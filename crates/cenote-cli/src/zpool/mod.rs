@@ -200,9 +200,10 @@ pub(crate) async fn pools_in_memory(
         return Ok(pools);
     }
     if let Some(session) = &source.session {
-        let held = session.host.pools();
+        // A closed pool is listed until its export ends.
+        let is_open = |engine: &Arc<Engine>| !engine.tree().is_closed();
         if names.is_empty() {
-            for engine in held {
+            for engine in session.host.pools().into_iter().filter(is_open) {
                 pools.add(engine).await?;
             }
         }
