@@ -19,6 +19,7 @@ mod log;
 mod mounts;
 mod place;
 mod pools;
+mod record;
 mod rollback;
 mod server;
 mod silence;

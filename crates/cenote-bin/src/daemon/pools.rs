@@ -27,6 +27,7 @@ use super::exports::Volumes;
 use super::log;
 use super::mounts::Mounts;
 use super::place::Place;
+use super::record::Record;
 use super::watch::Watch;
 
 /// Maximum number of closed pools whose events are kept.
@@ -52,8 +53,7 @@ pub(super) struct Pools {
 struct Held {
     engine: Arc<Engine>,
     mounts: Arc<Mounts>,
-    /// The cache file in which it is recorded.
-    remembered: Option<PathBuf>,
+    record: Arc<Record>,
     /// Its volumes are no longer exported.
     is_leaving: Arc<AtomicBool>,
 }
@@ -125,7 +125,18 @@ impl Pools {
         gone.push_back(Arc::clone(engine.health().events()));
     }
 
+    /// Opens a recorded pool, unless an export or destroy of it has ended without removing it from
+    /// the cache file, because the daemon died in between: then it is removed now. OpenZFS does not
+    /// open such a pool either.
     async fn open_again(&self, candidate: &Candidate) {
+        if candidate.last_use().is_released {
+            let (name, file) = (candidate.name(), self.place.pools());
+            log::info!(pool = %name, "pool not opened, it was exported");
+            if let Err(error) = cache_file::remove_pool(&file, candidate.guid()) {
+                log::warn!(path = %file.display(), cause = %error, "cache file not written");
+            }
+            return;
+        }
         // A pool that was imported without its log device (`-m`) is opened without it again, unless
         // the device holds an intent log.
         let options = OpenOptions {
@@ -297,51 +308,59 @@ impl Pools {
         }
         let presence = engine.presence();
         presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));
-        let remembered = self.memory_of(&engine, how.cache_file);
+        let (file, shown) = self.cache_file_of(&engine, how.cache_file);
+        presence.set_cache_file(shown.as_deref());
         drop(cenote_rt::spawn_background(log::follow(Arc::clone(engine.health().events()))));
         let mounts = Arc::new(Mounts::new(&engine));
-        let is_leaving = Arc::default();
-        let held = Held { engine, mounts: Arc::clone(&mounts), remembered, is_leaving };
-        let refused = {
-            let mut open = self.lock();
-            match open.entry(name.clone()) {
-                _ if self.is_closing.load(Ordering::Acquire) => Some("the daemon is stopping"),
-                Entry::Occupied(_) => Some("a pool with that name already exists"),
-                Entry::Vacant(entry) => {
-                    entry.insert(held.clone());
-                    None
-                }
-            }
-        };
-        if let Some(why) = refused {
-            held.engine.detach_and_keep_active().await?;
-            return Err(Exit::cannot("import", &name, why));
-        }
-        stages::reach("pool-listed");
+        let (record, is_leaving) = (Arc::new(Record::new(file)), Arc::default());
+        let held = Held { engine, mounts: Arc::clone(&mounts), record, is_leaving };
         // With a full disk the file keeps its old contents. If it does not name the pool, a killed
         // daemon would leave dead mounts behind that no later daemon knows.
-        let noted = held.note();
+        let noted = match held.record.begin(&held.engine, || self.list(&name, &held)) {
+            Ok(noted) => noted,
+            Err(why) => {
+                held.engine.detach_and_keep_active().await?;
+                return Err(Exit::cannot("import", &name, why));
+            }
+        };
         stages::reach("pool-remembered");
-        let is_mounted = !how.is_unmounted && (noted.is_ok() || held.is_remembered());
+        let is_mounted =
+            !how.is_unmounted && (noted.is_ok() || held.record.is_written(&held.engine));
         let mounted = if is_mounted { mounts.mount_all().await } else { Ok(()) };
         noted.and(mounted)
     }
 
-    /// Returns the cache file in which a pool is recorded, according to its properties.
-    fn memory_of(&self, engine: &Engine, wanted: Option<PathBuf>) -> Option<PathBuf> {
-        let presence = engine.presence();
-        let is_elsewhere = presence.altroot().is_some();
+    /// Adds a pool to the list, unless the name is taken or the daemon is stopping.
+    fn list(&self, name: &str, held: &Held) -> Result<(), &'static str> {
+        let mut open = self.lock();
+        match open.entry(name.to_owned()) {
+            _ if self.is_closing.load(Ordering::Acquire) => Err("the daemon is stopping"),
+            Entry::Occupied(_) => Err("a pool with that name already exists"),
+            Entry::Vacant(entry) => {
+                entry.insert(held.clone());
+                Ok(())
+            }
+        }
+    }
+
+    /// Returns the cache file in which a pool is to be recorded, and the property `cachefile`,
+    /// which is `None` for the default file.
+    fn cache_file_of(
+        &self,
+        engine: &Engine,
+        wanted: Option<PathBuf>,
+    ) -> (Option<PathBuf>, Option<String>) {
+        let is_elsewhere = engine.presence().altroot().is_some();
         let is_default = wanted.as_ref().is_none_or(|file| *file == self.place.pools());
-        let remembered = match wanted {
+        let file = match wanted {
             // As in OpenZFS, read-only pools and those with an altroot are not recorded.
             _ if engine.is_read_only() => None,
             Some(file) => Some(file).filter(|file| !file.as_os_str().is_empty()),
             None if is_elsewhere => None,
             None => Some(self.place.pools()),
         };
-        let told = remembered.as_deref().and_then(Path::to_str).unwrap_or("none");
-        presence.set_cache_file((!is_default || is_elsewhere).then_some(told));
-        remembered
+        let shown = file.as_deref().and_then(Path::to_str).unwrap_or("none").to_owned();
+        (file, (!is_default || is_elsewhere).then_some(shown))
     }
 
     /// Unmounts all file systems of a pool that is about to be closed, and stops its exports.
@@ -379,17 +398,12 @@ impl Pools {
         // Mounts that remained after closing by force.
         held.mounts.leave().await;
         self.keep_events(&held.engine);
-        let name = engine.name();
-        let is_removed = {
-            let mut open = self.lock();
-            let is_there = open.get(&name).is_some_and(|now| Arc::ptr_eq(&now.engine, engine));
-            is_there && open.remove(&name).is_some()
-        };
-        stages::reach("pool-unlisted");
-        match &held.remembered {
-            Some(file) if is_removed => Ok(cache_file::remove(file, &name)?),
-            _ => Ok(()),
-        }
+        held.record.end(engine, || {
+            let (mut open, name) = (self.lock(), engine.name());
+            if open.get(&name).is_some_and(|now| Arc::ptr_eq(&now.engine, engine)) {
+                open.remove(&name);
+            }
+        })
     }
 
     /// Mounts and exports a pool again that was withdrawn but is still open.
@@ -468,25 +482,6 @@ impl Held {
             places.iter().any(|(_, _, at)| path.starts_with(at))
         })
     }
-
-    /// Whether its cache file names it.
-    fn is_remembered(&self) -> bool {
-        let known = self.remembered.as_deref().map(cache_file::read);
-        known
-            .is_some_and(|known| known.is_ok_and(|known| known.guids.contains(&self.engine.guid())))
-    }
-
-    /// Records its current state in its cache file.
-    fn note(&self) -> CommandResult {
-        if let Some(file) = &self.remembered {
-            let (name, list) = self.engine.admin().config_list();
-            cache_file::write(file, &name, list).map_err(|error| {
-                let why = format!("it is not remembered in '{}': {error}", file.display());
-                Exit::failed(format!("the pool '{name}' is open, but {why}"))
-            })?;
-        }
-        Ok(())
-    }
 }
 
 impl Host for Pools {
@@ -505,13 +500,8 @@ impl Host for Pools {
     ) -> BoxFuture<'a, CommandResult> {
         Box::pin(async move {
             let held = self.held(pool)?;
-            let now = Held { remembered: self.memory_of(&held.engine, file), ..held.clone() };
-            now.note()?;
-            self.lock().insert(pool.to_owned(), now.clone());
-            match held.remembered.filter(|file| Some(file) != now.remembered.as_ref()) {
-                Some(file) => Ok(cache_file::remove(&file, pool)?),
-                None => Ok(()),
-            }
+            let (file, shown) = self.cache_file_of(&held.engine, file);
+            held.record.change_file(&held.engine, file, shown.as_deref())
         })
     }
 
@@ -535,7 +525,7 @@ impl Host for Pools {
     fn follow<'a>(&'a self, pool: &'a str, is_quiet: bool) -> BoxFuture<'a, CommandResult> {
         Box::pin(async move {
             let held = self.held(pool)?;
-            if let Err(exit) = held.note() {
+            if let Err(exit) = held.record.update(&held.engine) {
                 // The command itself has succeeded.
                 log::warn!(pool = %pool, cause = %exit.message(), "pool not remembered as it is");
             }

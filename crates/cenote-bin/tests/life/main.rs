@@ -18,6 +18,7 @@ mod home;
 mod limits;
 mod many;
 mod proc;
+mod records;
 mod stages;
 mod suspended;
 

@@ -6,13 +6,14 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvValue};
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::stages;
+use rustix::fs::{Mode, OFlags};
 
 use crate::io::Exit;
 
@@ -51,8 +52,8 @@ impl Cached {
 
 /// Reads a cache file.
 pub fn read(file: &Path) -> Result<Cached, Exit> {
-    let bytes = std::fs::read(file)
-        .map_err(|_| Exit::failed("cannot import: failed to open cache file"))?;
+    let bytes =
+        contents(file).map_err(|_| Exit::failed("cannot import: failed to open cache file"))?;
     let list = decode(&bytes)
         .map_err(|_| Exit::failed("cannot import: invalid or corrupt cache file contents"))?;
     let mut cached = Cached::default();
@@ -88,9 +89,25 @@ pub fn remove(file: &Path, pool: &str) -> std::io::Result<()> {
     change(file, |list| list.remove(pool))
 }
 
+/// Removes the pool with this guid from a cache file.
+///
+/// # Errors
+/// Errors of the file system.
+pub fn remove_pool(file: &Path, guid: u64) -> std::io::Result<()> {
+    change(file, |list| {
+        let is_pool = |value: &NvValue| match value {
+            NvValue::List(config) => config.u64("pool_guid") == Some(guid),
+            _ => false,
+        };
+        let names = list.iter().filter(|(_, value)| is_pool(value)).map(|(name, _)| name.clone());
+        for name in names.collect::<Vec<_>>() {
+            list.remove(name.to_str().unwrap_or_default());
+        }
+    })
+}
+
 /// LOCK: held from reading a cache file to replacing it, including the flushes: commands on
 /// different pools run concurrently, and each of their pools must be recorded.
-/// commands on different pools run at the same time, and each of them must be remembered.
 static CHANGING: Mutex<()> = Mutex::new(Rank::CacheFile, ());
 
 fn change(file: &Path, edit: impl FnOnce(&mut NvList)) -> std::io::Result<()> {
@@ -135,12 +152,25 @@ pub fn check(file: &Path) -> std::io::Result<()> {
 
 /// Returns the pools in a cache file; none if it does not exist.
 fn known(file: &Path) -> std::io::Result<NvList> {
-    match std::fs::read(file) {
+    match contents(file) {
         // A file that cannot be parsed must not be replaced: it may list other pools.
         Ok(bytes) => decode(&bytes).map_err(std::io::Error::other),
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(NvList::new()),
         Err(error) => Err(error),
     }
+}
+
+/// Returns the bytes of a cache file. A pipe or device is refused: reading it could block every
+/// command that changes a cache file.
+fn contents(file: &Path) -> std::io::Result<Vec<u8>> {
+    let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK;
+    let mut file = File::from(rustix::fs::open(file, flags, Mode::empty())?);
+    if !file.metadata()?.is_file() {
+        return Err(std::io::Error::new(ErrorKind::InvalidInput, "not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 /// Each pool is kept once, even if the list has duplicate names; the last entry wins.
@@ -196,8 +226,18 @@ mod tests {
         assert_eq!(read(&file).unwrap().guids, [5]);
         write(&file, "a", config(6)).unwrap();
         assert_eq!(read(&file).unwrap().guids, [6]);
-        remove(&file, "a").unwrap();
+        write(&file, "b", config(7)).unwrap();
+        remove_pool(&file, 6).unwrap();
+        assert_eq!(read(&file).unwrap().guids, [7]);
+        remove_pool(&file, 8).unwrap();
+        remove(&file, "b").unwrap();
         assert_eq!(read(&file).unwrap(), Cached::default());
+        std::fs::remove_file(&file).unwrap();
+        // A pipe without a writer does not block.
+        rustix::fs::mknodat(rustix::fs::CWD, &file, rustix::fs::FileType::Fifo, Mode::RUSR, 0)
+            .unwrap();
+        let error = write(&file, "a", config(9)).unwrap_err();
+        assert_eq!(error.to_string(), "not a regular file");
         std::fs::remove_file(file).unwrap();
     }
 }

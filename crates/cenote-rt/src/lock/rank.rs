@@ -62,6 +62,7 @@ ranks! {
     }
 
     threads {
+        DaemonRecord = ("record of a pool", "cenote-bin", "The list of pools and the pool's entry in a cache file, which change together."),
         CacheFile = ("cache file", "cenote-cli", "From the reading of a cache file of pools to its replacement."),
         VerifyFindings = ("findings of verify", "cenote-cli", "Damage that `verify` has not printed yet."),
         ZdbLines = ("findings of zdb", "cenote-cli", "Damage that `zdb` has not printed yet."),
