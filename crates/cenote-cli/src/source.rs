@@ -11,6 +11,7 @@
 
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,6 +21,7 @@ use cenote_pool::dsl::{BadName, DslError};
 use cenote_pool::import::{self, Candidate, FindError, Scan};
 use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
 use cenote_rt::{Error, Kind};
+use futures_util::future::{Either, select};
 
 use crate::host::{CallerStreams, OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
@@ -151,6 +153,15 @@ impl Source {
         match self.streams() {
             Some(streams) => streams.ask_key(prompt, is_raw),
             None => key_input::read_key(prompt, is_raw, io.out),
+        }
+    }
+
+    /// Returns the result of `work`, or `None` as soon as the caller has stopped waiting.
+    pub(crate) async fn while_waited_for<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let gone = pin!(async { while self.sleep(GONE_INTERVAL).await {} });
+        match select(pin!(work), gone).await {
+            Either::Left((done, _)) => Some(done),
+            Either::Right(_) => None,
         }
     }
 

@@ -56,12 +56,18 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     };
     block_on(Writer::run(source, name, None, io, async |engine, io| {
         let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
-        if is_wanted("initialize") || is_wanted("trim") {
+        // Other users only wait: the daemon carries activities out by itself.
+        let helps = source.is_trusted();
+        if helps && (is_wanted("initialize") || is_wanted("trim")) {
             engine.leaves().resume_work().await?;
         }
         let mut shown: Option<Duration> = None;
         loop {
-            let left = left(engine, &wanted).await?;
+            // A suspended pool may not answer.
+            let Some(left) = source.while_waited_for(left(engine, &wanted)).await else {
+                return Ok(());
+            };
+            let left = left?;
             let now = cenote_rt::monotonic();
             if let Some(interval) = repeat.interval
                 && shown.is_none_or(|shown| now.saturating_sub(shown) >= interval)
@@ -81,8 +87,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             if left.iter().all(|bytes| *bytes == 0) {
                 return Ok(());
             }
-            if left[0] + left[1] > 0 {
-                engine.sync().await?;
+            if helps && left[0] + left[1] > 0 {
+                match source.while_waited_for(engine.sync()).await {
+                    Some(synced) => drop(synced?),
+                    None => return Ok(()),
+                }
             } else if !source.sleep(STEP).await {
                 return Ok(());
             }
