@@ -24,7 +24,7 @@ use std::time::Duration;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 
-use super::log;
+use super::log::{self, Rarely};
 
 /// Pause after a failed `accept`, for example when file descriptors run out.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -86,7 +86,7 @@ pub(super) fn serve(
                     if descriptors.release() {
                         take_one_trusted(name, &desk, &spares, &service);
                     } else {
-                        log::warn!(what = %name, cause = %error, "no client accepted");
+                        tell_not_accepted(name, &error);
                         pause();
                     }
                 }
@@ -105,10 +105,26 @@ fn take_one_trusted<S: Service>(
     match service.accept() {
         Ok((stream, uid)) if is_trusted(uid) => admit(name, desk, spares, service, stream, uid),
         Ok((stream, _)) => service.refuse(stream),
-        Err(error) => log::warn!(what = %name, cause = %error, "no client accepted"),
+        Err(error) => tell_not_accepted(name, &error),
     }
     // Descriptors become available only when others are closed.
     pause();
+}
+
+/// Logs that no thread could be started for a client, which happens again and again as well.
+fn tell_not_served(name: &str, uid: u32, error: &std::io::Error) {
+    static TOLD: Rarely = Rarely::new();
+    if let Some(skipped) = TOLD.pass() {
+        log::warn!(what = %name, uid = %uid, cause = %error, skipped = %skipped, "client not served");
+    }
+}
+
+/// Logs that no client was accepted, which happens again and again while there are too many.
+fn tell_not_accepted(name: &str, error: &std::io::Error) {
+    static TOLD: Rarely = Rarely::new();
+    if let Some(skipped) = TOLD.pass() {
+        log::warn!(what = %name, cause = %error, skipped = %skipped, "no client accepted");
+    }
 }
 
 #[expect(clippy::disallowed_methods, reason = "a thread outside of the runtime")]
@@ -149,7 +165,7 @@ fn admit<S: Service>(
     if let Err(error) = spawn(name, job.clone()) {
         let is_served = is_trusted(uid) && spares.try_send(Box::new(job)).is_ok();
         if !is_served {
-            log::warn!(what = %name, uid = %uid, cause = %error, "client not served");
+            tell_not_served(name, uid, &error);
         }
     }
 }

@@ -307,9 +307,16 @@ fn last_words(place: &Place) -> Option<String> {
     Some(words.to_owned())
 }
 
+/// Size from which a log is replaced when a daemon starts.
+const LOG_MAX: u64 = 16 << 20;
+
 /// Starts a daemon that outlives this process.
 fn start(place: &Place) -> std::io::Result<Child> {
     place.make()?;
+    // One earlier log is kept, so that logs cannot fill the disk.
+    if std::fs::metadata(place.log()).is_ok_and(|log| log.len() > LOG_MAX) {
+        drop(std::fs::rename(place.log(), place.log().with_extension("log.old")));
+    }
     let log: OwnedFd =
         std::fs::OpenOptions::new().create(true).append(true).open(place.log())?.into();
     let mut command = Command::new(std::env::current_exe()?);

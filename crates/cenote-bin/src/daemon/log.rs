@@ -5,6 +5,7 @@
 //! lines.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_engine::{Event, EventLog, PoolEvent};
@@ -13,8 +14,44 @@ pub(super) use cenote_rt::trace::{debug, error, info, warn};
 
 /// Interval of reading the events of a pool.
 const PAUSE: Duration = Duration::from_secs(1);
+/// Minimum interval of an event that [`Rarely`] limits.
+const RARELY: Duration = Duration::from_mins(1);
 /// Maximum number of damage events that are logged one by one in an interval.
 const DAMAGE_MAX: usize = 20;
+
+/// Limits an event that any user can cause: it is logged once in a while, with the number of
+/// occurrences that were not logged.
+#[derive(Debug)]
+pub(super) struct Rarely {
+    /// Milliseconds of the monotonic clock from which the next occurrence is logged.
+    next: AtomicU64,
+    skipped: AtomicU64,
+}
+
+impl Rarely {
+    pub(super) const fn new() -> Self {
+        Self { next: AtomicU64::new(0), skipped: AtomicU64::new(0) }
+    }
+
+    /// Returns the number of occurrences since the last one that was logged, or `None` if this one
+    /// is not to be logged.
+    pub(super) fn pass(&self) -> Option<u64> {
+        self.pass_at(cenote_rt::monotonic())
+    }
+
+    fn pass_at(&self, now: Duration) -> Option<u64> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let next = self.next.load(Ordering::Acquire);
+        let after = millis(now.saturating_add(RARELY));
+        let is_first = millis(now) >= next
+            && self.next.compare_exchange(next, after, Ordering::AcqRel, Ordering::Acquire).is_ok();
+        if is_first {
+            return Some(self.skipped.swap(0, Ordering::AcqRel));
+        }
+        self.skipped.fetch_add(1, Ordering::AcqRel);
+        None
+    }
+}
 
 /// Logs panics as events.
 pub(super) fn catch_panics() {
@@ -106,5 +143,21 @@ fn tell(pool: &str, event: &Event) {
             let action = format!("{action:?}").to_lowercase();
             info!(pool = %pool, device = %leaf, action = %action, "trim");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn frequent_events_are_logged_once_in_a_while() {
+        let rarely = Rarely::new();
+        let at = |millis: u64| rarely.pass_at(Duration::from_millis(millis));
+        assert_eq!(
+            [at(5), at(6), at(60_000), at(60_005), at(60_006)],
+            [Some(0), None, None, Some(2), None]
+        );
+        assert_eq!(at(500_000), Some(1));
     }
 }

@@ -425,3 +425,23 @@ fn metrics_socket_has_shares_for_each_user() {
     assert!(page.starts_with("HTTP/1.1 200 OK"), "{page}");
     drop(waiting);
 }
+
+/// Clients that disconnect without a request leave no lines in the log.
+#[test]
+fn clients_without_a_request_are_not_logged() {
+    let house = House::new("unkind-log");
+    house.run("zpool list");
+    let socket = house.path("state/control.sock");
+    let log = || std::fs::metadata(house.path("state/daemon.log")).unwrap().len();
+    let before = log();
+    for sent in [&b""[..], b"cen", b"GET / HTTP/1.1\r\n\r\n"] {
+        for _ in 0..100 {
+            let mut stream = connect(&socket, UNKIND);
+            // The daemon may have closed the connection already.
+            let _ = stream.write_all(sent);
+        }
+    }
+    house.run("daemon stop");
+    let written = log() - before;
+    assert!(written < 2000, "{written} bytes");
+}
