@@ -372,7 +372,7 @@ impl Pools {
         if was_leaving && !is_forced {
             return Err(Exit::cannot(action, name, "pool is busy"));
         }
-        let is_used = !self.exports.in_use(held.engine.guid()).await.is_empty();
+        let is_used = self.exports.is_in_use(held.engine.guid()).await;
         // Clients of a volume of a closed pool cannot use it any more.
         let left = if is_used && !held.engine.health().is_closed() {
             Err(Exit::cannot(action, name, "pool is busy"))

@@ -94,6 +94,10 @@ fn nbd_volume_in_use_cannot_be_destroyed() {
         said.contains("export  t/images/a  1 in use\nexport  t/images/b  0 in use\n"),
         "{said}"
     );
+    house.run("zfs rename t/images/a t/images/z");
+    let said = house.run("daemon status");
+    assert!(said.contains("export  t/images/z  1 in use\n"), "{said}");
+    house.run("zfs rename t/images/z t/images/a");
     // A new client sees the new size; a connected one the old size.
     house.run(&format!("zfs set volsize={} t/images/a", 2 * VOLUME));
     assert_ne!(client.request(Request::Read, 0, VOLUME, 512), 0);

@@ -388,3 +388,36 @@ fn nbd_volsize_change_is_visible_to_new_clients() {
     assert_eq!(size(&shed), 2 * VOLUME);
     shed.judge();
 }
+
+/// Clients that never select an export, more than the server has places, keep no other client out.
+#[test]
+fn nbd_clients_without_an_export_keep_nobody_out() {
+    let shed = shed("nbd-silent");
+    let serving = serve(&shed);
+    let mut working = Raw::connect(&shed.path("s"), 3);
+    assert_eq!(working.go("t/v"), OK);
+    let mut others = Vec::new();
+    for round in 0..600 {
+        let mut stream = UnixStream::connect(shed.path("s")).unwrap();
+        // Some are silent, and some send options that the server does not know.
+        if round % 2 == 0 {
+            stream.write_all(&3u32.to_be_bytes()).unwrap();
+            stream.write_all(&encode_option(OptionKind::Unknown(4711), b"abc")).unwrap();
+        }
+        others.push(stream);
+    }
+    let mut raw = Raw::connect(&shed.path("s"), 3);
+    assert_eq!(raw.option(OptionKind::Unknown(4711), b"abc"), [UNSUPPORTED]);
+    assert_eq!(raw.go("t/v"), OK);
+    for client in [&mut raw, &mut working] {
+        assert_eq!(client.request(Request::Write, 0, 4096, 4096), 0);
+        assert_eq!(client.request(Request::Flush, 0, 0, 0), 0);
+    }
+    // The oldest ones were disconnected.
+    let mut first = Raw(others.swap_remove(0));
+    first.take(18);
+    while !first.is_left() {}
+    drop(others);
+    serving.stop();
+    shed.judge();
+}

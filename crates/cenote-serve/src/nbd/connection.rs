@@ -20,6 +20,7 @@ use cenote_rt::{Buf, BufMut, Error, Kind, OwnedSemaphorePermit, Result, Runtime,
 
 use super::export::{Export, Exports};
 use super::handshake::{self, Agreed};
+use super::negotiation::Negotiation;
 use super::room::{CommonRoom, Part};
 use super::wire::{
     self, Chunk, Command, Extent, REQUEST_LEN, Request, errno, extent_flag, request_flag,
@@ -42,22 +43,37 @@ const CACHED: u64 = 1 << 20;
 /// Maximum extents of an answer.
 const EXTENTS_MAX: usize = 2048;
 
+/// Limits for the clients of a server.
+pub(super) struct Limits {
+    /// Each client that has selected an export takes one permit.
+    pub(super) places: Arc<Semaphore>,
+    /// Memory of requests.
+    pub(super) common: Arc<CommonRoom>,
+}
+
 /// Serves one client until it disconnects, or the server stops.
 ///
 /// # Errors
-/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol.
+/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol; `Kind::Limit` for
+/// one that takes too long to select an export.
 pub(super) async fn serve(
     exports: &Exports,
     tls: Option<&Tls>,
     (receiver, sender): (Receiver, Sender),
     stop: &Stop,
-    common: Arc<CommonRoom>,
+    negotiation: Arc<Negotiation>,
+    Limits { places, common }: Limits,
 ) -> Result<()> {
-    let agreeing = Box::pin(handshake::agree(exports, tls, receiver, sender));
+    let agreeing = Box::pin(handshake::agree(exports, &negotiation, tls, receiver, sender));
     let Some((agreed, mut receiver, sender)) = stop.or(agreeing).await.transpose()?.flatten()
     else {
         return Ok(());
     };
+    let place = async { places.acquire().await.map_err(|error| Error::new(Kind::Io, error)) };
+    let Some(_place) = stop.or(negotiation.bound(place)).await.transpose()? else {
+        return Ok(());
+    };
+    drop(negotiation);
     let short = Arc::new(Semaphore::new(SHORT_ROOM as usize));
     let (sender, left) = (AsyncMutex::new(Rank::NbdSender, sender), Stop::default());
     let connection = Arc::new(Connection { agreed, sender, common, short, left });

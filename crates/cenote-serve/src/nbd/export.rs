@@ -4,10 +4,11 @@
 //! one open, so a flush on one connection covers all; a volume without clients can be destroyed.
 
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cenote_fs::{FsError, Volume, VolumeExtent, WritableVolume};
 use cenote_rt::lock::{AsyncMutex, Rank};
-use cenote_rt::{Buf, Error, Kind, Result};
+use cenote_rt::{Buf, Error, Kind, Result, tunables};
 
 use super::offers::Offers;
 
@@ -38,11 +39,21 @@ impl Exports {
         self.offers.names().await
     }
 
-    /// Returns the open exports of a pool, each as often as it is open.
+    /// Whether an export of a pool is open.
+    pub async fn is_in_use(&self, pool: u64) -> bool {
+        self.live().await.iter().any(|export| export.pool == pool)
+    }
+
+    /// Returns the open exports of a pool, each as often as it is open, by the present names of
+    /// their volumes. Names that cannot be read in time are those of when the export was opened.
     pub async fn in_use(&self, pool: u64) -> Vec<String> {
-        let open = self.live().await;
-        let of_pool = open.iter().filter(|export| export.pool == pool);
-        of_pool.map(|export| export.name.clone()).collect()
+        let mut names = Vec::new();
+        for export in self.live().await.iter().filter(|export| export.pool == pool) {
+            let time = Duration::from_millis(tunables::SUSPENDED_READ_MS.get());
+            let now = cenote_rt::until(time, Box::pin(export.name_now())).await;
+            names.push(now.unwrap_or_else(|| export.name.clone()));
+        }
+        names
     }
 
     /// Opens the export that a client names. The empty name is the only volume, if there is just
@@ -135,6 +146,15 @@ enum Contents {
 }
 
 impl Export {
+    /// Returns the present name of the volume, which may have been renamed.
+    async fn name_now(&self) -> String {
+        let name = match &self.contents {
+            Contents::Volume(volume) => volume.name().await.ok(),
+            Contents::Snapshot(_) => None,
+        };
+        name.unwrap_or_else(|| self.name.clone())
+    }
+
     /// Returns the dataset.
     pub(super) fn name(&self) -> &str {
         &self.name

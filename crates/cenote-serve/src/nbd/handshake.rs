@@ -2,16 +2,16 @@
 //!
 //! Earlier options affect later ones: structured replies must be agreed on before contexts, and
 //! contexts belong to the export that they were requested for. Options sent before the connection
-//! was encrypted are discarded, because another party may have injected them. A client that is
-//! silent for long, or sends too many options, is disconnected.
+//! was encrypted are discarded, because another party may have injected them. A client that takes
+//! long ([`Negotiation`]), or sends too many options, is disconnected.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use cenote_rt::net::{self, Receiver, Sender, Tls};
 use cenote_rt::{Error, Kind, Result};
 
 use super::export::{Export, Exports};
+use super::negotiation::Negotiation;
 use super::options::{
     self, DATA_MAX, HEADER_LEN, InfoRequest, MetaRequest, OptionKind, encode_reply, handshake_flag,
     reply,
@@ -19,8 +19,6 @@ use super::options::{
 use super::wire::export_flag;
 use super::{CONTEXT, CONTEXT_ID, PAYLOAD_MAX};
 
-/// Time limit for a client's next option.
-const OPTION_TIME_MAX: Duration = Duration::from_mins(1);
 /// Maximum options per client.
 const OPTIONS_MAX: usize = 1024;
 /// Longest data of an option that is skipped.
@@ -50,6 +48,7 @@ pub(super) struct Agreed {
 /// A negotiation.
 struct Handshake<'a> {
     exports: &'a Exports,
+    negotiation: &'a Negotiation,
     sender: Sender,
     secrecy: Secrecy,
     has_zeroes: bool,
@@ -82,24 +81,27 @@ enum Next {
 /// returned connection may be encrypted.
 ///
 /// # Errors
-/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol.
+/// Errors of the socket; `Kind::Invalid` for a client that violates the protocol; `Kind::Limit`
+/// for one that takes too long or sends too much.
 pub(super) async fn agree(
     exports: &Exports,
+    negotiation: &Negotiation,
     tls: Option<&Tls>,
     mut receiver: Receiver,
     sender: Sender,
 ) -> Result<Option<(Agreed, Receiver, Sender)>> {
     let mut handshake = Handshake {
         exports,
+        negotiation,
         sender,
         secrecy: if tls.is_some() { Secrecy::Wanted } else { Secrecy::None },
         has_zeroes: true,
         is_structured: false,
         context_of: None,
     };
-    handshake.sender.send(&[&options::greeting()]).await?;
+    handshake.send(&[&options::greeting()]).await?;
     let mut flags = [0; 4];
-    if !read_in_time(&mut receiver, &mut flags).await? {
+    if !negotiation.bound(receiver.fill(&mut flags)).await? {
         return Ok(None);
     }
     let Some(flags) = options::decode_client_flags(flags) else {
@@ -108,7 +110,7 @@ pub(super) async fn agree(
     handshake.has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
     for _ in 0..OPTIONS_MAX {
         let mut header = [0; HEADER_LEN];
-        if !read_in_time(&mut receiver, &mut header).await? {
+        if !negotiation.bound(receiver.fill(&mut header)).await? {
             return Ok(None);
         }
         let invalid = |error| Error::new(Kind::Invalid, error);
@@ -117,7 +119,7 @@ pub(super) async fn agree(
             return Err(Error::new(Kind::Limit, "an option is too long"));
         }
         let mut data = vec![0; len as usize];
-        if len > 0 && !read_in_time(&mut receiver, &mut data).await? {
+        if len > 0 && !negotiation.bound(receiver.fill(&mut data)).await? {
             return Ok(None);
         }
         let next = if len > DATA_MAX {
@@ -130,10 +132,7 @@ pub(super) async fn agree(
             (Next::Option, _) => {}
             (Next::Encrypt, Some(tls)) => {
                 let encrypting = net::encrypt(receiver, handshake.sender, tls);
-                let Some(encrypted) = cenote_rt::until(OPTION_TIME_MAX, encrypting).await else {
-                    return Ok(None);
-                };
-                (receiver, handshake.sender) = encrypted?;
+                (receiver, handshake.sender) = negotiation.bound(encrypting).await?;
                 handshake.secrecy = Secrecy::Encrypted;
                 handshake.is_structured = false;
                 handshake.context_of = None;
@@ -145,14 +144,13 @@ pub(super) async fn agree(
     Err(Error::new(Kind::Limit, "a client asks and asks"))
 }
 
-/// Reads within the time limit. Returns false if the client has disconnected, or takes too long.
-async fn read_in_time(receiver: &mut Receiver, into: &mut [u8]) -> Result<bool> {
-    cenote_rt::until(OPTION_TIME_MAX, receiver.fill(into)).await.unwrap_or(Ok(false))
-}
-
 impl Handshake<'_> {
     async fn reply(&mut self, option: OptionKind, kind: u32, data: &[u8]) -> Result<()> {
-        self.sender.send(&[&encode_reply(option, kind, data)]).await
+        self.send(&[&encode_reply(option, kind, data)]).await
+    }
+
+    async fn send(&mut self, pieces: &[&[u8]]) -> Result<()> {
+        self.negotiation.bound(self.sender.send(pieces)).await
     }
 
     async fn option(&mut self, kind: OptionKind, data: &[u8]) -> Result<Next> {
@@ -226,7 +224,7 @@ impl Handshake<'_> {
         let flags = flags_of(&agreed);
         let zeroes = if self.has_zeroes { &[0; ZEROES][..] } else { &[] };
         let pieces = [&agreed.size.to_be_bytes()[..], &flags.to_be_bytes(), zeroes];
-        self.sender.send(&pieces).await?;
+        self.send(&pieces).await?;
         Ok(Next::Agreed(agreed))
     }
 

@@ -18,6 +18,7 @@
 mod connection;
 mod export;
 mod handshake;
+mod negotiation;
 mod offers;
 pub mod options;
 mod room;
@@ -30,7 +31,9 @@ use cenote_rt::net::{Address, Listener, Tls};
 use cenote_rt::{JoinHandle, Result, Semaphore};
 
 use crate::stop::Stop;
+use connection::Limits;
 pub use export::Exports;
+use negotiation::{NEGOTIATING_MAX, Negotiations};
 pub use offers::{Offer, Offers, Subtree, only};
 use room::CommonRoom;
 
@@ -40,8 +43,11 @@ const CONTEXT: &str = "base:allocation";
 const CONTEXT_ID: u32 = 1;
 /// Longest data of a request or an answer.
 const PAYLOAD_MAX: u32 = 32 << 20;
-/// Maximum number of clients.
+/// Maximum number of clients that have selected an export.
 const CLIENTS_MAX: u32 = 256;
+/// Maximum number of connections. Some are of clients that negotiate, and as many are of clients
+/// that were displaced and are about to end.
+const CONNECTIONS_MAX: u32 = CLIENTS_MAX + 2 * NEGOTIATING_MAX as u32;
 /// Pause after a failed `accept` (for example when file descriptors run out).
 const PAUSE: Duration = Duration::from_millis(100);
 /// Time limit for clients to receive their last answers.
@@ -53,8 +59,8 @@ pub struct Server {
     exports: Arc<Exports>,
     address: Address,
     stop: Arc<Stop>,
-    /// Each client takes one permit.
-    places: Arc<Semaphore>,
+    /// Each connection takes one permit.
+    connections: Arc<Semaphore>,
     listening: JoinHandle<()>,
 }
 
@@ -72,15 +78,15 @@ impl Server {
     pub fn on(listener: Listener, exports: Arc<Exports>, tls: Option<Tls>) -> Self {
         let address = listener.address().clone();
         let stop = Arc::new(Stop::default());
-        let places = Arc::new(Semaphore::new(CLIENTS_MAX as usize));
+        let connections = Arc::new(Semaphore::new(CONNECTIONS_MAX as usize));
         let listening = cenote_rt::spawn(listen(
             listener,
             Arc::clone(&exports),
             tls,
             Arc::clone(&stop),
-            Arc::clone(&places),
+            Arc::clone(&connections),
         ));
-        Self { exports, address, stop, places, listening }
+        Self { exports, address, stop, connections, listening }
     }
 
     /// Returns the address, with the assigned port.
@@ -101,7 +107,8 @@ impl Server {
         // disconnects, and again after that.
         let before = self.exports.flush().await;
         // A client that does not receive its answers does not delay the others.
-        let _ = cenote_rt::until(LAST_ANSWERS_MAX, self.places.acquire_many(CLIENTS_MAX)).await;
+        let all = self.connections.acquire_many(CONNECTIONS_MAX);
+        let _ = cenote_rt::until(LAST_ANSWERS_MAX, all).await;
         // A volume that failed before may be closed by now, and is not tried again.
         self.exports.flush().await.and(before)
     }
@@ -112,23 +119,28 @@ async fn listen(
     exports: Arc<Exports>,
     tls: Option<Tls>,
     stop: Arc<Stop>,
-    places: Arc<Semaphore>,
+    connections: Arc<Semaphore>,
 ) {
     let common = Arc::new(CommonRoom::default());
+    let places = Arc::new(Semaphore::new(CLIENTS_MAX as usize));
+    let mut negotiations = Negotiations::default();
     loop {
-        let Some(Ok(place)) = stop.or(Arc::clone(&places).acquire_owned()).await else { return };
+        let permit = stop.or(Arc::clone(&connections).acquire_owned()).await;
+        let Some(Ok(permit)) = permit else { return };
         let Some(accepted) = stop.or(listener.accept()).await else { return };
         let Ok(halves) = accepted else {
             cenote_rt::sleep(PAUSE).await;
             continue;
         };
         let (exports, stop) = (Arc::clone(&exports), Arc::clone(&stop));
-        let (tls, common) = (tls.clone(), Arc::clone(&common));
+        let (tls, negotiation) = (tls.clone(), negotiations.begin());
+        let limits = Limits { places: Arc::clone(&places), common: Arc::clone(&common) };
         cenote_rt::spawn(async move {
             // A client that violates the protocol is disconnected; the error is not reported.
-            let serve = connection::serve(&exports, tls.as_ref(), halves, &stop, common);
+            let tls = tls.as_ref();
+            let serve = connection::serve(&exports, tls, halves, &stop, negotiation, limits);
             let _ = Box::pin(serve).await;
-            drop(place);
+            drop(permit);
         });
     }
 }
