@@ -289,6 +289,13 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// `BrokenPipe` if the caller is gone or did not read in time.
     fn deliver(&self) -> std::io::Result<()>;
 
+    /// Charges memory to the caller until the next [`deliver`](Self::deliver) or
+    /// [`discard`](Self::discard), for rows that must be complete before the first is written.
+    ///
+    /// # Errors
+    /// An error if the caller has used up its share (SHARE-4 in docs/design/rules.md).
+    fn charge(&self, bytes: u64) -> std::io::Result<()>;
+
     /// Drops what the command has written since the last delivery.
     fn discard(&self);
 

@@ -30,6 +30,11 @@ use crate::{argument, environment};
 
 /// Attempts of a read-only command whose view of the pool is dropped.
 pub(crate) const READ_ATTEMPTS: usize = 5;
+/// Memory of a cell in addition to its text: the string, its place in a row, and its share of the
+/// allocation.
+const CELL: u64 = 48;
+/// Memory of a property in JSON output in addition to its value.
+const JSON_CELL: u64 = 512;
 /// Interval of checks whether the caller still waits.
 const GONE_INTERVAL: Duration = Duration::from_millis(100);
 /// Directory that is searched for devices when none is named.
@@ -153,6 +158,27 @@ impl Source {
         match self.streams() {
             Some(streams) => streams.ask_key(prompt, is_raw),
             None => key_input::read_key(prompt, is_raw, io.out),
+        }
+    }
+
+    /// Charges a row of a table to the caller, for as long as the command collects rows: see
+    /// [`CallerStreams::charge`].
+    ///
+    /// # Errors
+    /// The caller may not have so many bytes in memory.
+    pub(crate) fn charge_row<'a>(&self, cells: impl Iterator<Item = &'a String>) -> CommandResult {
+        self.charge(cells.map(|cell| CELL + cell.len() as u64).sum())
+    }
+
+    /// Charges a property in JSON output, like [`charge_row`](Self::charge_row).
+    pub(crate) fn charge_json(&self, value: &str) -> CommandResult {
+        self.charge(JSON_CELL + value.len() as u64)
+    }
+
+    fn charge(&self, bytes: u64) -> CommandResult {
+        match self.streams().map_or(Ok(()), |streams| streams.charge(bytes)) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Exit::failed(format!("cannot collect output: {error}"))),
         }
     }
 

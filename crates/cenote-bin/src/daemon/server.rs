@@ -35,6 +35,9 @@ const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
 const REQUEST_PIECE: usize = 64 << 10;
 /// Bytes of requests being received from other users: of each user, and of all.
 const REQUESTS_MAX: [u64; 2] = [8 << 20, 32 << 20];
+/// Bytes of table rows that commands of other users collect in memory, because columns are aligned:
+/// of each user, and of all.
+const ROWS_MAX: [u64; 2] = [256 << 20, 512 << 20];
 /// Bytes of buffered output for other users: of each user, and of all.
 const OUTPUT_MAX: [u64; 2] = [128 << 20, 512 << 20];
 
@@ -47,6 +50,7 @@ pub(super) struct Commands {
     /// Directory for output that does not fit into memory.
     folder: PathBuf,
     requests: Arc<Budget>,
+    rows: Arc<Budget>,
     output: Arc<Budget>,
     /// The daemon is stopping: requests are for the next one.
     is_ending: AtomicBool,
@@ -60,11 +64,11 @@ impl Commands {
         pools: Arc<Pools>,
         folder: PathBuf,
     ) -> std::io::Result<Arc<Self>> {
-        let [requests, output] =
-            [REQUESTS_MAX, OUTPUT_MAX].map(|[each, all]| Budget::new(each, all));
+        let [requests, rows, output] =
+            [REQUESTS_MAX, ROWS_MAX, OUTPUT_MAX].map(|[each, all]| Budget::new(each, all));
         let is_ending = AtomicBool::new(false);
         let commands =
-            Arc::new(Self { listener, runtime, pools, folder, requests, output, is_ending });
+            Arc::new(Self { listener, runtime, pools, folder, requests, rows, output, is_ending });
         accept::serve("command", SHARES, Arc::clone(&commands))?;
         Ok(commands)
     }
@@ -77,10 +81,10 @@ impl Commands {
     fn command(&self, stream: UnixStream) -> std::io::Result<()> {
         let peer = socket_peercred(&stream)?;
         let uid = peer.uid.as_raw();
-        let share = (!is_trusted(uid)).then(|| self.output.share(uid));
-        let spool = Spool::new(&self.folder, share);
+        let share = |budget: &Arc<Budget>| (!is_trusted(uid)).then(|| budget.share(uid));
+        let spool = Spool::new(&self.folder, share(&self.output));
         let received = self.receive(&stream, uid);
-        let streams = Streams::new(stream, is_trusted(uid), spool);
+        let streams = Streams::new(stream, is_trusted(uid), spool, share(&self.rows));
         let done = match received {
             Ok(_) if self.is_ending.load(Ordering::Acquire) => streams.send(Kind::Ending, &[]),
             Ok(request) => self.run(request, (uid, peer.gid.as_raw()), &streams),

@@ -2,8 +2,9 @@
 //!
 //! The file has no name, so nothing remains if the process dies.
 //!
-//! Invariant SHARE-4 (docs/design/rules.md, rule 5): the requests and the buffered output of users
-//! other than root and the daemon's own are limited, for each of them and for all.
+//! Invariant SHARE-4 (docs/design/rules.md, rule 5): the requests, the collected rows and the
+//! buffered output of users other than root and the daemon's own are limited, for each of them and
+//! for all.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -52,6 +53,11 @@ pub(super) struct Share {
 }
 
 impl Share {
+    /// Returns an empty share of the same user, and releases this one.
+    pub(super) fn renewed(self) -> Self {
+        self.budget.share(self.uid)
+    }
+
     /// Adds bytes, if the budget permits.
     pub(super) fn grow(&mut self, bytes: u64) -> bool {
         let mut used = self.budget.used.lock();

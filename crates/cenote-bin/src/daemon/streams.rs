@@ -25,13 +25,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
-use super::spool::Spool;
+use super::spool::{Share, Spool};
 use super::wire::{self, KeyReply, Kind};
 
 /// Bytes of one stream that are collected before they go to the spool.
 const CHUNK: usize = 32 << 10;
 /// Minimum rate at which another user's client must read output.
 const BYTES_PER_SECOND: u64 = 1 << 20;
+/// Message if a user's command collects too many rows.
+const TOO_MANY_ROWS: &str = "more rows than this user may have in memory";
 /// Message if a user's output is truncated.
 const TOO_MUCH: &str = "more output than this user may have waiting";
 /// Deadline for another user to type a key.
@@ -52,6 +54,8 @@ struct Kept {
     spool: Spool,
     chunk: Vec<u8>,
     kind: Kind,
+    /// Memory of rows that the command collects; `None` for users without a limit.
+    rows: Option<Share>,
     /// Errors after the spool was full and standard output was truncated.
     cut: Option<Vec<u8>>,
     has_delivered: bool,
@@ -60,9 +64,16 @@ struct Kept {
 }
 
 impl Streams {
-    pub(super) fn new(stream: UnixStream, is_trusted: bool, spool: Spool) -> Arc<Self> {
+    /// Returns the streams of a command that charges collected rows to `rows`.
+    pub(super) fn new(
+        stream: UnixStream,
+        is_trusted: bool,
+        spool: Spool,
+        rows: Option<Share>,
+    ) -> Arc<Self> {
         let kept = Kept {
             spool,
+            rows,
             chunk: Vec::new(),
             kind: Kind::Output,
             cut: None,
@@ -119,6 +130,7 @@ impl CallerStreams for Streams {
     fn deliver(&self) -> std::io::Result<()> {
         let (spool, cut) = {
             let mut kept = self.kept();
+            kept.release_rows();
             if let Err(error) = kept.seal() {
                 let text = format!("cannot write output: {error}\n");
                 kept.write(Kind::Errors, text.as_bytes())?;
@@ -137,8 +149,17 @@ impl CallerStreams for Streams {
         sent.map_err(|_| ErrorKind::BrokenPipe.into())
     }
 
+    fn charge(&self, bytes: u64) -> std::io::Result<()> {
+        let mut kept = self.kept();
+        if kept.rows.as_mut().is_some_and(|rows| !rows.grow(bytes)) {
+            return Err(std::io::Error::other(TOO_MANY_ROWS));
+        }
+        Ok(())
+    }
+
     fn discard(&self) {
         let mut kept = self.kept();
+        kept.release_rows();
         kept.chunk.clear();
         kept.cut = None;
         kept.spool = kept.spool.renewed();
@@ -168,6 +189,10 @@ impl CallerStreams for Streams {
 }
 
 impl Kept {
+    fn release_rows(&mut self) {
+        self.rows = self.rows.take().map(Share::renewed);
+    }
+
     /// Moves the chunk to the spool, as an answer. If the spool is full, the output is truncated
     /// there.
     fn seal(&mut self) -> std::io::Result<()> {
@@ -313,7 +338,7 @@ mod tests {
     fn streams(is_trusted: bool) -> (Arc<Streams>, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         let spool = Spool::new(&std::env::temp_dir(), None);
-        (Streams::new(ours, is_trusted, spool), theirs)
+        (Streams::new(ours, is_trusted, spool, None), theirs)
     }
 
     #[test]
@@ -345,7 +370,7 @@ mod tests {
         let (ours, mut client) = UnixStream::pair().unwrap();
         let budget = super::super::spool::Budget::new(100_000, 100_000);
         let spool = Spool::new(&std::env::temp_dir(), Some(budget.share(7)));
-        let streams = Streams::new(ours, false, spool);
+        let streams = Streams::new(ours, false, spool, None);
         let (mut out, mut err) = (streams.writer(Kind::Output), streams.writer(Kind::Errors));
         let line = [b'x'; 1000];
         let error = std::iter::repeat_with(|| out.write_all(&line)).take(200).find_map(Result::err);
@@ -357,6 +382,24 @@ mod tests {
         let bytes = answers.iter().filter(|(kind, _)| *kind == Kind::Output);
         assert!((60_000..100_000).contains(&bytes.map(|(_, bytes)| bytes.len()).sum::<usize>()));
         assert_eq!(answers.last(), Some(&(Kind::Errors, b"told\n".to_vec())));
+    }
+
+    #[test]
+    fn collected_rows_are_charged_until_they_are_delivered() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let budget = super::super::spool::Budget::new(100, 100);
+        let spool = Spool::new(&std::env::temp_dir(), None);
+        let streams = Streams::new(ours, false, spool, Some(budget.share(7)));
+        streams.charge(90).unwrap();
+        assert_eq!(streams.charge(20).unwrap_err().to_string(), TOO_MANY_ROWS);
+        // Another command of the same user has no room either.
+        assert!(!budget.share(7).grow(20));
+        streams.discard();
+        streams.charge(90).unwrap();
+        streams.deliver().unwrap();
+        streams.charge(90).unwrap();
+        drop(streams);
+        assert!(budget.share(8).grow(100));
     }
 
     #[test]

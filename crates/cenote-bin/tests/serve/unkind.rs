@@ -426,6 +426,46 @@ fn metrics_socket_has_shares_for_each_user() {
     drop(waiting);
 }
 
+/// A list of properties is chosen by the caller: neither its length nor that of the table takes more
+/// of the daemon's memory than the caller's share.
+#[test]
+fn long_lists_of_properties_take_little_memory() {
+    let house = House::new("unkind-lists");
+    house.create("none");
+    house.run("zfs snapshot t@one");
+    let resident = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", house.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
+    };
+    let before = resident();
+    let socket = house.path("state/control.sock");
+    let list = vec!["guid"; 300_000].join(",");
+    let pools = vec!["t"; 300_000].join(" ");
+    let orders = vec!["-s guid"; 2000].join(" ");
+    for (line, wanted) in [
+        (format!("zfs get -Hp -t all {list}"), "300000 properties, at most 1024"),
+        (format!("zfs get -j -t all {list}"), "300000 properties, at most 1024"),
+        (format!("zfs list -o {list}"), "300000 properties, at most 1024"),
+        (format!("zpool list -o {list}"), "300000 properties, at most 1024"),
+        (format!("zpool get {list} t"), "300000 properties, at most 1024"),
+        (format!("zfs list {orders}"), "2000 properties, at most 1024"),
+        (format!("zpool list -H -o name {pools}"), "o\u{2}\0\0\0t\n"),
+        (format!("zpool status {pools}"), "errors: No known data errors"),
+    ] {
+        let mut stream = connect(&socket, UNKIND);
+        stream.write_all(&request(&line)).unwrap();
+        let mut answers = Vec::new();
+        stream.read_to_end(&mut answers).unwrap();
+        let text = String::from_utf8_lossy(&answers);
+        let head: String = text.chars().take(200).collect();
+        assert!(text.contains(wanted), "{}: {head}", line.get(..30).unwrap_or_default());
+    }
+    let more = resident() - before;
+    assert!(more < 200 << 10, "{more} KiB");
+    house.run("zpool export t");
+}
+
 /// Clients that disconnect without a request leave no lines in the log.
 #[test]
 fn clients_without_a_request_are_not_logged() {

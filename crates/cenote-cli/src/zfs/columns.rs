@@ -112,6 +112,31 @@ pub(super) fn dataset_column(name: &str) -> Option<Column> {
     is_known.then(|| Column::other(name, false))
 }
 
+/// Maximum number of properties in a list. Each is a cell of each row, so the caller would choose
+/// how much memory a row takes.
+pub(crate) const COLUMNS_MAX: usize = 1024;
+
+/// Checks the number of properties that a caller has listed.
+///
+/// # Errors
+/// A usage error if there are more than [`COLUMNS_MAX`].
+pub(crate) fn check_count(count: usize) -> Result<(), Exit> {
+    if count <= COLUMNS_MAX {
+        return Ok(());
+    }
+    let limit = format!("it has {count} properties, at most {COLUMNS_MAX} are possible");
+    Err(Exit::usage(format!("bad property list: {limit}")))
+}
+
+/// Splits a comma-separated list of properties.
+///
+/// # Errors
+/// A usage error if there are more than [`COLUMNS_MAX`].
+pub(crate) fn split(list: &str) -> Result<impl Iterator<Item = &str>, Exit> {
+    check_count(list.split(',').count())?;
+    Ok(list.split(','))
+}
+
 /// Returns all columns that a comma-separated list names.
 pub(super) fn dataset_columns(list: &str) -> Result<Vec<Column>, Exit> {
     let list = if list == "space" { SPACE } else { list };
@@ -119,7 +144,7 @@ pub(super) fn dataset_columns(list: &str) -> Result<Vec<Column>, Exit> {
         let shown = DATASET_PROPERTIES.iter().filter(|property| !property.is_hidden());
         return Ok(shown.map(|property| Column::native(property, true)).collect());
     }
-    list.split(',').map(|name| dataset_column(name).ok_or_else(|| bad_property(name))).collect()
+    split(list)?.map(|name| dataset_column(name).ok_or_else(|| bad_property(name))).collect()
 }
 
 /// The fields of `get`, by their names in `-o`.
@@ -201,6 +226,14 @@ mod tests {
         assert_eq!(names("space").map(|names| names.len()), Ok(7));
         assert_eq!(names("userused@5,written@x").map(|names| names.len()), Ok(2));
         assert_eq!(names("used,nosuch"), Err(bad_property("nosuch")));
+    }
+
+    #[test]
+    fn lists_have_a_limited_number_of_properties() {
+        let list = |count: usize| vec!["guid"; count].join(",");
+        assert_eq!(dataset_columns(&list(COLUMNS_MAX)).map(|all| all.len()), Ok(COLUMNS_MAX));
+        let error = dataset_columns(&list(COLUMNS_MAX + 1)).expect_err("too many");
+        assert!(error.message().contains("1025 properties, at most 1024"), "{error:?}");
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! `zfs get`.
 
+use std::io::Write;
+
 use cenote_pool::props::{PropRow, PropValue, Source as Origin};
 use serde_json::Map;
 
@@ -82,10 +84,15 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let is_literal = parsed.has('p') || form.has_numbers;
     block_on(async {
         let selected = select::select(source, &selection, io).await?;
+        let is_empty = selected.items.is_empty();
+        let name_width = selected.items.iter().map(|item| item.name().chars().count()).max();
+        let (name_width, is_scripted) = (name_width.unwrap_or(0), parsed.has('H'));
         let mut datasets = Map::new();
         let mut rows = Vec::new();
         let mut width = 0;
-        for item in &selected.items {
+        // Each item is dropped after its rows, with the properties that were read for it.
+        for item in selected.items {
+            let item = &item;
             let mut of_item = Vec::new();
             let user = if list == "all" { item.user().await } else { Vec::new() };
             let user_columns: Vec<Column> =
@@ -95,9 +102,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 let Some(row) = row(item, column, found, is_literal) else { continue };
                 let widened = if column.widens(is_literal) { row.value.chars().count() } else { 0 };
                 width = width.max(widened);
-                if sources.contains(&row.source) {
-                    of_item.push(row);
+                if !sources.contains(&row.source) {
+                    continue;
                 }
+                if form.is_wanted {
+                    source.charge_json(&row.value)?;
+                } else if !is_scripted {
+                    let Row { name, property, value, received, .. } = &row;
+                    source.charge_row([name, property, value, received].into_iter())?;
+                }
+                of_item.push(row);
             }
             if form.is_wanted {
                 let create_txg = item.get(&Column::of_create_txg()).await?;
@@ -112,6 +126,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     map.insert("properties".into(), properties.into());
                     datasets.insert(item.name().to_owned(), map.into());
                 }
+            } else if is_scripted {
+                // Rows that are not aligned are written as they are read.
+                write(io.out, &of_item, &fields, is_scripted, 0, 0)?;
             } else {
                 width = user_columns.iter().map(Column::width).max().unwrap_or(0).max(width);
                 rows.extend(of_item);
@@ -123,11 +140,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             pool_json::print(document, io)?;
         } else {
             width = columns.iter().map(Column::width).max().unwrap_or(0).max(width);
-            let names = selected.items.iter().map(|item| item.name().chars().count());
-            let names = names.max().unwrap_or(0);
-            write!(io.out, "{}", render(&rows, &fields, parsed.has('H'), names, width))?;
+            write(io.out, &rows, &fields, is_scripted, name_width, width)?;
         }
-        if selected.items.is_empty() && !selected.is_incomplete && names.is_empty() {
+        if is_empty && !selected.is_incomplete && names.is_empty() {
             err!(io, "no datasets available")?;
         }
         if selected.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
@@ -153,15 +168,15 @@ fn row(item: &Item, column: &Column, found: Option<PropRow>, is_literal: bool) -
     Some(Row { name: item.name().to_owned(), property, value, received, source })
 }
 
-/// Formats the table of a `get`, whose values are at least `width` wide.
-pub(crate) fn render(
+/// Writes the table of a `get`, whose values are at least `width` wide.
+pub(crate) fn write(
+    out: &mut (impl Write + ?Sized),
     rows: &[Row],
     fields: &[Field],
     is_scripted: bool,
     name_width: usize,
     width: usize,
-) -> String {
-    let mut text = String::new();
+) -> std::io::Result<()> {
     let properties = rows.iter().map(|row| row.property.chars().count());
     let property_width = properties.max().unwrap_or(0);
     let widths: Vec<usize> = fields
@@ -180,11 +195,12 @@ pub(crate) fn render(
         })
         .collect();
     let mut line = |cells: Vec<String>| {
+        let mut text = String::new();
         for (index, (cell, width)) in cells.iter().zip(&widths).enumerate() {
             let is_last = index + 1 == cells.len();
             text.push_str(cell);
             match (is_last, is_scripted) {
-                (true, _) => text.push('\n'),
+                (true, _) => {}
                 (false, true) => text.push('\t'),
                 (false, false) => {
                     let pad = width.saturating_sub(cell.chars().count()) + 2;
@@ -192,9 +208,10 @@ pub(crate) fn render(
                 }
             }
         }
+        writeln!(out, "{text}")
     };
     if !is_scripted && !rows.is_empty() {
-        line(fields.iter().map(|field| field.heading().to_owned()).collect());
+        line(fields.iter().map(|field| field.heading().to_owned()).collect())?;
     }
     for row in rows {
         line(
@@ -208,9 +225,9 @@ pub(crate) fn render(
                     Field::Source => row.source.to_string(),
                 })
                 .collect(),
-        );
+        )?;
     }
-    text
+    Ok(())
 }
 
 #[cfg(test)]
@@ -228,10 +245,15 @@ mod tests {
         };
         let fields = columns::fields(None, true).expect("fields");
         let rows = [row];
+        let written = |is_scripted| {
+            let mut text = Vec::new();
+            write(&mut text, &rows, &fields, is_scripted, 3, 9).expect("written");
+            String::from_utf8(text).expect("text")
+        };
         assert_eq!(
-            render(&rows, &fields, false, 3, 9),
+            written(false),
             "NAME  PROPERTY   VALUE      SOURCE\nt/a   user:prop  hello      local\n"
         );
-        assert_eq!(render(&rows, &fields, true, 3, 9), "t/a\tuser:prop\thello\tlocal\n");
+        assert_eq!(written(true), "t/a\tuser:prop\thello\tlocal\n");
     }
 }

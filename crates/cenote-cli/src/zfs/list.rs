@@ -1,9 +1,11 @@
 //! `zfs list`.
 
+use std::io::Write;
+
 use serde_json::Map;
 
 use super::columns::{self, Column};
-use super::select::{self, Item, Selection, Types};
+use super::select::{self, Item, Selected, Selection, Types};
 use super::{json, value};
 use crate::err;
 use crate::getopt;
@@ -28,6 +30,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             order.push((column, *letter == 'S'));
         }
     }
+    columns::check_count(order.len())?;
     let types = Types::parse(parsed.values('t'))?;
     let list = parsed.value('o').unwrap_or(DEFAULT_COLUMNS);
     let columns = columns::dataset_columns(list)?;
@@ -43,57 +46,68 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     };
     let is_literal = parsed.has('p') || form.has_numbers;
     block_on(async {
-        let selected = select::select(source, &selection, io).await?;
-        if form.is_wanted {
-            print_json(&selected.items, &columns, form, is_literal, io).await?;
-        } else {
-            let rows = rows(&selected.items, &columns, is_literal).await?;
-            write!(io.out, "{}", render(&columns, &rows, parsed.has('H'), is_literal))?;
-        }
-        if selected.items.is_empty() && !selected.is_incomplete && selection.names.is_empty() {
+        let Selected { items, is_incomplete } = select::select(source, &selection, io).await?;
+        if items.is_empty() && !is_incomplete && selection.names.is_empty() {
             err!(io, "no datasets available")?;
         }
-        if selected.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
+        if form.is_wanted {
+            print_json(source, items, &columns, form, is_literal, io).await?;
+        } else {
+            print(source, items, &columns, (parsed.has('H'), is_literal), io).await?;
+        }
+        if is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
     })
 }
 
-async fn rows(
-    items: &[Item],
+/// Prints the table. Aligned rows are collected, because each column is as wide as its widest cell;
+/// other rows are written as they are read.
+async fn print(
+    source: &Source,
+    items: Vec<Item>,
     columns: &[Column],
-    is_literal: bool,
-) -> Result<Vec<Vec<String>>, Exit> {
-    let mut rows = Vec::with_capacity(items.len());
+    (is_scripted, is_literal): (bool, bool),
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let mut rows = Vec::new();
+    // Each item is dropped after its row, with the properties that were read for it.
     for item in items {
-        let mut row = Vec::with_capacity(columns.len());
-        for column in columns {
-            if column.name == "name" {
-                row.push(item.name().to_owned());
-                continue;
-            }
-            let shown = match item.get(column).await? {
-                Some(found) => value::shown(&found, is_literal),
-                None => "-".to_owned(),
-            };
-            row.push(shown);
+        let row = row(&item, columns, is_literal).await?;
+        if is_scripted {
+            write(io.out, columns, &[row], is_scripted, is_literal)?;
+        } else {
+            source.charge_row(row.iter())?;
+            rows.push(row);
         }
-        rows.push(row);
     }
-    Ok(rows)
+    Ok(write(io.out, columns, &rows, is_scripted, is_literal)?)
 }
 
-/// Formats the table; nothing at all without rows.
-pub(crate) fn render(
+async fn row(item: &Item, columns: &[Column], is_literal: bool) -> Result<Vec<String>, Exit> {
+    let mut row = Vec::with_capacity(columns.len());
+    for column in columns {
+        if column.name == "name" {
+            row.push(item.name().to_owned());
+            continue;
+        }
+        let shown = match item.get(column).await? {
+            Some(found) => value::shown(&found, is_literal),
+            None => "-".to_owned(),
+        };
+        row.push(shown);
+    }
+    Ok(row)
+}
+
+/// Writes the table; nothing at all without rows.
+pub(crate) fn write(
+    out: &mut (impl Write + ?Sized),
     columns: &[Column],
     rows: &[Vec<String>],
     is_scripted: bool,
     is_literal: bool,
-) -> String {
-    let mut text = String::new();
+) -> std::io::Result<()> {
     if is_scripted {
-        for row in rows {
-            text.extend([&row.join("\t"), "\n"]);
-        }
-        return text;
+        return rows.iter().try_for_each(|row| writeln!(out, "{}", row.join("\t")));
     }
     let widths: Vec<usize> = columns
         .iter()
@@ -106,17 +120,18 @@ pub(crate) fn render(
         .collect();
     if !rows.is_empty() {
         let cells = columns.iter().map(|column| (column.heading(), column.heading_is_right()));
-        line(cells, &widths, &mut text);
+        writeln!(out, "{}", line(cells, &widths))?;
     }
     for row in rows {
         let cells = row.iter().cloned().zip(columns.iter().map(Column::is_right));
-        line(cells, &widths, &mut text);
+        writeln!(out, "{}", line(cells, &widths))?;
     }
-    text
+    Ok(())
 }
 
 /// Formats one line; the last column is not padded on its right.
-fn line(cells: impl Iterator<Item = (String, bool)>, widths: &[usize], text: &mut String) {
+fn line(cells: impl Iterator<Item = (String, bool)>, widths: &[usize]) -> String {
+    let mut text = String::new();
     for (index, ((cell, is_right), width)) in cells.zip(widths).enumerate() {
         let pad = " ".repeat(width.saturating_sub(cell.chars().count()));
         if index != 0 {
@@ -128,11 +143,12 @@ fn line(cells: impl Iterator<Item = (String, bool)>, widths: &[usize], text: &mu
             false => text.extend([&*cell, &pad]),
         }
     }
-    text.push('\n');
+    text
 }
 
 async fn print_json(
-    items: &[Item],
+    source: &Source,
+    items: Vec<Item>,
     columns: &[Column],
     form: Form,
     is_literal: bool,
@@ -141,14 +157,15 @@ async fn print_json(
     let mut datasets = Map::new();
     for item in items {
         let create_txg = item.get(&Column::of_create_txg()).await?;
-        let mut map = json::dataset(form, item, create_txg.as_ref());
+        let mut map = json::dataset(form, &item, create_txg.as_ref());
         let mut properties = Map::new();
         for column in columns.iter().filter(|column| column.name != "name") {
-            let (shown, source) = match item.get(column).await? {
+            let (shown, origin) = match item.get(column).await? {
                 Some(row) => (value::shown(&row, is_literal), row.source),
                 None => ("-".to_owned(), cenote_pool::props::Source::None),
             };
-            properties.insert(column.name.clone(), json::property(form, &shown, &source));
+            source.charge_json(&shown)?;
+            properties.insert(column.name.clone(), json::property(form, &shown, &origin));
         }
         map.insert("properties".into(), properties.into());
         datasets.insert(item.name().to_owned(), map.into());

@@ -11,7 +11,7 @@ use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::zfs::columns::{self, Column, Field};
-use crate::zfs::get::{Row, render};
+use crate::zfs::get::{Row, write};
 use crate::zfs::json as zfs_json;
 
 /// Runs `zpool get`.
@@ -58,17 +58,19 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             for (column, row) in found {
                 // A user property that is not set has the source "default".
                 let unset = if column.name.contains(':') { Origin::Default } else { Origin::None };
-                let source = row.as_ref().map_or(unset, |row| row.source.clone());
+                let origin = row.as_ref().map_or(unset, |row| row.source.clone());
                 let shown = row.map_or_else(|| "-".into(), |row| list::shown(&row, is_literal));
                 let widened = if column.widens(is_literal) { shown.chars().count() } else { 0 };
                 width = width.max(column.width()).max(widened);
-                properties.insert(column.name.clone(), zfs_json::property(form, &shown, &source));
+                source.charge_json(&shown)?;
+                source.charge_row([&name, &column.name, &shown].into_iter())?;
+                properties.insert(column.name.clone(), zfs_json::property(form, &shown, &origin));
                 rows.push(Row {
                     name: name.clone(),
                     property: column.name,
                     value: shown,
                     received: String::new(),
-                    source,
+                    source: origin,
                 });
             }
             let mut map = pool.json(form, true);
@@ -80,8 +82,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             document.insert("pools".into(), all.into());
             json::print(document, io)?;
         } else {
-            let text = render(&rows, &fields, parsed.has('H'), name_width, width);
-            write!(io.out, "{text}")?;
+            write(io.out, &rows, &fields, parsed.has('H'), name_width, width)?;
         }
         pools.finish()
     })
@@ -112,11 +113,16 @@ async fn of_vdevs(
     let rows = vdevs
         .into_iter()
         .flat_map(|vdev| vdev_props::rows(&status, vdev, &wanted, &names, parsed.has('p')));
-    let rows: Vec<Row> = rows.collect();
+    let mut collected = Vec::new();
+    for row in rows {
+        source.charge_row([&row.name, &row.property, &row.value].into_iter())?;
+        collected.push(row);
+    }
+    let rows = collected;
     let widest = |part: fn(&Row) -> &String| {
         rows.iter().map(|row| part(row).chars().count()).max().unwrap_or(0)
     };
     let (name_width, width) = (widest(|row| &row.name), widest(|row| &row.value));
-    write!(io.out, "{}", render(&rows, fields, parsed.has('H'), name_width, width))?;
+    write(io.out, &rows, fields, parsed.has('H'), name_width, width)?;
     Ok(Some(Ok(())))
 }

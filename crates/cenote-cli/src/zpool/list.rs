@@ -79,7 +79,7 @@ pub(super) fn pool_columns(list: &str) -> Result<Vec<Column>, Exit> {
             None => Err(columns::bad_property(name)),
         }
     };
-    list.split(',').map(column).collect()
+    columns::split(list)?.map(column).collect()
 }
 
 /// Returns the cells of a pool.
@@ -110,7 +110,9 @@ async fn table(
     let (mut rows, mut vdevs, mut name_width) = (Vec::new(), Vec::new(), 0);
     for pool in pools.shown() {
         let cells = cells(pool, columns, options.is_literal).await?;
-        rows.push(cells.into_iter().map(|(cell, _)| cell).collect::<Vec<_>>());
+        let row: Vec<_> = cells.into_iter().map(|(cell, _)| cell).collect();
+        source.charge_row(row.iter())?;
+        rows.push(row);
         if options.has_vdevs {
             let status = pool.status(source).await?;
             let names = options.names.clone().within(&pool.vdevs());
@@ -126,7 +128,9 @@ async fn table(
         {
             first.width_min = name_width;
         }
-        zfs_list::render(&columns, &rows, options.is_scripted, options.is_literal)
+        let mut text = Vec::new();
+        zfs_list::write(&mut text, &columns, &rows, options.is_scripted, options.is_literal)?;
+        String::from_utf8_lossy(&text).into_owned()
     };
     if !options.has_vdevs {
         return Ok(text);

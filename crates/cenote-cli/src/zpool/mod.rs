@@ -40,6 +40,7 @@ mod status_text;
 mod vdev_props;
 mod wait;
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -199,6 +200,8 @@ pub(crate) async fn pools_in_memory(
         }
         return Ok(pools);
     }
+    // As in OpenZFS, a pool that is named twice is shown once.
+    let mut seen = BTreeSet::new();
     if let Some(session) = &source.session {
         // A closed pool is listed until its export ends.
         let is_open = |engine: &Arc<Engine>| !engine.tree().is_closed();
@@ -208,8 +211,10 @@ pub(crate) async fn pools_in_memory(
             }
         }
         for name in names {
-            if let Ok(engine) = session.pool(name) {
-                pools.add(engine).await?;
+            if let Some(engine) = session.pool(name).ok().filter(is_open) {
+                if seen.insert(engine.guid()) {
+                    pools.add(engine).await?;
+                }
             } else {
                 err!(io, "{}", missing(name))?;
                 pools.is_incomplete = true;
@@ -225,7 +230,11 @@ pub(crate) async fn pools_in_memory(
     }
     for name in names {
         match scan.find(name) {
-            Ok(candidate) if !candidate.is_destroyed() => wanted.push(candidate),
+            Ok(candidate) if !candidate.is_destroyed() => {
+                if seen.insert(candidate.guid()) {
+                    wanted.push(candidate);
+                }
+            }
             Err(error @ FindError::Ambiguous(_)) => {
                 err!(io, "cannot open '{name}': {error}")?;
                 pools.is_incomplete = true;

@@ -12,6 +12,7 @@ use cenote_pool::status::{PoolStatus, VdevReport, state_name};
 use super::names::Names;
 use crate::io::Exit;
 use crate::nicenum;
+use crate::zfs::columns::split;
 use crate::zfs::get::Row;
 
 /// All properties, in display order.
@@ -90,7 +91,7 @@ pub(super) fn columns(list: &str) -> Result<Vec<&'static str>, Exit> {
         let text = || format!("bad property list: invalid property '{name}'");
         known.ok_or_else(|| Exit::usage(text()))
     };
-    list.split(',').map(one).collect()
+    split(list)?.map(one).collect()
 }
 
 /// Returns the vdevs that words denote; `None` if one of the words denotes none.
