@@ -75,6 +75,8 @@ pub enum Bug {
     DeadlineExtended,
     /// Output of other users' commands is buffered without limit.
     UnlimitedOutput,
+    /// A file system that is mounted again gets a second connection while the first one lives.
+    SecondConnection,
 }
 
 impl Bug {
@@ -108,6 +110,8 @@ impl Bug {
         [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
     /// Bugs found by mounts when datasets change.
     pub const OF_CHANGES: [Self; 2] = [Self::RenameNotNoted, Self::EverythingNoted];
+    /// Bugs found by mounting file systems again while programs use them.
+    pub const OF_CONNECTIONS: [Self; 1] = [Self::SecondConnection];
     /// Bugs found by several users who create datasets concurrently.
     pub const OF_CREATORS: [Self; 1] = [Self::OneCreatorPerTxg];
     /// Bugs found by clients that misbehave.
@@ -140,6 +144,7 @@ pub fn set_from_environment() {
     if let Ok(name) = std::env::var(VARIABLE) {
         let of_engine = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
         let of_daemon = Bug::OF_CHANGES.into_iter().chain(Bug::OF_LIMITS);
+        let of_daemon = of_daemon.chain(Bug::OF_CONNECTIONS);
         let mut bugs = of_engine.chain(Bug::OF_ROLLBACKS).chain(of_daemon);
         set(bugs.find(|bug| format!("{bug:?}") == name));
     }

@@ -12,6 +12,7 @@
 //! command that changed its dataset.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
 
 use cenote_cli::{CommandResult, Exit};
 use cenote_engine::ChangedDatasets;
@@ -204,8 +205,7 @@ impl Mounts {
             }
             // The mount is read-only and cannot be changed: it is mounted again, unless it is in
             // use.
-            self.end_at(mounted, &at, false, &table).await?;
-            return self.start(now, &options).await;
+            return self.replace(mounted, &at, now, &options).await;
         }
         let (access_times, has_no_xattrs) = (options.access_times, options.has_no_xattrs);
         let before = mounted.options.clone();
@@ -226,12 +226,29 @@ impl Mounts {
             }
             // Only root can change it; it is mounted again, unless it is in use.
             Err(error) if error.kind() == Kind::Permission && !is_elsewhere => {
-                self.end_at(mounted, &at, false, &table).await?;
-                self.start(now, &options).await
+                self.replace(mounted, &at, now, &options).await
             }
             Err(error) if error.kind() == Kind::Busy => Err(busy()),
             Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
         }
+    }
+
+    /// Mounts a file system again, with options that its connection does not permit, unless it is
+    /// in use. If programs use it elsewhere, it keeps its connection, and its options.
+    async fn replace(
+        &self,
+        mounted: &Mounted,
+        at: &Path,
+        now: &Wanted,
+        options: &MountOptions,
+    ) -> CommandResult {
+        self.end_at(mounted, at, false, &MountTable::read()?).await?;
+        let done = self.start(now, options).await;
+        if done.is_err() && !self.state().mounted.contains_key(&now.object) {
+            // Its own error would be the same one.
+            let _ = self.start(now, &mounted.options).await;
+        }
+        done
     }
 
     /// Shows the mount options in the dataset's properties.

@@ -12,6 +12,7 @@
 
 mod accept;
 mod client;
+mod connections;
 mod exports;
 mod follow;
 mod lines;

@@ -30,7 +30,7 @@ use super::log;
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
 
 /// Deadline for the last requests of unmounted file systems.
-const TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The mounts of one pool.
 pub(super) struct Mounts {
@@ -45,8 +45,13 @@ pub(super) struct Mounts {
 pub(super) struct State {
     /// By dataset number.
     pub(super) mounted: BTreeMap<u64, Mounted>,
+    /// File systems that are mounted nowhere, but whose connections live
+    /// ([`connections`](super::connections)).
+    pub(super) detached: BTreeMap<u64, Mounted>,
+    /// Number of changes of `mounted`.
+    changes: u64,
     /// The daemon is stopping: nothing is mounted any more, since it would not be unmounted.
-    is_left: bool,
+    pub(super) is_left: bool,
     /// File systems that existed before.
     pub(super) known: BTreeMap<u64, Known>,
     /// Datasets whose mounts are yet to be adapted to their properties.
@@ -64,6 +69,11 @@ impl State {
     /// Records a file system. Returns whether to mount it: it is new, or its mount point was
     /// changed. One that was only renamed stays as it was.
     pub(super) fn knows(&mut self, wanted: &Wanted) -> bool {
+        if let Some(detached) = self.detached.get_mut(&wanted.object)
+            && detached.wanted.guid == wanted.guid
+        {
+            detached.wanted = wanted.clone();
+        }
         let now = Known {
             guid: wanted.guid,
             dataset: wanted.dataset.clone(),
@@ -87,6 +97,8 @@ pub(super) struct Mounted {
     pub(super) wanted: Wanted,
     /// Current options: those of properties, and those given for this mount.
     pub(super) options: MountOptions,
+    /// The number of the change that mounted it, see [`Mounts::notice`].
+    pub(super) change: u64,
 }
 
 impl Mounts {
@@ -102,40 +114,6 @@ impl Mounts {
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock()
-    }
-
-    pub(super) fn fuse_of(&self, dataset: &str) -> Option<Arc<FuseMount>> {
-        let state = self.state();
-        let found = state.mounted.values().find(|mounted| mounted.wanted.dataset == dataset);
-        found.map(|mounted| Arc::clone(&mounted.fuse))
-    }
-
-    /// Closes unused snapshots below `.zfs`.
-    pub(super) fn close_unused_snapshots(&self) {
-        for mounted in self.state().mounted.values() {
-            mounted.fuse.close_unused_snapshots();
-        }
-    }
-
-    /// Returns the number of open snapshots below `.zfs`.
-    pub(super) fn open_snapshots(&self) -> usize {
-        self.state().mounted.values().map(|mounted| mounted.fuse.open_snapshots()).sum()
-    }
-
-    /// Removes file systems that were unmounted outside of the daemon.
-    pub(super) fn notice(&self, table: &MountTable) {
-        let mut gone = Vec::new();
-        self.state().mounted.retain(|object, mounted| {
-            let is_there = !mounted.fuse.places(table).is_empty();
-            if !is_there {
-                gone.push((*object, mounted.wanted.dataset.clone()));
-            }
-            is_there
-        });
-        for (object, dataset) in gone {
-            self.engine.presence().unmounted(object);
-            log::info!(dataset = %dataset, "unmounted by others");
-        }
     }
 
     /// Returns the mounted datasets with their places; each place has its position in the mount
@@ -217,9 +195,13 @@ impl Mounts {
             return Err(cannot("it is mounted with other options already"));
         }
         wanted.make_room(place).await?;
+        if !rustix::process::geteuid().is_root() {
+            return Err(cannot("filesystem already mounted"));
+        }
         match self.also_at(&mounted, place, &options).await? {
             Some(_) => Ok(()),
-            None => Err(cannot("filesystem already mounted")),
+            // It was unmounted just now.
+            None => self.start(&wanted, &options).await,
         }
     }
 
@@ -385,6 +367,7 @@ impl Mounts {
             }
         }
         self.settle(&unmounted).await;
+        self.end_detached().await;
     }
 
     /// Ends the connections of all mounts and detaches them: the pool was closed by force, and
@@ -392,18 +375,14 @@ impl Mounts {
     /// [`leave`](Self::leave), which unmounts the others.
     pub(super) async fn cut_off(&self) {
         let Ok(table) = MountTable::read() else { return };
-        let places: Vec<_> = {
-            let state = self.state();
-            let places = |mounted: &Mounted| (mounted.clone(), mounted.fuse.places(&table));
-            state.mounted.values().map(places).collect()
-        };
-        for (mounted, places) in places {
+        let places = |fuse: Arc<FuseMount>| (fuse.places(&table), fuse);
+        for (places, fuse) in self.connections().into_iter().map(places) {
             // A mount whose connection has ended is removed from the list, so it must be detached
             // here.
-            mounted.fuse.cut_off().await;
+            fuse.cut_off().await;
             for (_, at) in places {
                 // It may have been unmounted meanwhile.
-                let _ = mounted.fuse.unmount(&at, Unmount::Detach).await;
+                let _ = fuse.unmount(&at, Unmount::Detach).await;
             }
         }
     }
@@ -418,22 +397,9 @@ impl Mounts {
         }
         wanted.make_room(place).await?;
         stages::reach("mount-room-made");
-        // A user mounted it elsewhere, where it stays.
-        let before = self.mounted(wanted.object);
-        let table = before.as_ref().map(|_| MountTable::read()).transpose()?;
-        let is_there = |mounted: &Mounted| {
-            table.as_ref().is_some_and(|table| !mounted.fuse.places(table).is_empty())
-        };
-        if let Some(mounted) = before.filter(is_there)
-            && let Some(place) = self.also_at(&mounted, place, options).await?
-        {
-            mounted.fuse.set(options);
-            self.insert(Mounted {
-                place,
-                wanted: wanted.clone(),
-                options: options.clone(),
-                ..mounted
-            });
+        // Invariant MOUNT-1.
+        if let Some(mounted) = self.mount_connected(wanted, place, options).await? {
+            self.insert(mounted);
             return Ok(());
         }
         // The property itself prevents changes, and may be changed soon.
@@ -455,43 +421,26 @@ impl Mounts {
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);
         log::info!(dataset = %dataset, at = %fuse.at().display(), "mounted");
         let (place, wanted, options) = (fuse.at().to_owned(), wanted.clone(), options.clone());
-        self.insert(Mounted { fuse, place, wanted, options });
+        self.insert(Mounted { fuse, place, wanted, options, change: 0 });
         Ok(())
     }
 
-    fn insert(&self, mounted: Mounted) {
-        self.tell(mounted.wanted.object, &mounted.options);
-        self.state().mounted.insert(mounted.wanted.object, mounted);
+    fn insert(&self, mut mounted: Mounted) {
+        let object = mounted.wanted.object;
+        let before = {
+            let mut state = self.state();
+            state.changes += 1;
+            mounted.change = state.changes;
+            // Under the lock of the state, see `Mounts::notice`.
+            self.tell(object, &mounted.options);
+            (state.mounted.insert(object, mounted), state.detached.remove(&object))
+        };
+        // Connections are dropped without the lock.
+        drop(before);
     }
 
     pub(super) fn mounted(&self, object: u64) -> Option<Mounted> {
         self.state().mounted.get(&object).cloned()
-    }
-
-    /// Mounts a mounted file system at another place, and returns that place with links resolved;
-    /// `None` without root.
-    async fn also_at(
-        &self,
-        mounted: &Mounted,
-        place: &Path,
-        options: &MountOptions,
-    ) -> Result<Option<PathBuf>, Exit> {
-        let dataset = &mounted.wanted.dataset;
-        let cannot = |why: &str| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
-        if mounted.options.is_read_only && !options.is_read_only {
-            return Err(cannot("mountpoint or dataset is busy"));
-        }
-        if self.state().is_left {
-            return Err(cannot("the daemon is stopping"));
-        }
-        match mounted.fuse.also_at(place, options).await {
-            Ok(at) => {
-                log::info!(dataset = %dataset, at = %at.display(), "mounted");
-                Ok(Some(at))
-            }
-            Err(error) if error.kind() == Kind::Permission => Ok(None),
-            Err(error) => Err(cannot(&error.to_string())),
-        }
     }
 
     /// Unmounts a file system at a place, and waits for its end if that was its last place.
@@ -533,23 +482,6 @@ impl Mounts {
         log::info!(dataset = %dataset, at = %at, forced = %is_forced, "unmounted");
         stages::reach("unmount-detached");
         Ok(!is_elsewhere)
-    }
-
-    /// Waits until unmounted file systems have answered their last requests, and forgets them. All
-    /// of them share one deadline: a mount namespace with copies of thousands of mounts delays the
-    /// daemon as long as one with a single copy.
-    pub(super) async fn settle(&self, unmounted: &[Mounted]) {
-        let all_ended = async {
-            for mounted in unmounted {
-                mounted.fuse.ended().await;
-            }
-        };
-        cenote_rt::until(TIMEOUT, all_ended).await;
-        for mounted in unmounted {
-            self.state().mounted.remove(&mounted.wanted.object);
-            self.engine.presence().unmounted(mounted.wanted.object);
-            stages::reach("unmount-ended");
-        }
     }
 
     /// Returns the dataset number and place of each mount, the latest first: it may hide earlier

@@ -271,10 +271,11 @@ impl Pools {
 
     /// Removes file systems that were unmounted outside of the daemon.
     pub(super) fn notice(&self) {
-        let Ok(table) = MountTable::read() else { return };
         let held: Vec<Held> = self.lock().values().cloned().collect();
-        for held in held {
-            held.mounts.notice(&table);
+        let listed: Vec<_> = held.iter().map(|held| held.mounts.listed()).collect();
+        let Ok(table) = MountTable::read() else { return };
+        for (held, listed) in held.iter().zip(&listed) {
+            held.mounts.notice(listed, &table);
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod allow;
 mod closing;
+mod copies;
 mod created;
 mod daemon;
 mod deaths;

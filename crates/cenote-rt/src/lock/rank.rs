@@ -79,6 +79,7 @@ ranks! {
         DaemonParameters = ("parameter files", "cenote-bin", "Values of tunables as their files show them."),
         FuseService = ("FUSE service", "cenote-serve", "The threads of this process that answer FUSE requests; held while they are started."),
         FuseSessions = ("FUSE connections", "cenote-serve", "Connections to the kernel, by number."),
+        FuseServed = ("served datasets", "cenote-serve", "Datasets with a live connection to the kernel."),
         FuseSnapshots = ("open snapshots", "cenote-serve", "Snapshots of a file system that are open below `.zfs`."),
         FuseMount = ("mounted file system", "cenote-serve", "The file system behind a mount; a rollback replaces it."),
         FuseNodes = ("nodes of the kernel", "cenote-serve", "Nodes that the kernel knows, with its lookup counts."),

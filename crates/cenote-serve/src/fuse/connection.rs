@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::Path;
 
 use cenote_rt::{Error, Kind, Result};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use rustix::mount::{
@@ -65,22 +66,9 @@ impl Connection {
         options: &MountOptions,
         is_for_all: bool,
     ) -> std::result::Result<Self, Errno> {
-        let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
         let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let channel = rustix::fs::open(DEVICE, flags, Mode::empty())?;
-        let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
-        let texts = [
-            ("source", source.to_owned()),
-            ("subtype", SUBTYPE.to_owned()),
-            ("fd", channel.as_raw_fd().to_string()),
-            ("rootmode", "40000".to_owned()),
-            ("user_id", uid.as_raw().to_string()),
-            ("group_id", gid.as_raw().to_string()),
-        ];
-        for (name, value) in texts {
-            fsconfig_set_string(&context, name, value)?;
-        }
-        fsconfig_set_flag(&context, "default_permissions")?;
+        let context = context(&channel, source)?;
         if is_for_all {
             fsconfig_set_flag(&context, "allow_other")?;
         }
@@ -139,6 +127,49 @@ impl Connection {
     pub(super) fn take_mount(&mut self) -> Option<OwnedFd> {
         self.mount.take()
     }
+}
+
+/// Returns the description of a mount of a connection.
+fn context(channel: &OwnedFd, source: &str) -> std::result::Result<OwnedFd, Errno> {
+    let context = fsopen("fuse", FsOpenFlags::FSOPEN_CLOEXEC)?;
+    let (uid, gid) = (rustix::process::getuid(), rustix::process::getgid());
+    let texts = [
+        ("source", source.to_owned()),
+        ("subtype", SUBTYPE.to_owned()),
+        ("fd", channel.as_raw_fd().to_string()),
+        ("rootmode", "40000".to_owned()),
+        ("user_id", uid.as_raw().to_string()),
+        ("group_id", gid.as_raw().to_string()),
+    ];
+    for (name, value) in texts {
+        fsconfig_set_string(&context, name, value)?;
+    }
+    fsconfig_set_flag(&context, "default_permissions")?;
+    Ok(context)
+}
+
+/// Returns another mount of the file system of a live connection, not attached yet. The kernel
+/// finds the file system by the descriptor of the connection.
+///
+/// # Errors
+/// `ENOTCONN` if the connection has ended; `EINVAL` by kernels before 5.14; `EPERM` without root.
+pub(super) fn again(
+    channel: &OwnedFd,
+    source: &str,
+    options: &MountOptions,
+) -> std::result::Result<OwnedFd, Errno> {
+    let context = context(channel, source)?;
+    fsconfig_create(&context)?;
+    fsmount(&context, FsMountFlags::FSMOUNT_CLOEXEC, attributes(options))
+}
+
+/// Whether the kernel has not closed a connection.
+pub(super) fn is_open(channel: &OwnedFd) -> bool {
+    let mut watched = [PollFd::new(channel, PollFlags::empty())];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    let polled = poll(&mut watched, Some(&now));
+    let [watched] = watched;
+    polled.is_ok() && !watched.revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Ends a connection that was not mounted in the end.

@@ -17,7 +17,9 @@
 //!
 //! **At several places** a file system is one for the kernel, as with the kernel module: the first
 //! mount is bound to the other places ([`FuseMount::also_at`]), with one cache of pages and names.
-//! Two separate mounts would each cache pages of files that are written through the other.
+//! Two separate mounts would each cache pages of files that are written through the other. For the
+//! same reason a file system that is mounted again, while programs use it after it was unmounted,
+//! gets its earlier connection ([`FuseMount::mount_again`], invariant MOUNT-1 of [`served`]).
 //!
 //! Data written to a file before an `fsync` returned survives any crash; other data is on disk some
 //! seconds later (`zfs_txg_timeout`). `sync` of all file systems does not reach a FUSE file system:
@@ -32,6 +34,7 @@ pub mod helper;
 mod nodes;
 mod place;
 mod rollback;
+mod served;
 mod service;
 mod snapshots;
 mod table;
@@ -40,6 +43,7 @@ mod walk;
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "a request is lent, whatever its size")]
 mod wire;
 
+use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,6 +58,7 @@ use crate::stop::Stop;
 use adapter::Adapter;
 use connection::Connection;
 use helper::{Operation, guard};
+use served::Served;
 use service::Service;
 use vfs::Vfs;
 use wire::{INodeNo, Notifier};
@@ -63,6 +68,8 @@ pub use table::MountTable;
 
 /// Time limit for flushing the kernel's dirty pages before a mount is aborted.
 const FLUSH_MAX: Duration = Duration::from_secs(5);
+/// Time limit for the end of a connection that the kernel has closed.
+const ENDING_MAX: Duration = Duration::from_secs(5);
 
 /// Why mounting or unmounting failed.
 #[derive(Debug, thiserror::Error)]
@@ -137,6 +144,9 @@ pub enum FuseError {
     /// Unknown option.
     #[error("unknown mount option '{0}'")]
     Option(String),
+    /// The file system has a live connection (MOUNT-1).
+    #[error("mountpoint or dataset is busy")]
+    Served,
     /// With writeback, cached times arrive with root's credentials.
     #[error("'writeback' needs 'allow_other'")]
     Writeback,
@@ -245,8 +255,12 @@ pub struct FuseMount {
     ended: Arc<Stop>,
     /// The kernel's device number of the mount.
     device: Vec<u8>,
+    /// The server's end of the connection.
+    channel: Arc<OwnedFd>,
     /// `snapdir` at the kernel's last listing of the root.
     snapdir: AtomicU64,
+    /// The kernel refuses changes at every place, whatever the options of the place.
+    is_read_only: bool,
     /// The kernel caches writes.
     is_writeback: bool,
 }
@@ -256,9 +270,11 @@ impl FuseMount {
     /// there is hidden.
     ///
     /// # Errors
-    /// A [`FuseError`].
+    /// [`FuseError::Served`] if the file system has a live connection; a [`FuseError`].
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
         let refused = |error| refused(at, error);
+        // Invariant MOUNT-1: from before the connection is made until it has ended.
+        let served = Served::claim(&mount)?;
         // Everything that a mount needs exists before the mount: no mount is left without a server.
         let prepared = || {
             helper::prepare()?;
@@ -270,6 +286,7 @@ impl FuseMount {
         let (at, _) = resolve(at).await?;
         let is_for_all = is_for_all(options)?;
         let (source, given) = (mount.name().to_owned(), given(&mount, options));
+        let mut ended = None;
         let mut connection = Connection::make(&at, &source, &given, is_for_all).await?;
         let (device, unattached) = (connection.number.clone(), connection.take_mount());
         let is_attached = unattached.is_none();
@@ -277,7 +294,8 @@ impl FuseMount {
         let started = async {
             guard::watch(&device).map_err(refused)?;
             stages::reach("mount-guarded");
-            let started = Self::serve(&service, mount, &at, options, connection).await?;
+            let started = Self::serve(&service, mount, &at, options, connection, served).await?;
+            ended = Some(Arc::clone(&started.ended));
             stages::reach("mount-served");
             connection::raise_read_ahead(&started.device);
             Connection::attach(unattached, &at).await?;
@@ -287,6 +305,10 @@ impl FuseMount {
         let started = started.await;
         if started.is_err() {
             connection::withdraw(&device, &at, is_attached).await;
+            if let Some(ended) = ended {
+                // Otherwise the next attempt to mount it would find a live connection.
+                cenote_rt::until(ENDING_MAX, ended.requested()).await;
+            }
         }
         started
     }
@@ -298,7 +320,9 @@ impl FuseMount {
         at: &Path,
         options: &MountOptions,
         connection: Connection,
+        served: Served,
     ) -> Result<Self> {
+        let is_read_only = given(&mount, options).is_read_only;
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
@@ -310,12 +334,14 @@ impl FuseMount {
         let (tell, number, service) = (Arc::clone(&ended), device.clone(), Arc::clone(service));
         let at_end = Box::new(move || {
             guard::forget(&number);
+            drop(served);
             tell.request();
         });
-        let served = cenote_rt::blocking(move || service.serve(channel, adapter, at_end));
+        let served = Arc::clone(&channel);
+        let served = cenote_rt::blocking(move || service.serve(served, adapter, at_end));
         served.await?.map_err(|error| refused(at, error))?;
         let (at, is_writeback) = (at.to_owned(), options.is_writeback);
-        Ok(Self { at, vfs, ended, device, snapdir, is_writeback })
+        Ok(Self { at, vfs, ended, device, channel, snapdir, is_read_only, is_writeback })
     }
 
     /// Returns the first mount point.
@@ -351,6 +377,42 @@ impl FuseMount {
         Ok(helper::path_of(&answer, 0))
     }
 
+    /// Mounts a file system that is mounted nowhere in this mount namespace, but whose connection
+    /// lives, through that connection (MOUNT-1). Returns the path without links, or `None` if the
+    /// connection has ended: the file system can then be mounted with a new one.
+    ///
+    /// Only root can do this, and only with kernels from 5.14 on, which give a mount of the file
+    /// system to the owner of a connection's descriptor (`fuse_get_tree`).
+    ///
+    /// # Errors
+    /// [`FuseError::Served`], `Kind::Busy`, if the connection lives and cannot be mounted again, or
+    /// only read-only; a [`FuseError`].
+    pub async fn mount_again(&self, at: &Path, options: &MountOptions) -> Result<Option<PathBuf>> {
+        let busy = || Error::new(Kind::Busy, FuseError::Served);
+        let options = options.clone().permitted();
+        let is_wider = self.is_read_only && !options.is_read_only;
+        if is_wider || !connection::is_open(&self.channel) {
+            return self.is_ending().await.then_some(None).ok_or_else(busy);
+        }
+        let (at, _) = resolve(at).await?;
+        let (channel, name) = (Arc::clone(&self.channel), self.mount().name().to_owned());
+        // The kernel may wait for requests to this server: not on this thread.
+        let made = cenote_rt::blocking(move || connection::again(&channel, &name, &options));
+        let Ok(mount) = made.await? else {
+            return self.is_ending().await.then_some(None).ok_or_else(busy);
+        };
+        stages::reach("mount-made-again");
+        Connection::attach(Some(mount), &at).await?;
+        Ok(Some(at))
+    }
+
+    /// Waits for the end of a connection that the kernel has closed. Returns false if the kernel
+    /// has not closed it, or if its last request is not answered in time.
+    async fn is_ending(&self) -> bool {
+        let is_open = connection::is_open(&self.channel);
+        !is_open && cenote_rt::until(ENDING_MAX, self.ended()).await.is_some()
+    }
+
     /// Applies changed properties.
     ///
     /// # Errors
@@ -362,6 +424,12 @@ impl FuseMount {
             self.forget_root().await?;
         }
         Ok(())
+    }
+
+    /// Whether it is unmounted everywhere, and the last request is answered.
+    #[must_use]
+    pub fn has_ended(&self) -> bool {
+        self.ended.is_requested()
     }
 
     /// Waits until it is unmounted, by any program, and the last request is answered.
