@@ -33,6 +33,8 @@ struct Following {
     changed: ChangedDatasets,
     /// File systems that were unmounted to be mounted elsewhere, by number.
     again: BTreeSet<u64>,
+    /// File systems that stay in their places for now, by number: they could not be unmounted.
+    kept: BTreeSet<u64>,
     failures: Vec<Exit>,
     /// Datasets to adapt again later.
     pending: ChangedDatasets,
@@ -73,6 +75,8 @@ impl Mounts {
             let is_called = self.state().knows(wanted);
             let comes = (is_called && !is_quiet && wanted.canmount == CANMOUNT_ON)
                 || (following.again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
+            // Otherwise it would be mounted at both places.
+            let comes = comes && !following.kept.contains(&wanted.object);
             if comes && wanted.place.is_some() && !wanted.is_locked {
                 following.failures.extend(self.start(wanted, &wanted.options).await.err());
             }
@@ -119,6 +123,7 @@ impl Mounts {
             if mounted.fuse.is_suspended() {
                 // A rollback is running; the dataset is processed again afterwards.
                 following.pending.insert(name);
+                following.kept.insert(object);
                 continue;
             }
             // A destroyed dataset, or one that could not be opened after a rollback, serves no
@@ -140,11 +145,15 @@ impl Mounts {
                 }
             }
             match self.detach_at(&mounted, &at, is_gone, &table).await {
-                Ok(true) => unmounted.push(mounted.clone()),
-                Ok(false) => {}
-                Err(exit) => following.note(name, Err(exit)),
+                Ok(is_last_place) => {
+                    unmounted.extend(is_last_place.then(|| mounted.clone()));
+                    following.again.extend(now.map(|now| now.object));
+                }
+                Err(exit) => {
+                    following.note(name, Err(exit));
+                    following.kept.insert(object);
+                }
             }
-            following.again.extend(now.map(|now| now.object));
         }
         self.settle(&unmounted).await;
         Ok(in_scope.len())

@@ -262,3 +262,52 @@ fn commands_forget_no_mount_that_others_make() {
     let left: Vec<PathBuf> = names.iter().map(|name| house.path("mnt").join(name)).collect();
     assert!(left.iter().all(|place| mounts_at(place) == 0));
 }
+
+/// A file system that cannot be unmounted stays in its place, and is in no other one.
+#[test]
+fn moved_file_system_in_use_is_mounted_once() {
+    if !has_fuse() {
+        return;
+    }
+    let time = if rng::wants_all() { 60 } else { 6 };
+    let house = House::new("copies-moved");
+    house.create(&house.text("mnt"));
+    house.run("zfs create t/x");
+    let places = [house.path("mnt/x"), house.path("other")];
+    let begin = Instant::now();
+    let is_on = || begin.elapsed() < Duration::from_secs(time);
+    let set = format!("zfs set mountpoint={} t/x", places[1].display());
+    let counts = || places.each_ref().map(|place| mounts_at(place));
+    std::thread::scope(|scope| {
+        for line in [set.as_str(), "zfs inherit mountpoint t/x", "zfs list"] {
+            let house = &house;
+            scope.spawn(move || {
+                let words: Vec<&str> = line.split(' ').collect();
+                while is_on() {
+                    // It may be in use.
+                    house.command(&words).output().unwrap();
+                }
+            });
+        }
+        for place in &places {
+            scope.spawn(move || {
+                while is_on() {
+                    let open = File::open(place);
+                    std::thread::sleep(Duration::from_millis(20));
+                    drop(open);
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+            });
+        }
+        while is_on() {
+            // A mount that moves while the kernel prints its table may be in it twice.
+            let is_twice = (0..5).all(|_| counts().iter().sum::<usize>() > 1);
+            assert!(!is_twice, "{:?}", counts());
+        }
+    });
+    house.run("zfs list");
+    let place = house.run("zfs get -H -o value mountpoint t/x");
+    let wanted = places.each_ref().map(|at| usize::from(at == Path::new(place.trim())));
+    assert_eq!(counts(), wanted, "{place}");
+    house.run("zpool export t");
+}
