@@ -63,6 +63,12 @@ pub trait Device: Send + Sync + Debug {
         Box::pin(async { Ok(self.info().size) })
     }
 
+    /// Whether its path leads to this device: false once a file was deleted or replaced, and what
+    /// is written would be lost when it is closed. True for a device without a path.
+    fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async { true })
+    }
+
     /// Fills `buf` from `offset`.
     ///
     /// # Errors

@@ -187,6 +187,17 @@ impl Device for Revocable {
         })
     }
 
+    fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            // A closed device has no path.
+            let Ok(lent) = self.begin_io(0) else { return true };
+            match lent.device() {
+                Ok(device) => device.is_at_its_path().await,
+                Err(_) => true,
+            }
+        })
+    }
+
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             let lent = self.begin_io(offset)?;

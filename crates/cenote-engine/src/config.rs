@@ -1,10 +1,23 @@
 //! The pool's config, as it will be in the next labels and in the MOS.
+//!
+//! Invariants
+//! * C1  The config changes only in the running sync, or while the `syncing` lock is held and no
+//!   sync runs ([`ConfigChanger`]). A sync copies the config several times: a task starts from a
+//!   copy and stores the changed copy, a pass writes it to the MOS, the commit writes it to the
+//!   labels. A change from outside the sync would be overwritten by a task, or would be in the
+//!   labels and not in the MOS. Checked in every build: [`ConfigState::replace`] compares
+//!   revisions, and the commit refuses a config that is not in the MOS.
 
+use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use cenote_block::policy::PoolPolicy;
 use cenote_ondisk::config::{PoolFacts, VdevConfig};
-use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::Result;
+use cenote_rt::lock::{AsyncMutexGuard, Mutex, Rank};
+
+use crate::error::invariant_error;
+use crate::txg::tasks::Scope;
 
 /// The config, and whether it is to be written.
 #[derive(Debug, Clone)]
@@ -21,6 +34,24 @@ pub(crate) struct Config {
     pub(crate) is_unrecorded: bool,
     /// The config in the labels is older.
     pub(crate) is_dirty: bool,
+    /// Number of changes since the pool was opened.
+    pub(crate) revision: u64,
+}
+
+/// A permission to change the config (C1).
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ConfigChanger<'a>(PhantomData<&'a ()>);
+
+impl<'a> ConfigChanger<'a> {
+    /// Returns the permission of the running sync.
+    pub(crate) const fn of_sync(_: &'a Scope<'_>) -> Self {
+        Self(PhantomData)
+    }
+
+    /// Returns the permission of the holder of the `syncing` lock.
+    pub(crate) const fn between_syncs(_: &'a AsyncMutexGuard<'_, ()>) -> Self {
+        Self(PhantomData)
+    }
 }
 
 impl Config {
@@ -66,12 +97,36 @@ impl ConfigState {
 
     /// Returns a copy of the config.
     pub(crate) fn get(&self) -> Config {
-        self.with(|config| config.clone())
+        self.with(Config::clone)
     }
 
-    /// Calls `change` with the config, under its lock.
-    pub(crate) fn with<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
-        change(&mut self.config.lock())
+    /// Calls `inspect` with the config, under its lock.
+    pub(crate) fn with<T>(&self, inspect: impl FnOnce(&Config) -> T) -> T {
+        inspect(&self.config.lock())
+    }
+
+    /// Changes the config (C1).
+    pub(crate) fn change<T>(
+        &self,
+        _: ConfigChanger<'_>,
+        change: impl FnOnce(&mut Config) -> T,
+    ) -> T {
+        let mut config = self.config.lock();
+        config.revision += 1;
+        change(&mut config)
+    }
+
+    /// Replaces the config by a changed copy of it (C1).
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if the config has changed since it was copied.
+    pub(crate) fn replace(&self, _: ConfigChanger<'_>, changed: Config) -> Result<()> {
+        let mut config = self.config.lock();
+        if config.revision != changed.revision {
+            return Err(invariant_error("the config changed beside a task (C1)".into()));
+        }
+        *config = Config { revision: changed.revision + 1, ..changed };
+        Ok(())
     }
 
     pub(crate) fn policy(&self) -> PoolPolicy {

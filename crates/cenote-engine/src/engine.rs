@@ -18,7 +18,7 @@ use crate::admin::Admin;
 use crate::admin::damage::Damage;
 use crate::admin::health::{Health, HealthState};
 use crate::admin::view::Views;
-use crate::config::{Config, ConfigState};
+use crate::config::{Config, ConfigChanger, ConfigState};
 use crate::dsl::Context;
 use crate::dsl::api::bookmarks::Bookmarks;
 use crate::dsl::api::datasets::Datasets;
@@ -210,8 +210,15 @@ impl Engine {
         self.config.get()
     }
 
-    pub(crate) fn with_config<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
-        self.config.with(change)
+    pub(crate) fn with_config<T>(&self, inspect: impl FnOnce(&Config) -> T) -> T {
+        self.config.with(inspect)
+    }
+
+    /// Changes the config while no sync runs (C1).
+    pub(crate) async fn change_config_between_syncs(&self, change: impl FnOnce(&mut Config)) {
+        // A running sync has copies of the config.
+        let syncing = self.txgs.syncing.lock().await;
+        self.config.change(ConfigChanger::between_syncs(&syncing), change);
     }
 
     pub(crate) fn pool_policy(&self) -> PoolPolicy {

@@ -28,6 +28,14 @@ pub enum EngineError {
     /// The device has the labels of another one.
     #[error("device does not belong to leaf {0} of this pool")]
     WrongDevice(u64),
+    /// The path of the leaf's open device leads to another device, or to none.
+    #[error("device '{path}' of leaf {leaf} cannot be opened: it was removed or replaced")]
+    NotAtPath {
+        /// The guid of the leaf.
+        leaf: u64,
+        /// The path in the config.
+        path: String,
+    },
     /// Another request added vdevs concurrently; the planned vdev ids are taken.
     #[error("vdevs were added to the pool meanwhile")]
     VdevsAdded,

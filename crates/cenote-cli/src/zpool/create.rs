@@ -81,7 +81,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let how = Taken { altroot, cache_file, ..Taken::default() };
         let engine = create(name, &layout, devices, &options).await?;
         if shown != name {
-            engine.admin().set_temporary_name(shown);
+            engine.admin().set_temporary_name(shown).await;
         }
         let done = After::taken(source, how);
         let writer = Writer::of(source, engine, After::KeepActive, done).await?;

@@ -340,7 +340,7 @@ async fn take(
     };
     let is_temporary = is_read_only || parsed.has('t');
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
-        engine.admin().set_temporary_name(new_name);
+        engine.admin().set_temporary_name(new_name).await;
     }
     let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
     let done = After::taken(source, how);

@@ -266,6 +266,14 @@ impl Device for FileDevice {
         })
     }
 
+    fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
+        Box::pin(async move {
+            let (file, path) = (Arc::clone(&self.file), self.info.path.clone());
+            let is_same = cenote_rt::blocking(move || is_same_device(&file, Path::new(&path)));
+            is_same.await.is_ok_and(|is_same| is_same)
+        })
+    }
+
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
         Box::pin(async move {
             check_range(&self.info, offset, buf.len())?;
@@ -376,6 +384,22 @@ fn size_of(file: &File, is_block_device: bool) -> rustix::io::Result<u64> {
         return rustix::fs::seek(file, rustix::fs::SeekFrom::End(0));
     }
     Ok(u64::try_from(rustix::fs::fstat(file)?.st_size).unwrap_or(0))
+}
+
+/// Whether `path` leads to the open file or block device. Several nodes may lead to one block
+/// device.
+fn is_same_device(file: &File, path: &Path) -> bool {
+    let (Ok(open), Ok(found)) = (rustix::fs::fstat(file), rustix::fs::stat(path)) else {
+        return false;
+    };
+    let kinds = [open.st_mode, found.st_mode].map(FileType::from_raw_mode);
+    match kinds {
+        [FileType::BlockDevice, FileType::BlockDevice] => open.st_rdev == found.st_rdev,
+        [FileType::RegularFile, FileType::RegularFile] => {
+            (open.st_dev, open.st_ino) == (found.st_dev, found.st_ino)
+        }
+        _ => false,
+    }
 }
 
 /// Size and sectors of an open file or block device.

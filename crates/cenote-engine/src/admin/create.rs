@@ -131,6 +131,7 @@ impl Engine {
             root: spec.vdevs.root.clone(),
             is_unrecorded: false,
             is_dirty: false,
+            revision: 0,
         };
         config.touch();
         let engine = Self::assemble(Parts {
@@ -278,7 +279,7 @@ impl Task for Birth {
                 NewPool { features: &self.spec.features, vdevs: &self.spec.vdevs, salt: self.salt };
             let mos = engine.mos_apply(context.txg, |tx| birth::fill(tx, context, &new)).await?;
             engine.config.set_mos_dir(mos.mos_dir);
-            engine.with_config(|config| {
+            scope.change_config(|config| {
                 config.root = mos.root.clone();
                 config.touch();
             });

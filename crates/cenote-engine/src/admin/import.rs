@@ -180,6 +180,7 @@ impl Engine {
             root: config.vdev_tree.clone(),
             is_unrecorded: false,
             is_dirty: false,
+            revision: 0,
         };
         leaves::clear_faults(&mut config.root);
         // The next commit writes the new owner to every label.

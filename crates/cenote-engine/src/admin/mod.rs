@@ -101,11 +101,12 @@ impl Admin<'_> {
     }
 
     /// Sets a temporary name until the pool is closed; its name on disk does not change.
-    pub fn set_temporary_name(self, name: &str) {
-        self.engine.with_config(|config| {
+    pub async fn set_temporary_name(self, name: &str) {
+        let change = |config: &mut Config| {
             let stored = std::mem::replace(&mut config.facts.name, name.to_owned());
             config.stored_name.get_or_insert(stored);
-        });
+        };
+        self.engine.change_config_between_syncs(change).await;
     }
 
     /// Stores the host that has the pool imported in the labels; `None` removes it.
@@ -165,7 +166,7 @@ where
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => self.answer.put(Err(error)),
                 Ok((value, config)) => {
-                    engine.with_config(|there| *there = config);
+                    scope.replace_config(config)?;
                     engine.admin().apply_features().await?;
                     self.answer.put(Ok(value));
                 }

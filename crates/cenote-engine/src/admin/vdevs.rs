@@ -146,7 +146,7 @@ impl Task for Add {
                     // The MOS contains the vdevs: from here on a failure is one of the pool.
                     let known = before.root.children.len();
                     engine.admin().add_tops(&config.root.children[known..], new, context.txg)?;
-                    engine.with_config(|there| *there = config);
+                    scope.replace_config(config)?;
                     self.answer.put(Ok(()));
                 }
             }

@@ -11,6 +11,7 @@ use cenote_rt::Result;
 use cenote_vdev::TxgRanges;
 
 use crate::Leaves;
+use crate::Scope;
 use crate::dsl::features;
 
 /// Block size of a DTL's space map.
@@ -18,13 +19,14 @@ const BLOCK: u64 = 4 << 10;
 
 impl Leaves<'_> {
     /// Writes the DTLs that changed since the last pass.
-    pub(crate) async fn record_dtls(self, txg: u64, pass: u32) -> Result<()> {
+    pub(crate) async fn record_dtls(self, scope: &Scope<'_>, pass: u32) -> Result<()> {
+        let txg = scope.context.txg;
         for (guid, ranges) in self.engine.tree.changed_dtls() {
             let object = self.dtl_object(guid);
             let stamp = spacemap::Stamp { txg, pass };
             let new = self.engine.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
             if new != object {
-                self.engine.with_config(|config| {
+                scope.change_config(|config| {
                     if let Some(leaf) = config.root.find_mut(guid) {
                         leaf.leaf.dtl_object = new;
                         config.touch();

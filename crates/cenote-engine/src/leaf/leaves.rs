@@ -14,6 +14,13 @@
 //!
 //! Only tasks of a sync change a leaf's state in the config, in the txg in which the change is
 //! known. The state of the vdev itself changes immediately.
+//!
+//! Invariants
+//! * O1  A leaf that was out of service comes back on the device at its path: the open device may
+//!   be a deleted file, or a disk that was replaced, and would be lost when the pool is closed.
+//! * O2  A task that records that a leaf is back, or that it has failed, first checks that this is
+//!   still its state in the tree. An `offline` between the change of the tree and the task would
+//!   otherwise be undone in the labels only.
 
 use std::sync::Arc;
 
@@ -24,9 +31,9 @@ use cenote_rt::lock::{AsyncMutex, Rank};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
-use crate::Leaves;
 use crate::admin::events::{Event, PoolEvent};
 use crate::{EngineError, Suspended};
+use crate::{Leaves, Scope};
 
 /// Serializes checks of the leaves.
 #[derive(Debug)]
@@ -71,7 +78,7 @@ impl Leaves<'_> {
     }
 
     /// Probes the leaves with failed I/O; in a sync, before its config is written.
-    pub(crate) async fn probe_failed(self) {
+    pub(crate) async fn probe_failed(self, scope: &Scope<'_>) {
         if !self.engine.tree.has_failed() {
             return;
         }
@@ -84,7 +91,7 @@ impl Leaves<'_> {
             let Err(aux) = self.engine.tree.probe(id).await else { continue };
             // The config has no state for a device that is too small: the next import detects it.
             if self.take_out_failed(id, aux) && aux == VdevAux::ErrExceeded {
-                self.engine.with_config(|config| {
+                scope.change_config(|config| {
                     if let Some(vdev) = config.root.find_mut(leaf.guid()) {
                         vdev.leaf.faulted = true;
                         vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
@@ -164,9 +171,7 @@ impl Leaves<'_> {
         let tree = Arc::clone(&self.engine.tree);
         // As in OpenZFS: the logs are synced, and then do not need the vdev.
         let is_log = self.is_spare_log(guid) && tree.is_dtl_required(guid);
-        if is_log {
-            self.engine.intent_logs().drain().await?;
-        }
+        let frozen = if is_log { Some(self.engine.intent_logs().drain().await?) } else { None };
         let done = self.engine.admin().change(move |_, _, config| {
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
             let goes = if is_out || is_log {
@@ -185,8 +190,8 @@ impl Leaves<'_> {
             Ok(())
         });
         let done = done.await;
+        drop(frozen);
         if is_log {
-            self.engine.intent_logs().thaw_all();
             self.move_logs_off(guid);
         }
         done?;
@@ -285,20 +290,36 @@ impl Leaves<'_> {
         }
     }
 
-    /// Brings back a leaf on its device, or on the one at its path.
+    /// Brings back a leaf on its open device, or on the device at its path.
     async fn bring_back(self, guid: u64) -> Result<()> {
-        let Err(error) = self.engine.tree.return_to_service(guid, None).await else {
-            return Ok(());
-        };
         let path = self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());
-        let Some(path) = path.map(|path| path.to_string_lossy().into_owned()) else {
-            return Err(error);
+        let path = path.map(|path| path.to_string_lossy().into_owned());
+        let error = if self.has_moved(guid).await {
+            let path = path.clone().unwrap_or_default();
+            Error::new(Kind::Io, EngineError::NotAtPath { leaf: guid, path })
+        } else {
+            match self.engine.tree.return_to_service(guid, None).await {
+                Ok(()) => return Ok(()),
+                Err(error) => error,
+            }
         };
+        let Some(path) = path else { return Err(error) };
         let open = move || FileDevice::open(std::path::Path::new(&path), OpenMode::Exclusive);
         match cenote_rt::blocking(open).await? {
             Ok(device) => self.bring_back_on(guid, device).await,
             // The error of the old device is more useful.
             Err(_) => Err(error),
+        }
+    }
+
+    /// Whether a leaf is out of service and the path of its open device leads to another file or
+    /// device, or to none (O1). A leaf in service keeps its device: its unflushed writes are there.
+    async fn has_moved(self, guid: u64) -> bool {
+        let is_out = self.engine.tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
+        let device = self.engine.tree.leaf_of(guid).map(|id| self.engine.tree.leaf(id).device());
+        match device.flatten().filter(|_| is_out) {
+            Some(device) => !device.is_at_its_path().await,
+            None => false,
         }
     }
 
@@ -318,19 +339,23 @@ impl Leaves<'_> {
         self.engine.tree.return_to_service(guid, Some(device)).await
     }
 
-    /// Updates the states of leaves in the config.
+    /// Updates the states of leaves in the config. A leaf whose state has changed again since then
+    /// is left to the request that changed it (O2).
     async fn forget_faults(self, back: Vec<u64>, gone: Vec<u64>) -> Result<()> {
+        let tree = Arc::clone(&self.engine.tree);
+        let is_in_service =
+            move |guid| tree.vdev(guid).is_some_and(|vdev| vdev.state().is_readable());
         self.engine
             .admin()
             .change(move |_, _, config| {
-                for guid in &back {
+                for guid in back.iter().filter(|guid| is_in_service(**guid)) {
                     if let Some(vdev) = config.root.find_mut(*guid) {
                         let leaf = &mut vdev.leaf;
                         (leaf.offline, leaf.faulted, leaf.degraded) = (false, false, false);
                         (leaf.removed, leaf.aux_state) = (false, None);
                     }
                 }
-                for guid in &gone {
+                for guid in gone.iter().filter(|guid| !is_in_service(**guid)) {
                     if let Some(vdev) = config.root.find_mut(*guid) {
                         vdev.leaf.faulted = true;
                         vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);

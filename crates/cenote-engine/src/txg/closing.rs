@@ -13,12 +13,14 @@
 //! ([`Tree::close`](cenote_vdev::Tree::close)). Their reads then fail with `Kind::Closed`.
 //!
 //! A regular close takes as long as the devices, and fails without changes if the pool is
-//! suspended: it can then be cleared. A close by force ends within seconds, whatever the devices
-//! do, and leaves the state of a crash on disk: the last committed txg, and the intent logs, which
-//! the next import replays. It reports the lost changes.
+//! suspended: it can then be cleared. If the pool is suspended during its last txg, the close waits
+//! for the clear. A close by force ends within seconds, whatever the devices do, and leaves the
+//! state of a crash on disk: the last committed txg, and the intent logs, which the next import
+//! replays. It reports the lost changes.
 
 use std::pin::pin;
-use std::sync::atomic::Ordering;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
 use cenote_ondisk::config::PoolState;
@@ -28,6 +30,7 @@ use futures_util::future::{Either, select};
 use crate::Health;
 use crate::admin::events::{Event, PoolEvent};
 use crate::txg::suspend::refusal;
+use crate::zil::FrozenLogs;
 use crate::{Engine, EngineError, Notice};
 
 /// Returns how long devices may take to finish requests before the tree is closed.
@@ -63,14 +66,61 @@ pub struct ClosedByForce {
     pub silent: Vec<String>,
 }
 
+/// The pool writes its last txg. If this value is dropped before the pool is closed, the pool
+/// continues as before.
+struct LastTxg<'e> {
+    engine: &'e Engine,
+    _logs: FrozenLogs<'e>,
+}
+
+impl<'e> LastTxg<'e> {
+    fn new(engine: &'e Engine, logs: FrozenLogs<'e>) -> Self {
+        engine.txgs.is_closing.store(true, Ordering::Release);
+        Self { engine, _logs: logs }
+    }
+}
+
+impl Drop for LastTxg<'_> {
+    fn drop(&mut self) {
+        self.engine.txgs.is_closing.store(false, Ordering::Release);
+    }
+}
+
+/// Whether the task that marks a pool as closed may do so: either it runs, or its caller withdraws
+/// it. Otherwise a pool whose export has failed could be marked as exported later.
+#[derive(Debug, Default)]
+struct Mark(AtomicU8);
+
+impl Mark {
+    const IS_SET: u8 = 1;
+    const WITHDRAWN: u8 = 2;
+
+    /// Begins the change, which may be repeated.
+    ///
+    /// # Errors
+    /// `Kind::Busy` if the caller has withdrawn it.
+    fn set(&self) -> Result<()> {
+        match self.0.compare_exchange(0, Self::IS_SET, Ordering::AcqRel, Ordering::Acquire) {
+            Err(Self::WITHDRAWN) => Err(Error::new(Kind::Busy, "the pool is not closed")),
+            _ => Ok(()),
+        }
+    }
+
+    /// Prevents the change. Returns false if it has begun.
+    fn withdraw(&self) -> bool {
+        let result =
+            self.0.compare_exchange(0, Self::WITHDRAWN, Ordering::AcqRel, Ordering::Acquire);
+        result.is_ok()
+    }
+}
+
 impl Engine {
     /// Exports the pool: writes everything, marks it as exported in the labels (spec 01 §15), and
     /// closes its devices.
     ///
+    /// # Errors
     /// Errors of a sync; [`EngineError::Suspended`] while the pool is suspended. It then stays
     /// open.
-    /// Those of a sync; [`EngineError::Suspended`] while the pool is suspended. It is open then as
-    /// before.
     pub async fn export(&self) -> Result<()> {
         if self.is_read_only {
             self.stop("exported");
@@ -95,25 +145,20 @@ impl Engine {
     async fn close(&self, state: PoolState) -> Result<()> {
         // An export does not wait for devices of a suspended pool.
         self.check_running()?;
-        // Work on free space ends first: the devices may soon have another owner.
-        self.leaves().stop_all_work().await;
-        // No log remains.
-        self.intent_logs().freeze_all().await;
-        stages::reach("close-logs-frozen");
-        // Most changes are written first, so that the last txg is small.
-        if let Err(error) = self.sync_unless_suspended().await {
-            self.intent_logs().thaw_all();
-            // Work that cannot be resumed now is resumed by the next import.
-            drop(self.leaves().resume_work().await);
-            return Err(error);
-        }
-        stages::reach("close-synced");
-        self.txgs.is_closing.store(true, Ordering::Release);
-        self.with_config(|config| {
-            config.facts.state = state;
-            config.touch();
-        });
-        self.sync().await?;
+        let written = async {
+            let last = self.unless_suspended(self.write_all()).await?;
+            self.mark_closed(state).await?;
+            Ok(last)
+        };
+        // Until the devices are closed, no log begins.
+        let _last = match written.await {
+            Ok(last) => last,
+            Err(error) => {
+                // Work that cannot be resumed now is resumed by the next import.
+                drop(self.unless_suspended(self.leaves().resume_work()).await);
+                return Err(error);
+            }
+        };
         stages::reach("close-marked");
         let is_destroyed = state == PoolState::Destroyed;
         let event = if is_destroyed { PoolEvent::Destroyed } else { PoolEvent::Exported };
@@ -122,11 +167,43 @@ impl Engine {
         Ok(())
     }
 
-    /// A sync that fails when the pool is suspended. The sync itself continues after a clear.
-    async fn sync_unless_suspended(&self) -> Result<()> {
-        let sync = pin!(self.sync());
-        match select(sync, pin!(self.health().until_suspended())).await {
-            Either::Left((synced, _)) => synced.map(drop),
+    /// Stops everything that writes besides syncs, and writes all changes, so that the last txg is
+    /// small.
+    async fn write_all(&self) -> Result<LastTxg<'_>> {
+        // Work on free space ends first: the devices may soon have another owner.
+        self.leaves().stop_all_work().await;
+        // No log remains.
+        let logs = self.intent_logs().freeze_all().await;
+        stages::reach("close-logs-frozen");
+        self.sync().await?;
+        stages::reach("close-synced");
+        Ok(LastTxg::new(self, logs))
+    }
+
+    /// Marks the pool as closed in the labels: a task of a sync, like every change of the config
+    /// (C1). If the pool is suspended before the task has run, the mark is withdrawn; afterwards
+    /// the last txg waits until the pool is cleared.
+    async fn mark_closed(&self, state: PoolState) -> Result<()> {
+        let mark = Arc::<Mark>::default();
+        let of_task = Arc::clone(&mark);
+        let change = self.admin().change(move |_, _, config| {
+            of_task.set()?;
+            config.facts.state = state;
+            config.touch();
+            Ok(())
+        });
+        match select(pin!(change), pin!(self.health().until_suspended())).await {
+            Either::Left((done, _)) => done,
+            Either::Right((cause, _)) if mark.withdraw() => Err(refusal(&cause)),
+            Either::Right((_, change)) => change.await,
+        }
+    }
+
+    /// Returns the result of `work`, or an error as soon as the pool is suspended. A sync itself
+    /// continues after a clear.
+    async fn unless_suspended<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
+        match select(pin!(work), pin!(self.health().until_suspended())).await {
+            Either::Left((done, _)) => done,
             Either::Right((cause, _)) => Err(refusal(&cause)),
         }
     }

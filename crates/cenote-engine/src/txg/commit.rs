@@ -32,7 +32,7 @@ use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
 use crate::admin::events::{Event, PoolEvent};
-use crate::{Config, Engine, invariant_error};
+use crate::{Config, Engine, Scope, invariant_error};
 
 /// Number of top-level vdevs that get the uberblock if the config did not change.
 const UBERBLOCK_TOPS: usize = 3;
@@ -116,14 +116,15 @@ impl PendingLeaves {
 }
 
 impl Engine {
-    /// Commits `txg` with the MOS root `root`.
-    pub(crate) async fn commit(&self, txg: u64, root: &BlockPtr) -> Result<()> {
-        let (config, is_dirty) = self.with_config(|config| {
+    /// Commits the txg of a sync with the MOS root `root`.
+    pub(crate) async fn commit(&self, scope: &Scope<'_>, root: &BlockPtr) -> Result<()> {
+        let txg = scope.context.txg;
+        let (config, is_dirty) = scope.change_config(|config| {
             let is_dirty = std::mem::take(&mut config.is_dirty);
             (config.clone(), is_dirty)
         });
         if config.is_unrecorded {
-            return Err(invariant_error(format!("txg {txg} leaves a config unrecorded")));
+            return Err(invariant_error(format!("txg {txg} leaves a config unrecorded (C1)")));
         }
         let uberblock = self.next_uberblock(txg, root, &config);
         loop {

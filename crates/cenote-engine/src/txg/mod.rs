@@ -34,7 +34,7 @@ use cenote_rt::{Error, Kind, Result, Rng, trace};
 
 use crate::dsl::Context;
 use crate::{Engine, EngineError};
-use tasks::{Change, QueuedTask, Task, TaskQueue};
+use tasks::{Change, QueuedTask, Scope, Task, TaskQueue};
 
 /// The open txg, the one being synced and the last committed one.
 #[derive(Debug)]
@@ -149,8 +149,9 @@ impl Engine {
     }
 
     async fn sync_txg(&self, txg: u64, tasks: &mut [Box<dyn Task>]) -> Result<()> {
-        if let Some(root) = self.sync_passes(txg, tasks).await? {
-            self.commit(txg, &root).await?;
+        let scope = Scope { engine: self, context: self.context(txg) };
+        if let Some(root) = self.sync_passes(&scope, tasks).await? {
+            self.commit(&scope, &root).await?;
         }
         // Before space is reused: later lookups of a pointer find the trees of this txg, and not
         // blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).

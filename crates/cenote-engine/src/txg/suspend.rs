@@ -26,6 +26,11 @@
 //! An error that stops a pool would only occur again. Old bytes on a leaf that misses the block's
 //! txg do not count as wrong while a leaf that may have the block is absent (`cenote_vdev`).
 //!
+//! Invariants
+//! * S1  An error stops the pool only if the operation began after the last resume. The devices
+//!   that were away during an earlier operation may be back since, so the operation is repeated,
+//!   and its next error is judged by the leaves that are there then.
+//!
 //! While a pool is being created or imported nothing is held: the caller gets the error.
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -142,7 +147,7 @@ impl Suspension {
         self.tree.get_or_init(|| Arc::clone(tree));
     }
 
-    /// Whether an operation with this error may succeed later, when devices are back.
+    /// Whether an operation with this error may succeed later, when unavailable devices are back.
     fn may_pass(&self, error: &Error) -> bool {
         match error.kind() {
             Kind::Io => true,
@@ -196,24 +201,25 @@ impl Suspension {
     /// the failed operation. Returns the error if it is permanent. An operation that began before
     /// the last resume (`since`) may have failed for an old reason, and is repeated immediately.
     pub(crate) async fn hold(&self, since: u64, error: Error) -> Result<()> {
-        let may_pass = self.may_pass(&error) && self.mode() != FailMode::Panic;
-        let resume_count = {
+        // Without the lock, because it asks the tree.
+        let may_pass = self.may_pass(&error);
+        {
             let mut inner = self.lock();
-            if !may_pass || !inner.is_armed || inner.is_abandoned {
+            if !inner.is_armed || inner.is_abandoned || !is_of_device(&error) {
                 return Err(error);
             }
-            if inner.resume_count == since {
-                self.set(&mut inner, Suspended::Io(error.to_string()));
+            // S1. Before the leaves are judged: what was away may be back since the operation.
+            if inner.resume_count != since {
+                return Ok(());
             }
-            since
-        };
+            if !may_pass || self.mode() == FailMode::Panic {
+                return Err(error);
+            }
+            self.set(&mut inner, Suspended::Io(error.to_string()));
+        }
         self.changed.notify_waiters();
         stages::reach("suspend-held");
-        if self.wait(|inner| inner.resume_count != resume_count).await {
-            Ok(())
-        } else {
-            Err(error)
-        }
+        if self.wait(|inner| inner.resume_count != since).await { Ok(()) } else { Err(error) }
     }
 
     /// Waits while the pool is suspended. Returns false if it was abandoned.
@@ -300,6 +306,11 @@ impl Suspension {
         stages::reach("suspend-abandoned");
         self.changed.notify_waiters();
     }
+}
+
+/// Whether an error depends on the devices that answered.
+fn is_of_device(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Io | Kind::Checksum)
 }
 
 /// Returns the error for callers that do not wait.
@@ -512,6 +523,28 @@ mod tests {
             assert!(!suspension.pass().await);
             suspension.set_mode(2);
             assert_eq!(suspension.mode(), FailMode::Panic);
+        })
+        .expect("runtime");
+    }
+
+    /// A read that began before the resume got wrong bytes from one device while another was away,
+    /// and ends when all are back: it is repeated (S1). Only a new failure is permanent.
+    #[test]
+    fn checksum_error_from_before_a_resume_is_repeated() {
+        simulate(1, async {
+            let engine = crate::testing::pool().await;
+            let suspension = Suspension::default();
+            suspension.watch(&engine.tree);
+            suspension.arm();
+            let wrong = || Error::new(Kind::Checksum, "wrong bytes");
+            suspension.suspend(Suspended::Io("a device is away".into()));
+            suspension.resume().expect("the devices are back");
+            assert!(!engine.tree.has_unavailable_leaves());
+            suspension.hold(0, wrong()).await.expect("repeated");
+            suspension.hold(0, broken()).await.expect("repeated");
+            suspension.hold(1, wrong()).await.expect_err("no device has the block");
+            suspension.hold(0, Error::new(Kind::Corrupt, "")).await.expect_err("permanent");
+            assert_eq!(suspension.cause(), None);
         })
         .expect("runtime");
     }

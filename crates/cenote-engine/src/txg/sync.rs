@@ -29,7 +29,6 @@ use cenote_ondisk::config::pool_list;
 use cenote_rt::{Result, trace};
 
 use crate::dsl;
-use crate::dsl::Context;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::txg::heads::{Head, policy_of};
@@ -42,9 +41,10 @@ const PASSES_MAX: u32 = 1000;
 /// A txg that is being synced.
 pub(crate) struct Syncing<'a> {
     engine: &'a Engine,
+    /// The scope of the tasks, and the permission to change the config.
+    scope: &'a Scope<'a>,
     pub(crate) txg: u64,
     pass: u32,
-    context: Context,
     /// Block changes of the MOS.
     ledger: Ledger,
     /// Space that `$MOS` is yet to be charged.
@@ -56,18 +56,19 @@ pub(crate) struct Syncing<'a> {
 }
 
 impl Engine {
-    /// Syncs `txg`, which is closed. Returns the root of the MOS, `None` if there was nothing to
-    /// write.
+    /// Syncs the txg of `scope`, which is closed. Returns the root of the MOS, `None` if there was
+    /// nothing to write.
     pub(crate) async fn sync_passes(
         &self,
-        txg: u64,
+        scope: &Scope<'_>,
         tasks: &mut [Box<dyn Task>],
     ) -> Result<Option<BlockPtr>> {
+        let txg = scope.context.txg;
         let mut syncing = Syncing {
             engine: self,
+            scope,
             txg,
             pass: 0,
-            context: self.context(txg),
             ledger: Ledger::new(Arc::clone(&self.tree)),
             pending: Sizes::default(),
             killed: Vec::new(),
@@ -94,9 +95,8 @@ impl Syncing<'_> {
         self.charge_mos().await?;
         self.sync_mos().await?;
         if self.pass == 1 {
-            let scope = Scope { engine: self.engine, context: self.context };
             for task in tasks.iter_mut() {
-                task.run(&scope).await?;
+                task.run(self.scope).await?;
             }
             if !tasks.is_empty() {
                 self.update_label_features().await?;
@@ -107,9 +107,9 @@ impl Syncing<'_> {
         self.free_killed().await?;
         if self.pass == 1 {
             self.engine.health().record_damage(self.txg).await?;
-            self.engine.leaves().probe_failed().await;
+            self.engine.leaves().probe_failed(self.scope).await;
         }
-        self.engine.leaves().record_dtls(self.txg, self.pass).await?;
+        self.engine.leaves().record_dtls(self.scope, self.pass).await?;
         if self.pass > 1 || self.has_work() {
             self.record_space().await?;
         }
@@ -232,7 +232,7 @@ impl Syncing<'_> {
     async fn record_space(&mut self) -> Result<()> {
         let recorded = self.engine.space().record_space(self.txg, self.pass).await?;
         if !recorded.arrays.is_empty() {
-            self.engine.with_config(|config| {
+            self.scope.change_config(|config| {
                 for (vdev, array) in recorded.arrays {
                     if let Some(top) = config.root.children.get_mut(vdev as usize) {
                         top.top.metaslab_array = array;
@@ -247,7 +247,7 @@ impl Syncing<'_> {
     /// Updates the labels' list of active features that reading the MOS needs.
     async fn update_label_features(&self) -> Result<()> {
         let features = self.engine.mos_apply(self.txg, dsl::features::for_label).await?;
-        self.engine.with_config(|config| {
+        self.scope.change_config(|config| {
             if config.facts.features_for_read.as_ref() != Some(&features) {
                 config.facts.features_for_read = Some(features);
                 config.touch();
@@ -259,7 +259,7 @@ impl Syncing<'_> {
     /// Writes the config if it changed; the labels of this txg get the same.
     async fn write_config(&mut self) -> Result<()> {
         let txg = self.txg;
-        let config = self.engine.with_config(|config| {
+        let config = self.scope.change_config(|config| {
             config.take_unrecorded().then(|| {
                 config.facts.txg = txg;
                 config.clone()

@@ -7,6 +7,7 @@ use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Result};
 
 use crate::Engine;
+use crate::config::{Config, ConfigChanger};
 use crate::dsl::Context;
 use crate::error::{invariant_error, is_fatal};
 
@@ -14,6 +15,21 @@ use crate::error::{invariant_error, is_fatal};
 pub(crate) struct Scope<'a> {
     pub(crate) engine: &'a Engine,
     pub(crate) context: Context,
+}
+
+impl Scope<'_> {
+    /// Changes the config (C1).
+    pub(crate) fn change_config<T>(&self, change: impl FnOnce(&mut Config) -> T) -> T {
+        self.engine.config.change(ConfigChanger::of_sync(self), change)
+    }
+
+    /// Replaces the config by a changed copy of it (C1).
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if the config has changed since it was copied.
+    pub(crate) fn replace_config(&self, changed: Config) -> Result<()> {
+        self.engine.config.replace(ConfigChanger::of_sync(self), changed)
+    }
 }
 
 /// An operation on the MOS in syncing context. A returned error is one of the pool; errors of the

@@ -74,8 +74,6 @@ pub(super) struct Chain {
     anchored: Option<u64>,
     /// That txg is on disk.
     pub(super) is_usable: bool,
-    /// No new chain is started.
-    pub(super) is_frozen: bool,
     /// Blocks outside of every chain, to be freed in the txg of their allocation.
     orphans: Vec<BlockPtr>,
     /// Number of data blocks that are being written early, by txg.
@@ -99,7 +97,6 @@ impl Default for Chain {
             header: None,
             anchored: None,
             is_usable: false,
-            is_frozen: false,
             orphans: Vec::new(),
             holds: BTreeMap::new(),
             early: BTreeMap::new(),

@@ -9,6 +9,11 @@
 //! The chain ends at a block or record data that cannot be read or is not free: nothing after it
 //! was acknowledged. The block at the end is claimed as well, because it was allocated.
 //!
+//! Invariants
+//! * Z1  The number of txgs that the import passes through is bounded, because it comes from the
+//!   births of log blocks. A block beyond the bound refuses the import, unless the administrator
+//!   drops the logs.
+//!
 //! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
 //! of them are claimed in one txg. A crash before its uberblock leaves everything unchanged.
 
@@ -33,6 +38,19 @@ use crate::zil::Head;
 use crate::zil::chain::no_header;
 use crate::zil::commit::adopt;
 use crate::{Notice, invariant_error};
+
+/// Most txgs that a log block can be ahead of the last commit: the uberblock of an idle pool is not
+/// rewritten while its open txg advances. With a txg every 5 seconds, it is 2.6 years.
+const TXGS_AHEAD_MAX: u64 = 1 << 24;
+
+/// Refuses a block from a txg that cannot have been reached (Z1).
+fn check_birth(bp: &BlockPtr, first_txg: u64) -> Result<()> {
+    if bp.birth() > first_txg.saturating_add(TXGS_AHEAD_MAX) {
+        let birth = bp.birth();
+        return Err(Error::corrupt(format!("a log block of txg {birth}, far after {first_txg}")));
+    }
+    Ok(())
+}
 
 /// A head with a chain on disk.
 struct HeadLog {
@@ -63,7 +81,7 @@ impl IntentLogs<'_> {
             self.engine.health().add_notice(Notice::LogsUnread { datasets: unread });
         }
         if is_on(Bug::ClaimAfterAllocate) {
-            self.engine.with_config(crate::Config::touch);
+            self.engine.change_config_between_syncs(crate::Config::touch).await;
             self.engine.sync().await?;
         }
         let first_txg = self.engine.open_txg();
@@ -118,8 +136,14 @@ impl IntentLogs<'_> {
         }
         // A txg without other changes gets its uberblock as well, which must not be older than the
         // claimed blocks.
-        while self.engine.uberblock().txg < newest_birth.max(first_txg) {
-            self.engine.with_config(crate::Config::touch);
+        let last_txg = newest_birth.max(first_txg);
+        // The claims are written by the first of these syncs. Idle txgs cost no I/O: the log of a
+        // pool that was idle for a day before its last `fsync` is 17,000 txgs ahead.
+        while self.engine.open_txg() < last_txg {
+            self.engine.sync().await?;
+        }
+        while self.engine.uberblock().txg < last_txg {
+            self.engine.change_config_between_syncs(crate::Config::touch).await;
             self.engine.sync().await?;
         }
         Ok(())
@@ -173,6 +197,7 @@ impl IntentLogs<'_> {
         let mut seen = FixedSet::default();
         let mut bp = header.log;
         while !bp.is_hole() && bp.validate().is_ok() && seen.insert(bp.dva(0)) {
+            check_birth(&bp, first_txg)?;
             if bp.birth() >= first_txg && !self.take(&bp, first_txg, is_dry_run).await? {
                 break;
             }
@@ -184,6 +209,7 @@ impl IntentLogs<'_> {
             }
             for (seq, target) in targets {
                 if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
+                    check_birth(&target, first_txg)?;
                     if !self.is_readable(&target).await?
                         || !(seen.contains(&target.dva(0))
                             || self.take(&target, first_txg, is_dry_run).await?)

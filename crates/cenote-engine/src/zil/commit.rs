@@ -146,7 +146,7 @@ impl IntentLogs<'_> {
         let stage = log.chain().stage.clone();
         match stage {
             Stage::Live if log.chain().is_usable => return Ok(CommitPath::Chain),
-            Stage::None if !log.chain().is_frozen && !self.engine.is_closing() => {
+            Stage::None if !self.engine.logs.is_frozen() => {
                 let id = {
                     let mut rng = self.engine.txgs.rng.lock();
                     [rng.next_u64(), rng.next_u64()]

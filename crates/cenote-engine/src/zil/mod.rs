@@ -40,7 +40,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -299,6 +299,8 @@ pub(crate) struct LogState {
     pub(crate) gate: AsyncMutex<()>,
     /// Replayers by type of object set. Held for a copy.
     replayers: Mutex<Vec<(ObjSetType, Arc<dyn Replayer>)>>,
+    /// Number of [`FrozenLogs`]; no chain begins unless it is zero.
+    freezes: AtomicUsize,
     /// Heads whose intent logs could not be read at import, each with the last txg before that.
     /// Held for a lookup.
     unread: Mutex<BTreeMap<u64, u64>>,
@@ -309,8 +311,37 @@ impl Default for LogState {
         Self {
             gate: AsyncMutex::new(Rank::LogGate, ()),
             replayers: Mutex::with_default(Rank::Replayers),
+            freezes: AtomicUsize::new(0),
             unread: Mutex::with_default(Rank::UnreadLogs),
         }
+    }
+}
+
+impl LogState {
+    /// Whether no chain may begin. Asked under a log's writer lock, which a freeze takes after it
+    /// was counted.
+    fn is_frozen(&self) -> bool {
+        self.freezes.load(Ordering::Acquire) > 0
+    }
+}
+
+/// Frozen intent logs. They are thawed when the last of these values is dropped, however its owner
+/// ends.
+#[must_use]
+pub(crate) struct FrozenLogs<'e> {
+    engine: &'e Engine,
+}
+
+impl<'e> FrozenLogs<'e> {
+    fn new(engine: &'e Engine) -> Self {
+        engine.logs.freezes.fetch_add(1, Ordering::AcqRel);
+        Self { engine }
+    }
+}
+
+impl Drop for FrozenLogs<'_> {
+    fn drop(&mut self) {
+        self.engine.logs.freezes.fetch_sub(1, Ordering::AcqRel);
     }
 }
 

@@ -7,8 +7,6 @@
 //!   after the uberblock            records of the txg are dropped; a new chain may be used
 //! ```
 
-use std::sync::Arc;
-
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::{FixedSet, Result};
@@ -16,13 +14,13 @@ use cenote_rt::{FixedSet, Result};
 use crate::IntentLogs;
 use crate::dsl::{blocks, features};
 use crate::invariant_error;
-use crate::zil::Head;
 use crate::zil::chain::Stage;
+use crate::zil::{FrozenLogs, Head};
 
 /// Feature of logs that may contain extended attributes.
 const ZILSAXATTR: &str = "zilsaxattr";
 
-impl IntentLogs<'_> {
+impl<'e> IntentLogs<'e> {
     /// Updates the headers of the logs for `txg`, and returns the blocks to be freed.
     pub(crate) async fn sync_all(self, txg: u64) -> Result<Vec<BlockPtr>> {
         let mut freed = Vec::new();
@@ -94,20 +92,17 @@ impl IntentLogs<'_> {
         Ok(())
     }
 
-    /// Ends every chain with the next sync, and starts none: the pool is about to be closed, or a
-    /// log device to be removed. Commits use a sync until the logs are thawed.
-    pub(crate) async fn freeze_all(self) {
+    /// Ends every chain with the next sync, and starts none until the returned value is dropped:
+    /// the pool is about to be closed, or a log device to be removed. Commits use a sync meanwhile.
+    pub(crate) async fn freeze_all(self) -> FrozenLogs<'e> {
+        // First: a head that is opened later has frozen logs as well.
+        let frozen = FrozenLogs::new(self.engine);
         for head in self.engine.heads.all() {
-            self.freeze(&head).await;
+            // Waits for a running writer; later ones find no chain and start none.
+            let _writer = head.log().writer.lock().await;
+            head.log().chain().retire();
         }
-    }
-
-    async fn freeze(self, head: &Arc<Head>) {
-        // Waits for a running writer; later ones find no chain.
-        let _writer = head.log().writer.lock().await;
-        let mut chain = head.log().chain();
-        chain.is_frozen = true;
-        chain.retire();
+        frozen
     }
 
     /// Empties the log of every head, so that no device has log blocks.
@@ -118,28 +113,19 @@ impl IntentLogs<'_> {
         if self.engine.heads.all().iter().any(|head| head.log().is_claimed()) {
             return Err(cenote_rt::Error::new(cenote_rt::Kind::Busy, "a log waits for its replay"));
         }
-        let result = self.drain().await;
-        self.thaw_all();
-        result
+        self.drain().await.map(drop)
     }
 
-    /// Ends every chain, and prevents new ones until the logs are thawed: commits use a sync
-    /// meanwhile.
-    pub(crate) async fn drain(self) -> Result<()> {
-        self.freeze_all().await;
+    /// Ends every chain, and prevents new ones until the returned value is dropped: commits use a
+    /// sync meanwhile.
+    pub(crate) async fn drain(self) -> Result<FrozenLogs<'e>> {
+        let frozen = self.freeze_all().await;
+        self.engine.sync().await?;
         // Blocks allocated in the next txg are freed by a second sync.
-        let mut result = self.engine.sync().await;
-        while result.is_ok() && self.engine.heads.all().iter().any(|head| has_chain(head)) {
-            result = self.engine.sync().await;
+        while self.engine.heads.all().iter().any(|head| has_chain(head)) {
+            self.engine.sync().await?;
         }
-        result.map(drop)
-    }
-
-    /// Permits new chains again.
-    pub(crate) fn thaw_all(self) {
-        for head in self.engine.heads.all() {
-            head.log().chain().is_frozen = false;
-        }
+        Ok(frozen)
     }
 
     /// Clears the DTL entries of log vdevs' leaves that cannot concern any log block: blocks of

@@ -4,6 +4,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result};
@@ -16,6 +17,8 @@ pub(crate) struct Bus {
     is_out: AtomicBool,
     /// Number of started writes.
     writes: AtomicU64,
+    /// Number of requested discards.
+    discards: AtomicU64,
     trap: Mutex<Trap>,
     is_hung: AtomicBool,
     goes_on: Notify,
@@ -53,6 +56,7 @@ impl Bus {
             left: AtomicI64::new(i64::MAX),
             is_out: AtomicBool::new(false),
             writes: AtomicU64::new(0),
+            discards: AtomicU64::new(0),
             trap: Mutex::default(),
             is_hung: AtomicBool::new(false),
             goes_on: Notify::new(),
@@ -72,6 +76,22 @@ impl Bus {
     /// From the next flush on nothing is answered.
     pub(crate) fn hang_at_flush(&self) {
         *self.trap.lock().unwrap() = Trap::Hang;
+    }
+
+    /// Returns the number of requested discards.
+    pub(crate) fn discards(&self) -> u64 {
+        self.discards.load(Ordering::SeqCst)
+    }
+
+    /// Waits until the bus hangs.
+    pub(crate) async fn until_hung(&self) {
+        for _ in 0..1_000_000 {
+            if self.is_hung.load(Ordering::SeqCst) {
+                return;
+            }
+            cenote_rt::sleep(Duration::from_micros(1)).await;
+        }
+        panic!("no flush reaches the devices");
     }
 
     /// Answers all hanging requests.
@@ -200,6 +220,7 @@ impl Device for Pluggable {
     }
 
     fn discard(&self, _: u64, _: u64) -> BoxFuture<'_, Result<()>> {
+        self.bus.discards.fetch_add(1, Ordering::SeqCst);
         Box::pin(async { Err(Error::new(Kind::Unsupported, "no discard")) })
     }
 }

@@ -115,3 +115,49 @@ async fn crash(layout: Layout) -> Result<()> {
     assert_eq!(pools::check_space(images::images_of(&devices)).await, Ok(()), "{layout:?}");
     Ok(())
 }
+
+/// Txgs without changes, which are not committed, between the last commit and the log.
+const IDLE_TXGS: u64 = 400;
+
+/// The log of a pool that was idle for long has blocks of much later txgs than the last commit: an
+/// import passes through these txgs without a commit for each.
+#[test]
+fn claim_after_idle_txgs_costs_few_commits() {
+    block_on(2, async {
+        let devices = pools::devices(blank(Layout::Disk));
+        let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+        let volume = volume(&engine, "tank/v").await.unwrap();
+        let mut rng = Rng::seeded(3);
+        for idle in [0, IDLE_TXGS] {
+            // The next commit uses the chain.
+            for _ in 0..3 {
+                let place = volume.apply(&engine, model::draw(&mut rng), false).await.unwrap();
+                volume.commit(&engine, place).await.unwrap();
+            }
+            engine.sync().await.unwrap();
+            for _ in 0..idle {
+                engine.sync().await.unwrap();
+            }
+        }
+        let place = volume.apply(&engine, model::draw(&mut rng), false).await.unwrap();
+        volume.commit(&engine, place).await.unwrap();
+        let (committed, open) = (engine.uberblock().txg, engine.open_txg());
+        assert!(open > committed + IDLE_TXGS - 10, "{committed}, {open}");
+        let before = model::read(&volume.head).await.unwrap();
+        drop((engine, volume));
+
+        let images = images::images_of(&devices);
+        let (recorder, devices) = (Recorder::new(), pools::devices(images.clone()));
+        let wrapped = devices.iter().zip(images);
+        let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image));
+        let engine = pools::open(wrapped.collect()).await.unwrap();
+        let flushes = Cost::since(&recorder, 0).flushes;
+        assert!(flushes < 10 * FLUSHES_MAX, "{flushes} flushes");
+        assert!(engine.uberblock().txg >= committed + IDLE_TXGS - 10);
+        let head = engine.head("tank/v").await.unwrap();
+        engine.intent_logs().replay(&head, &VolumeReplayer).await.unwrap().expect("a log");
+        assert_eq!(model::read(&head).await.unwrap(), before);
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+}

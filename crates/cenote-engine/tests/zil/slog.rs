@@ -271,6 +271,42 @@ async fn offline_and_online(layout: Layout) {
     pool.engine.export().await.unwrap();
 }
 
+/// A suspended pool refuses to take its log device offline: once it is cleared, commits use the log
+/// again instead of a sync each.
+#[test]
+fn offline_of_a_log_device_that_fails_leaves_the_logs_in_use() {
+    simulate(1, async {
+        let pool = Pool::new(Layout::Slog, 1).await;
+        let (engine, mut rng) = (&pool.engine, Rng::seeded(5));
+        engine.admin().set(vec![PoolSetting::Property("failmode", 1)]).await.unwrap();
+        for _ in 0..4 {
+            pool.step(&mut rng).await;
+        }
+        pool.devices[0].set_offline(true);
+        let sync = {
+            let engine = Arc::clone(engine);
+            cenote_rt::spawn(async move { engine.sync().await })
+        };
+        engine.health().until_suspended().await;
+        let error = engine.leaves().offline(pool.log_leaves()[0], true).await.unwrap_err();
+        assert!(matches!(error.cause(), Some(EngineError::Suspended(_))), "{error}");
+        pool.devices[0].set_offline(false);
+        engine.leaves().clear(None).await.unwrap();
+        sync.await.unwrap().unwrap();
+        // The first commits of each volume start its chain, with a sync.
+        for _ in 0..8 {
+            pool.step(&mut rng).await;
+        }
+        let txg = engine.open_txg();
+        for _ in 0..8 {
+            pool.step(&mut rng).await;
+        }
+        assert_eq!(engine.open_txg(), txg, "each commit is a sync");
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+}
+
 /// Records to be replayed are only on the log device: it is not faulted because of an error.
 #[test]
 fn log_to_be_replayed_is_not_faulted() {

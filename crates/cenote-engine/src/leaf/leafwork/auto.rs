@@ -57,6 +57,11 @@ impl AutoTrim {
         drop(self.batch.lock().await);
     }
 
+    /// Permits trimming again after [`stop`](Self::stop).
+    pub(super) fn resume(&self) {
+        self.is_stopped.store(false, Ordering::Release);
+    }
+
     fn is_active(&self) -> bool {
         self.is_on.load(Ordering::Acquire) && !self.is_stopped.load(Ordering::Acquire)
     }

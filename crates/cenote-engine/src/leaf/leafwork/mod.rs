@@ -18,6 +18,7 @@ mod run;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_ondisk::config::VdevConfig;
@@ -105,6 +106,8 @@ pub enum Stop {
 pub(crate) struct LeafWorks {
     // Held for single reads and updates, never across I/O.
     running: Mutex<BTreeMap<(u64, LeafWorkKind), Arc<Runner>>>,
+    /// No work starts, because the pool is being closed. Asked under the lock of `running`.
+    is_stopped: AtomicBool,
     /// Time at which progress was last saved.
     saved: Mutex<Duration>,
 }
@@ -113,6 +116,7 @@ impl Default for LeafWorks {
     fn default() -> Self {
         Self {
             running: Mutex::with_default(Rank::LeafWorks),
+            is_stopped: AtomicBool::new(false),
             saved: Mutex::with_default(Rank::LeafWorkSaved),
         }
     }
@@ -206,11 +210,14 @@ impl Leaves<'_> {
         self.start_work(leaves, LeafWorkKind::Initialize, TrimOptions::default()).await
     }
 
-    /// Resumes work that was running when the pool was closed.
+    /// Resumes work that was running when the pool was closed, and all work after a close that
+    /// failed: trim, initialize and autotrim.
     ///
     /// # Errors
     /// Errors of a device.
     pub async fn resume_work(self) -> Result<()> {
+        self.engine.leaf.auto_trim.resume();
+        self.engine.leaf.works.is_stopped.store(false, Ordering::Release);
         for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
                 let work = self.work_state(leaf, kind).await?;
@@ -321,6 +328,8 @@ impl Leaves<'_> {
     /// Stops all work on leaves, so that their devices are not used any more; saves the progress,
     /// from which the next import resumes.
     pub(crate) async fn stop_all_work(self) {
+        // First: work that starts from now on finds it.
+        self.engine.leaf.works.is_stopped.store(true, Ordering::Release);
         self.engine.leaf.auto_trim.stop().await;
         let running: Vec<_> = self.engine.leaf.works.lock().keys().copied().collect();
         let mut done = Vec::new();

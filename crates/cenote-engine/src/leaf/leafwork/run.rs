@@ -134,6 +134,10 @@ impl Leaves<'_> {
         let runner = Runner::new(work.offset);
         {
             let mut running = self.engine.leaf.works.lock();
+            // Its state on disk is active: the next import resumes it.
+            if self.engine.leaf.works.is_stopped.load(Ordering::Acquire) {
+                return;
+            }
             // Of two concurrent starts the second finds the work running.
             if running.get(&(leaf, kind)).is_some_and(|runner| !runner.has_ended()) {
                 return;
