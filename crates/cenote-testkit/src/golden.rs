@@ -283,8 +283,11 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        // A test that has already failed must not panic twice.
-        let _ = fs::remove_dir_all(&self.path);
+        // Set to keep what a test has written.
+        if std::env::var_os("CENOTE_KEEP").is_none() {
+            // A test that has already failed must not panic twice.
+            let _ = fs::remove_dir_all(&self.path);
+        }
     }
 }
 

@@ -10,7 +10,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Lowest layer first: a crate may use any crate before it, unless [`ALONE`] restricts it.
-const LAYERS: [&str; 20] = [
+const LAYERS: [&str; 21] = [
     "cenote-allocator",
     "cenote-rt",
     "cenote-ranges",
@@ -31,6 +31,7 @@ const LAYERS: [&str; 20] = [
     "cenote-bin",
     "cenote-testkit",
     "cenote-oracle",
+    "cenote-poolkit",
 ];
 
 /// Crates that may use only some of those above them, and which.
@@ -49,8 +50,8 @@ const FRONT_ENDS: [&str; 4] = ["cenote", "cenote-serve", "cenote-cli", "cenote-b
 const HIDDEN: [&str; 3] = ["cenote-device", "cenote-vdev", "cenote-block"];
 
 /// Crates that others may use in their tests only, if at all.
-const FOR_TESTS: [&str; 4] =
-    ["cenote-testkit", "cenote-oracle", "cenote-fuzz-targets", "cenote-bench"];
+const FOR_TESTS: [&str; 5] =
+    ["cenote-testkit", "cenote-oracle", "cenote-poolkit", "cenote-fuzz-targets", "cenote-bench"];
 
 /// Third-party packages that only one crate may use: all others call `cenote_rt::trace`.
 const OF_ONE: [(&str, &str); 2] = [("tracing", "cenote-rt"), ("tracing-subscriber", "cenote-bin")];
@@ -176,6 +177,9 @@ mod tests {
             ("cenote-pool", "cenote-testkit", true, true),
             ("cenote-pool", "cenote-testkit", false, false),
             ("cenote-oracle", "cenote-testkit", false, true),
+            ("cenote-poolkit", "cenote-engine", false, true),
+            ("cenote-engine", "cenote-poolkit", true, true),
+            ("cenote-engine", "cenote-poolkit", false, false),
             ("cenote-dmu", "cenote-dmu", false, false),
             ("cenote-vdev", "cenote-block", true, false),
             ("cenote-engine", "cenote-pool", false, true),

@@ -315,18 +315,16 @@ impl Engine {
 mod tests {
     use cenote_device::{Device, Image, ImageDevice};
     use cenote_rt::{simulate, sleep};
-    use cenote_vdev::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+    use cenote_vdev::create::Redundancy;
     use cenote_vdev::{BuildOptions, Tree};
 
     use super::*;
+    use crate::testing;
 
     /// Returns two leaves.
     fn bench_leaves() -> Vec<LeafId> {
-        let device = ImageDevice::new("d", Image::zeroed(64 << 20));
-        let leaves = (0..2).map(|_| LeafSpec::of(device.info())).collect();
-        let top = TopSpec { redundancy: Redundancy::Mirror, class: VdevClass::Normal, leaves };
-        let spec = CreateSpec { tops: vec![top], ashift: Some(9), ..CreateSpec::default() };
-        let root = create::pool(&spec, 4, &mut Guids::unguessable()).expect("spec").root;
+        let device: Arc<dyn Device> = Arc::new(ImageDevice::new("d", Image::zeroed(64 << 20)));
+        let root = testing::vdevs(Redundancy::Mirror, &[Arc::clone(&device), device]).root;
         let tree = Tree::build(&root, |_| None, &BuildOptions::default()).expect("tree");
         tree.leaves().map(|(id, _)| id).collect()
     }

@@ -5,24 +5,10 @@
 //!
 //! `CENOTE_SEED` selects another run; `CENOTE_TEST_ALL` runs more layouts.
 
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
-
-#[path = "../engine/audit.rs"]
-mod audit;
-#[expect(dead_code, reason = "the test of seeded bugs uses more of it")]
-mod explore;
-mod judge;
-mod model;
-mod order;
-#[expect(dead_code, reason = "the test of determinism uses more of it")]
-mod workload;
-
-use std::sync::Arc;
-
-use cenote_device::{Device, Image, ImageDevice};
+use cenote_poolkit::crash::explore::{Depth, Tally, explore};
+use cenote_poolkit::crash::order;
+use cenote_poolkit::crash::workload::{self, Layout, OPERATIONS};
 use cenote_testkit::rng::{cases, number, wants_all};
-use explore::{Depth, Tally, explore};
-use workload::{DEVICE_SIZE, Layout, OPERATIONS};
 
 /// Rounds of a run: some txgs each.
 const ROUNDS: u64 = 78;
@@ -34,10 +20,6 @@ const POINTS_MIN: usize = 10_000;
 const AGAIN_OF: usize = 10;
 /// Minimum number of points checked by OpenZFS.
 const JUDGED_MIN: usize = 100;
-
-fn image(path: String) -> Arc<dyn Device> {
-    Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
-}
 
 #[test]
 fn every_cut_leaves_a_committed_state() {
@@ -84,7 +66,8 @@ fn go_through(layouts: &[Layout], seed: u64) -> Vec<Tally> {
 
 fn go_through_one(layout: Layout, seed: u64) -> Result<Tally, String> {
     let work = async {
-        let run = workload::run(layout, seed, cases(ROUNDS, ROUNDS), image).await;
+        let rounds = cases(ROUNDS, ROUNDS);
+        let run = workload::run(layout, seed, rounds, workload::memory_device).await;
         let run = run.map_err(|error| format!("{layout:?} seed {seed}: {error:?}"))?;
         println!("{layout:?}: {} txgs, {:?}", run.txgs, run.done);
         assert!(run.txgs >= TXGS_MIN, "{layout:?}: only {} txgs", run.txgs);

@@ -2,18 +2,11 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-#[path = "../crash/model.rs"]
-#[expect(dead_code, reason = "the crash suite uses more of it")]
-mod model;
-#[path = "../crash/workload.rs"]
-#[expect(dead_code, reason = "the crash suite uses more of it")]
-mod workload;
-
 use std::sync::Arc;
 
 use cenote_device::{Device, SimulatedDisk};
+use cenote_poolkit::crash::workload::{self, DEVICE_SIZE, Layout};
 use cenote_testkit::rng::wants_all;
-use workload::{DEVICE_SIZE, Layout};
 
 /// Minimum number of changes of a run.
 const OPERATIONS: u64 = 1000;

@@ -144,7 +144,7 @@ fn checkpoint_rewind() {
         assert!(pool.engine.uberblock().txg > newest);
         assert_eq!(pool.engine.uberblock().checkpoint_txg, 0);
         assert_eq!(pool.engine.space().checkpoint_state(), CheckpointState::None);
-        pool.auditor = crate::audit::Auditor::new();
+        pool.auditor = cenote_poolkit::audit::Auditor::new();
         pool.check().await;
         for block in 0..200 {
             assert_eq!(pool.read("tank/a", 5, block).await, block + 1);
@@ -155,7 +155,7 @@ fn checkpoint_rewind() {
         pool.write("tank/a", 5, 3, 3).await;
         pool.settle().await;
         pool.reopen().await;
-        pool.auditor = crate::audit::Auditor::new();
+        pool.auditor = cenote_poolkit::audit::Auditor::new();
         pool.check().await;
         pool.judge().await;
     })

@@ -7,16 +7,16 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, FileDevice, OpenMode, create_file};
-use cenote_engine::create::CreateSpec;
 use cenote_engine::{Engine, EngineError, Head, Notice};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, judge};
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{BoxFuture, Buf, BufMut, Kind, Notify, Result, block_on, spawn, tunables};
+use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use crate::pools::{self, TempDir, judge};
 use crate::unplugged::Fixture;
 
 const SIZE: u64 = 64 << 20;
@@ -99,7 +99,7 @@ impl Device for Holding {
 
 /// A mirror of two files, one dataset with one object, and a slow reader.
 struct Shared {
-    dir: TempDir,
+    dir: PrivateFolder,
     gate: Arc<Gate>,
     engine: Arc<Engine>,
     head: Arc<Head>,
@@ -108,18 +108,14 @@ struct Shared {
 
 impl Shared {
     async fn new() -> Self {
-        let dir = TempDir::new();
+        let dir = PrivateFolder::create("pool");
         let gate = Arc::<Gate>::default();
         for path in paths(dir.path()) {
             create_file(path, SIZE).unwrap();
         }
         let devices = devices(dir.path(), &gate);
-        let leaves = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
-        let top = TopSpec { redundancy: Redundancy::Mirror, class: VdevClass::Normal, leaves };
-        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
-        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
-        let guid = vdevs.root.guid;
-        let engine = Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap();
+        let engine = PoolBuilder::of("mirror", 2).create(devices).await.unwrap();
+        let guid = engine.guid();
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
         let object = pools::new_object(&engine, &head).await.unwrap();
         for block in 0..BLOCKS {

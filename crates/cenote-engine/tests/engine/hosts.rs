@@ -8,10 +8,10 @@ use cenote_engine::admin::PoolSetting;
 use cenote_engine::zil::LogRecord;
 use cenote_engine::{ApplyOptions, Engine, EngineError, Suspended};
 use cenote_pool::import::{Host, scan_devices};
-use cenote_pool::{OpenError, OpenOptions, Pool, leaks};
+use cenote_pool::{OpenError, OpenOptions, Pool};
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{block_on, simulate, sleep, tunables, until};
 
-use crate::pools::{self, as_devices};
 use crate::unplugged::{Fixture, judge};
 
 /// An import by another host.
@@ -157,11 +157,9 @@ fn import_f_rewinds_permanently() {
         engine.export().await.unwrap();
         drop((engine, head));
 
-        let scan = scan_devices(as_devices(&devices)).await;
-        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let pool = pools::open_read_only(as_devices(&devices)).await.unwrap();
         assert!(pool.dataset("tank/c").await.is_ok() && pool.dataset("tank/b").await.is_err());
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
+        pools::assert_no_leaks(&pool).await;
         judge(&devices);
     })
     .unwrap();

@@ -2,7 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-mod audit;
 mod bus;
 mod checkpoint;
 mod closing;
@@ -15,7 +14,6 @@ mod model;
 mod ops;
 mod pads;
 mod paths;
-mod pools;
 mod races;
 mod scans;
 mod short;
@@ -26,14 +24,15 @@ mod unplugged;
 mod views;
 
 use cenote_engine::ApplyOptions;
+use cenote_poolkit::pools::{self, TestPool, judge};
 use cenote_rt::block_on;
-use pools::{Layout, TestPool, judge};
+use cenote_testkit::golden::PrivateFolder;
 
 #[test]
 fn new_pools_pass_zdb() {
-    for layout in Layout::ALL {
-        let dir = tempfile_dir();
-        let pool = TestPool::new(dir.path(), "tank", layout);
+    for layout in pools::layouts() {
+        let dir = PrivateFolder::create("pool");
+        let pool = TestPool::new(dir.path(), layout);
         block_on(2, async {
             let engine = pool.create().await.unwrap();
             engine.export().await.unwrap();
@@ -43,15 +42,11 @@ fn new_pools_pass_zdb() {
     }
 }
 
-fn tempfile_dir() -> pools::TempDir {
-    pools::TempDir::new()
-}
-
 #[test]
 fn data_snapshots_and_frees_pass_zdb() {
-    for layout in Layout::ALL {
-        let dir = tempfile_dir();
-        let pool = TestPool::new(dir.path(), "tank", layout);
+    for layout in pools::layouts() {
+        let dir = PrivateFolder::create("pool");
+        let pool = TestPool::new(dir.path(), layout);
         block_on(2, workload(&pool)).unwrap().unwrap();
         judge(dir.path(), "tank");
     }

@@ -11,14 +11,12 @@ use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::import::scan_devices;
-use cenote_pool::{Candidate, OpenOptions, Pool, leaks};
+use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::audit::Auditor;
+use cenote_poolkit::builder::{PoolBuilder, new_vdev};
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{Result, Rng, tunables};
-use cenote_testkit::cuts;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
-
-use crate::audit::Auditor;
-use crate::pools::{self, as_devices};
+use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
 /// Block size of test objects.
 pub(crate) const BLOCK: u64 = 16 << 10;
@@ -60,25 +58,22 @@ pub(crate) struct MemoryPool {
 impl MemoryPool {
     /// Creates a pool "tank".
     pub(crate) async fn new() -> Self {
-        Self::with_features(cenote_pool::features::identity().collect()).await
+        Self::of_disks(1).await
     }
 
     /// Creates a pool with these features.
     pub(crate) async fn with_features(features: Vec<&'static Feature>) -> Self {
-        Self::on(vec![image_device(0)], features).await
+        Self::on(PoolBuilder::disks(1).with_features(features)).await
     }
 
     /// Creates a pool of several disks without redundancy.
     pub(crate) async fn of_disks(count: usize) -> Self {
-        let devices = (0..count).map(image_device).collect();
-        Self::on(devices, cenote_pool::features::identity().collect()).await
+        Self::on(PoolBuilder::disks(count)).await
     }
 
-    async fn on(devices: Vec<Arc<ImageDevice>>, features: Vec<&'static Feature>) -> Self {
-        let engine = pools::create_on("tank", as_devices(&devices), features).await.unwrap();
-        let scan = scan_devices(as_devices(&devices)).await;
-        let guid = scan.candidates.first().map_or(0, Candidate::guid);
-        Self { devices, guid, engine, auditor: Auditor::new() }
+    async fn on(builder: PoolBuilder) -> Self {
+        let (engine, devices) = builder.with_size(SIZE).create_in_memory().await;
+        Self { devices, guid: engine.guid(), engine, auditor: Auditor::new() }
     }
 
     /// Adds another disk as a top-level vdev.
@@ -90,34 +85,16 @@ impl MemoryPool {
 
     /// Returns a disk that can be added as the next top-level vdev.
     pub(crate) fn new_disk(&self, class: VdevClass) -> (Arc<ImageDevice>, NewVdevs) {
-        let device = image_device(self.devices.len());
-        let spec = TopSpec {
-            redundancy: Redundancy::Single,
-            class,
-            leaves: vec![LeafSpec::of(device.info())],
-        };
-        let id = self.engine.admin().next_vdev_id();
-        let top = create::top(&spec, id, Some(9), 1, &mut Guids::unguessable()).unwrap();
-        let guid = top.leaves().next().unwrap().guid;
-        let new = NewVdevs {
-            tops: vec![(top, class)],
-            spares: Vec::new(),
-            caches: Vec::new(),
-            devices: vec![(guid, Arc::clone(&device) as Arc<dyn Device>)],
-        };
+        let name = format!("d{}", self.devices.len());
+        let device = Arc::new(ImageDevice::new(name, Image::zeroed(SIZE)));
+        let list = [Arc::clone(&device) as Arc<dyn Device>];
+        let (top, mut guids) = ((Redundancy::Single, class), Guids::unguessable());
+        let new = new_vdev(&self.engine, top, 9, &list, &mut guids).unwrap();
         (device, new)
     }
 
     fn device_list(&self) -> Vec<Arc<dyn Device>> {
         as_devices(&self.devices)
-    }
-
-    /// Writes the devices to files.
-    pub(crate) fn write_images(&self) -> pools::TempDir {
-        let dir = pools::TempDir::new();
-        let images: Vec<_> = self.devices.iter().map(|device| device.image()).collect();
-        cuts::unpack(&images, dir.path());
-        dir
     }
 
     /// Exports and imports the pool.
@@ -143,8 +120,7 @@ impl MemoryPool {
 
     /// Opens the pool on disk.
     pub(crate) async fn reader(&self) -> Arc<Pool> {
-        let scan = scan_devices(self.device_list()).await;
-        Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
+        pools::open_read_only(self.device_list()).await.unwrap()
     }
 
     /// Checks everything on disk.
@@ -152,8 +128,7 @@ impl MemoryPool {
         let pool = self.reader().await;
         let problems = self.auditor.audit(&pool).await.unwrap();
         assert!(problems.is_empty(), "txg {}:\n{}", pool.txg(), problems.join("\n"));
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
+        pools::assert_no_leaks(&pool).await;
     }
 
     /// Syncs until nothing is queued to be freed.
@@ -170,20 +145,17 @@ impl MemoryPool {
     /// Exports the pool, and checks it with OpenZFS.
     pub(crate) async fn judge(self) {
         self.engine.export().await.unwrap();
-        let dir = self.write_images();
-        pools::judge(dir.path(), "tank");
+        self.judge_as_it_is();
     }
 
     /// Checks the last commit with OpenZFS, while the pool stays open here.
     pub(crate) fn judge_as_it_is(&self) {
-        let dir = self.write_images();
-        pools::judge(dir.path(), "tank");
+        pools::judge_images(&pools::images_of(&self.devices));
     }
 
     /// Checks the checkpoint of the last commit with OpenZFS.
     pub(crate) fn judge_checkpoint(&self) {
-        let dir = self.write_images();
-        pools::judge_checkpoint(dir.path(), "tank");
+        pools::judge_checkpoint(&pools::images_of(&self.devices));
     }
 
     /// Overwrites a range of the device.
@@ -236,10 +208,6 @@ impl MemoryPool {
     pub(crate) async fn set(&self, dataset: &str, name: &str, value: u64) -> Result<()> {
         self.engine.properties().set(dataset, name, Value::U64(value)).await
     }
-}
-
-fn image_device(index: usize) -> Arc<ImageDevice> {
-    Arc::new(ImageDevice::new(format!("d{index}.img"), Image::zeroed(SIZE)))
 }
 
 /// Returns an empty file system.

@@ -17,15 +17,12 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Event, Image, ImageDevice, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::create::CreateSpec;
 use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, sleep};
 use cenote_testkit::rng::wants_all;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
-
-use crate::pools;
 
 /// Size of a device.
 const SIZE: u64 = 128 << 20;
@@ -178,19 +175,8 @@ async fn write(ashift: u64, nparity: u64, width: u64) -> Vec<Written> {
             recorder.wrap(Arc::new(device), image)
         })
         .collect();
-    let top = TopSpec {
-        redundancy: Redundancy::Raidz(nparity),
-        class: VdevClass::Normal,
-        leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
-    };
-    let spec = create::CreateSpec {
-        tops: vec![top],
-        ashift: Some(ashift),
-        ..create::CreateSpec::default()
-    };
-    let mut rng = Rng::seeded(8005);
-    let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
-    let engine = Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap();
+    let builder = PoolBuilder::of(&format!("raidz{nparity}"), devices.len());
+    let engine = builder.with_ashift(ashift).with_seed(8005).create(devices).await.unwrap();
     engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
     let mut written = Vec::new();
     for record in RECORDS {

@@ -5,13 +5,17 @@ use std::path::Path;
 use cenote_engine::{Engine, EngineError};
 use cenote_pool::OpenOptions;
 use cenote_pool::import::{ScanOptions, scan};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, TestPool, judge};
 use cenote_rt::{Kind, block_on};
+use cenote_testkit::golden::PrivateFolder;
 use cenote_vdev::VdevState;
 
-use crate::pools::{self, Layout, TempDir, TestPool, judge};
-
-const MIRROR: Layout = Layout { name: "mirror", devices: 2, ashift: 9 };
 const BLOCKS: u64 = 24;
+
+fn mirror() -> PoolBuilder {
+    PoolBuilder::of("mirror", 2).with_ashift(9).with_size(128 << 20)
+}
 
 fn leaf(engine: &Engine, index: usize) -> u64 {
     engine.admin().vdev_config().leaves().nth(index).unwrap().guid
@@ -44,8 +48,8 @@ async fn check_second(dir: &Path, object: u64) {
 /// written afterwards is there.
 #[test]
 fn online_opens_the_file_at_the_path() {
-    let dir = TempDir::new();
-    let pool = TestPool::new(dir.path(), "tank", MIRROR);
+    let dir = PrivateFolder::create("paths");
+    let pool = TestPool::new(dir.path(), mirror());
     block_on(2, async {
         let engine = pool.create().await.unwrap();
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
@@ -74,8 +78,8 @@ fn online_opens_the_file_at_the_path() {
 /// comes back without being opened again.
 #[test]
 fn online_refuses_a_path_without_the_leaf() {
-    let dir = TempDir::new();
-    let pool = TestPool::new(dir.path(), "tank", MIRROR);
+    let dir = PrivateFolder::create("paths");
+    let pool = TestPool::new(dir.path(), mirror());
     block_on(2, async {
         let engine = pool.create().await.unwrap();
         let leaf = leaf(&engine, 1);

@@ -14,11 +14,12 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::history::HistoryEvent;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, TestPool};
 use cenote_rt::{Result, block_on};
-use cenote_testkit::golden::golden;
+use cenote_testkit::golden::{PrivateFolder, golden};
 
 use crate::memory::MemoryPool;
-use crate::pools::{self, Layout, TempDir, TestPool};
 
 const SCAN_QUEUE: ObjectType = ObjectType(38);
 
@@ -125,10 +126,9 @@ fn check(folder: &Path, name: &str) {
 
 #[test]
 fn dirty_time_logs_survive_a_cancelled_resilver() {
-    let dir = TempDir::new();
-    let layout = Layout::ALL[2];
-    assert_eq!(layout.name, "mirror");
-    let pool = TestPool::new(dir.path(), "t", layout);
+    let dir = PrivateFolder::create("pool");
+    let pool =
+        TestPool::new(dir.path(), PoolBuilder::of("mirror", 2).with_name("t").with_size(128 << 20));
     let lack = async {
         let engine = pool.create().await?;
         let head = engine.datasets().create(pools::dataset("t/a")).await?;

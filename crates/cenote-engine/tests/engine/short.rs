@@ -1,18 +1,13 @@
 //! Devices smaller than the pool's data on them: they are not written at all.
 
-use std::sync::Arc;
-
-use cenote_device::{Device, Image, ImageDevice};
-use cenote_engine::Engine;
-use cenote_engine::create::CreateSpec;
-use cenote_pool::import::scan_devices;
+use cenote_device::Image;
 use cenote_pool::pool::OpenError;
-use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::builder::redundancy_of;
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{Result, block_on};
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+use cenote_vdev::create::VdevClass;
 use cenote_vdev::{VdevAux, VdevState, layout};
-
-use crate::pools::{self, as_devices};
 
 /// Size of a device. After the last whole metaslab some of it is unused.
 const SIZE: u64 = 96 << 20;
@@ -27,11 +22,6 @@ fn least((name, _, count): &(&str, VdevClass, usize)) -> u64 {
     let shift = layout::metaslab_shift(asize);
     let metaslabs = asize >> shift << shift;
     RESERVED + metaslabs.div_ceil(columns).next_multiple_of(256 << 10)
-}
-
-fn devices(images: &[Image]) -> Vec<Arc<ImageDevice>> {
-    let device = |(n, image): (usize, &Image)| ImageDevice::new(format!("d{n}"), image.clone());
-    images.iter().enumerate().map(|pair| Arc::new(device(pair))).collect()
 }
 
 /// Returns an image truncated to `size` bytes, or extended with zeros.
@@ -58,31 +48,16 @@ fn is_same(one: &Image, other: &Image) -> bool {
 
 /// Creates a pool with some data, and closes it.
 async fn make(tops: &[(&str, VdevClass, usize)], ashift: u64) -> Result<Vec<Image>> {
-    let count = tops.iter().map(|(.., count)| count).sum();
-    let devices = devices(&vec![Image::zeroed(SIZE); count]);
-    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
-    let tops = tops.iter().map(|(name, class, count)| TopSpec {
-        redundancy: Redundancy::parse(name).unwrap().unwrap_or(Redundancy::Single),
-        class: *class,
-        leaves: leaves.by_ref().take(*count).collect(),
-    });
-    let tops = tops.collect();
-    let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
-    let vdevs = create::pool(&spec, 4, &mut Guids::unguessable())?;
-    let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await?;
+    let top = |(name, class, count): &(&str, _, _)| (redundancy_of(name), *class, *count);
+    let builder = PoolBuilder::new(tops.iter().map(top).collect()).with_ashift(ashift);
+    let (engine, devices) = builder.with_size(SIZE).create_in_memory().await;
     let head = engine.datasets().create(pools::dataset("tank/a")).await?;
     let object = pools::new_object(&engine, &head).await?;
     for block in 0..120 {
         pools::write(&engine, &head, object, block, 0).await?;
     }
     engine.export().await?;
-    Ok(devices.iter().map(|device| device.image()).collect())
-}
-
-async fn open(devices: &[Arc<ImageDevice>]) -> Result<Arc<Engine>> {
-    let scan = scan_devices(as_devices(devices)).await;
-    let guid = scan.find("tank").unwrap().guid();
-    Engine::open_devices(as_devices(devices), guid, &OpenOptions::default()).await
+    Ok(pools::images_of(&devices))
 }
 
 #[test]
@@ -116,8 +91,8 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
         }
         let mut images = images.clone();
         images[last] = resized(&images[last], size);
-        let devices = devices(&images);
-        let opened = open(&devices).await;
+        let devices = pools::devices(images.clone());
+        let opened = pools::open(as_devices(&devices)).await;
         if is_redundant {
             let engine = opened.unwrap();
             let config = engine.admin().vdev_config();
@@ -151,13 +126,12 @@ async fn shorten(tops: &[(&str, VdevClass, usize)], ashift: u64, is_redundant: b
     for size in [least, SIZE, 2 * SIZE + 17] {
         let mut images = images.clone();
         images[last] = resized(&images[last], size);
-        let devices = devices(&images);
-        let engine = open(&devices).await.unwrap();
+        let devices = pools::devices(images.clone());
+        let engine = pools::open(as_devices(&devices)).await.unwrap();
         assert_eq!(engine.tree().root().state(), VdevState::Healthy, "{name}, {size}");
         engine.sync().await.unwrap();
         engine.export().await.unwrap();
-        let scan = scan_devices(as_devices(&devices)).await;
-        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let pool = pools::open_read_only(as_devices(&devices)).await.unwrap();
         let report = cenote_pool::leaks::check(&pool).await.unwrap();
         assert!(report.is_clean(), "{name}, {size}: {:?}", report.lines());
     }

@@ -155,7 +155,7 @@ fn rewind_removes_devices_added_later() {
         }
         // The rewound pool does not have it.
         pool.devices.pop();
-        pool.auditor = crate::audit::Auditor::new();
+        pool.auditor = cenote_poolkit::audit::Auditor::new();
         pool.write("tank/a", 5, 0, 0).await;
         pool.reopen().await;
         pool.check().await;

@@ -4,18 +4,13 @@ use std::sync::Arc;
 
 use cenote_device::{Device, FaultyDevice, ImageDevice};
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::create::CreateSpec;
 use cenote_engine::{Engine, Head};
-use cenote_pool::import::scan_devices;
 use cenote_pool::verify::{self, Finding, Observer, Progress};
-use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{BoxFuture, Rng, simulate};
 use cenote_testkit::rng::cases;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use crate::pools::{self, as_devices};
-
-const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 24;
 
 struct Fixture {
@@ -28,21 +23,13 @@ struct Fixture {
 
 impl Fixture {
     async fn new(layout: &str, count: usize) -> Self {
-        let image = |n| ImageDevice::new(format!("d{n}"), cenote_device::Image::zeroed(SIZE));
-        let inner: Vec<_> = (0..count).map(|n| Arc::new(image(n))).collect();
+        let builder = PoolBuilder::of(layout, count);
+        let inner = builder.memory_devices();
         let faulty = |device: &Arc<ImageDevice>| {
             Arc::new(FaultyDevice::new(Arc::clone(device) as Arc<dyn Device>, 1))
         };
         let devices: Vec<_> = inner.iter().map(faulty).collect();
-        let top = TopSpec {
-            redundancy: Redundancy::parse(layout).unwrap().unwrap_or(Redundancy::Single),
-            class: VdevClass::Normal,
-            leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
-        };
-        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
-        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
-        let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await;
-        let engine = engine.unwrap();
+        let engine = builder.create(as_devices(&devices)).await.unwrap();
         // Every read goes to the devices.
         engine.store().set_cache_capacity(0);
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
@@ -73,14 +60,7 @@ impl Fixture {
 
     /// Verifies the devices as after a crash: wrong parts on healthy leaves, and lost blocks.
     async fn wrong_parts(&self) -> (u64, u64) {
-        let images = self.inner.iter().map(|device| device.image());
-        let copies: Vec<_> = (0..)
-            .zip(images)
-            .map(|(n, image)| Arc::new(ImageDevice::new(format!("d{n}"), image)))
-            .collect();
-        let scan = scan_devices(as_devices(&copies)).await;
-        let found = scan.find("tank").unwrap();
-        let pool = Pool::open(found, &OpenOptions::default()).await.unwrap();
+        let pool = pools::open_copy(&self.inner).await.unwrap();
         let progress = Arc::<Progress>::default();
         let summary = verify::pool(&pool, Arc::new(Silent), progress).await.unwrap();
         (summary.parts, summary.lost + summary.unreachable)
@@ -139,10 +119,7 @@ async fn wait_for_leaf(layout: &str, count: usize, stale: usize) {
     fixture.check(2).await;
     assert_eq!(engine.health().suspended(), None);
     engine.export().await.unwrap();
-    let folder = pools::TempDir::new();
-    let images: Vec<_> = fixture.inner.iter().map(|device| device.image()).collect();
-    cenote_testkit::cuts::unpack(&images, folder.path());
-    pools::judge(folder.path(), "tank");
+    pools::judge_images(&pools::images_of(&fixture.inner));
 }
 
 /// Some writes fail because the host's disk is full, as for sparse files, and succeed later:

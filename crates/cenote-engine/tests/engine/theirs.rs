@@ -8,11 +8,10 @@ use std::path::Path;
 use cenote_engine::{ApplyOptions, Engine, EngineError};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_poolkit::pools;
 use cenote_rt::{Result, block_on};
 use cenote_testkit::golden::{self, Golden};
 use cenote_testkit::rng::wants_all;
-
-use crate::pools;
 
 /// Pools with an active feature that is not maintained, or of an old version.
 const REFUSED: [&str; 6] = ["g-basic", "g-classes", "g-crypt", "g-legacy", "g-removed", "g-send"];

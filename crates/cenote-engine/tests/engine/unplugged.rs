@@ -6,19 +6,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_device::Device;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::create::CreateSpec;
 use cenote_engine::{Engine, EngineError, Event, Suspended};
+use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
-use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{Kind, Rng, simulate};
-use cenote_testkit::cuts;
 use cenote_testkit::rng::{cases, wants_all};
 use cenote_vdev::VdevState;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 use crate::bus::{Bus, Pluggable};
-use crate::pools::{self, as_devices};
-use crate::tempfile_dir;
 
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 12;
@@ -38,16 +35,8 @@ impl Fixture {
         let devices: Vec<_> = (0..count)
             .map(|n| Pluggable::new(if n < loose { &bus } else { &firm }, &format!("d{n}"), SIZE))
             .collect();
-        let top = TopSpec {
-            redundancy: Redundancy::parse(layout).unwrap().unwrap_or(Redundancy::Single),
-            class: VdevClass::Normal,
-            leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
-        };
-        let spec = create::CreateSpec { tops: vec![top], ashift: Some(9), ..Default::default() };
-        let vdevs = create::pool(&spec, 4, &mut Guids::unguessable()).unwrap();
-        let guid = vdevs.root.guid;
-        let engine = Engine::create(CreateSpec::new("tank", vdevs, as_devices(&devices))).await;
-        Self { bus, devices, engine: engine.unwrap(), guid }
+        let engine = PoolBuilder::of(layout, count).create(as_devices(&devices)).await.unwrap();
+        Self { bus, devices, guid: engine.guid(), engine }
     }
 
     /// Returns the guid of a leaf.
@@ -103,10 +92,8 @@ impl Fixture {
         let Self { devices, engine, guid, .. } = self;
         engine.export().await.unwrap();
         drop(engine);
-        let scan = scan_devices(as_devices(&devices)).await;
-        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
+        let pool = pools::open_read_only(as_devices(&devices)).await.unwrap();
+        pools::assert_no_leaks(&pool).await;
         drop(pool);
         let engine =
             Engine::open_devices(as_devices(&devices), guid, &OpenOptions::default()).await;
@@ -142,10 +129,7 @@ fn object_of_test(tx: &mut cenote_dmu::Tx<'_>) -> cenote_dmu::TxResult<u64> {
 
 /// Checks the devices with OpenZFS.
 pub(crate) fn judge(devices: &[Arc<Pluggable>]) {
-    let dir = tempfile_dir();
-    let images: Vec<_> = devices.iter().map(|device| device.image()).collect();
-    cuts::unpack(&images, dir.path());
-    pools::judge(dir.path(), "tank");
+    pools::judge_images(&devices.iter().map(|device| device.image()).collect::<Vec<_>>());
 }
 
 #[test]
@@ -337,9 +321,7 @@ fn failmode_determines_requests_of_a_suspended_pool() {
             engine.close_by_force().await;
             sync.await.unwrap().unwrap_err();
             fixture.put_back();
-            let devices = as_devices(&fixture.devices);
-            let scan = scan_devices(devices).await;
-            Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+            pools::open_read_only(as_devices(&fixture.devices)).await.unwrap();
         }
     })
     .unwrap();

@@ -3,22 +3,17 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-#[path = "../engine/pools.rs"]
-#[expect(dead_code, reason = "the tests of the engine use more of it")]
-mod pools;
-
 use std::sync::Arc;
 
-use cenote_device::{Device, Image, ImageDevice};
+use cenote_device::ImageDevice;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::{ApplyOptions, Charge, Engine, Head};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::import::scan_devices;
 use cenote_pool::props::PropValue;
-use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::{Error, Kind, Rng};
-use cenote_testkit::cuts;
 
 /// Size of the device.
 const SIZE: u64 = 64 << 20;
@@ -27,7 +22,7 @@ const MIB: u64 = 1 << 20;
 const WRITES_MAX: u64 = 100_000;
 
 struct Fixture {
-    device: Arc<ImageDevice>,
+    devices: Vec<Arc<ImageDevice>>,
     engine: Arc<Engine>,
     head: Arc<Head>,
     rng: Rng,
@@ -43,12 +38,10 @@ impl Fixture {
     }
 
     async fn of_shape(size: u64, ashift: u64, seed: u64) -> Self {
-        let device = Arc::new(ImageDevice::new("d0", Image::zeroed(size)));
-        let devices = vec![Arc::clone(&device) as Arc<dyn Device>];
-        let features = cenote_pool::features::identity().collect();
-        let engine = pools::create_with("tank", devices, ashift, features).await.unwrap();
+        let builder = PoolBuilder::disks(1).with_ashift(ashift).with_size(size);
+        let (engine, devices) = builder.create_in_memory().await;
         let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
-        Self { device, engine, head, rng: Rng::seeded(seed) }
+        Self { devices, engine, head, rng: Rng::seeded(seed) }
     }
 
     async fn new_object(&self, block_size: u64) -> u64 {
@@ -109,13 +102,9 @@ impl Fixture {
     /// Exports the pool; cenote and OpenZFS check that its space is reachable.
     async fn finish(self) {
         self.engine.export().await.unwrap();
-        let scan = scan_devices(vec![Arc::clone(&self.device) as Arc<dyn Device>]).await;
-        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
-        let folder = pools::TempDir::new();
-        cuts::unpack(&[self.device.image()], folder.path());
-        pools::judge(folder.path(), "tank");
+        let pool = pools::open_read_only(as_devices(&self.devices)).await.unwrap();
+        pools::assert_no_leaks(&pool).await;
+        pools::judge_images(&pools::images_of(&self.devices));
     }
 }
 

@@ -6,27 +6,12 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-#[path = "../engine/audit.rs"]
-mod audit;
-#[path = "../crash/explore.rs"]
-#[expect(dead_code, reason = "the crash suite uses more of it")]
-mod explore;
-#[path = "../crash/judge.rs"]
-mod judge;
-#[path = "../crash/model.rs"]
-mod model;
-#[path = "../crash/order.rs"]
-mod order;
-#[path = "../crash/workload.rs"]
-#[expect(dead_code, reason = "the crash suite uses more of it")]
-mod workload;
+use std::sync::Mutex;
 
-use std::sync::{Arc, Mutex};
-
-use cenote_device::{Device, Image, ImageDevice};
+use cenote_poolkit::crash::explore::{Depth, explore};
+use cenote_poolkit::crash::order;
+use cenote_poolkit::crash::workload::{self, Layout};
 use cenote_rt::seeded::{self, Bug};
-use explore::{Depth, explore};
-use workload::{DEVICE_SIZE, Layout};
 
 /// Rounds of a run.
 const ROUNDS: u64 = 30;
@@ -36,15 +21,11 @@ const AT_A_TIME: usize = 2;
 /// Variable that seeds a bug.
 const BUG: &str = "CENOTE_SEEDED_BUG";
 
-fn image(path: String) -> Arc<dyn Device> {
-    Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
-}
-
 /// Runs the suite with a layout and a bug.
 fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
     seeded::set(bug);
     let work = async {
-        let run = workload::run(layout, SEED, ROUNDS, image).await;
+        let run = workload::run(layout, SEED, ROUNDS, workload::memory_device).await;
         if bug == Some(Bug::DroppedPad) {
             // The leak check uses the same arithmetic, and would agree with the bug.
             seeded::set(None);

@@ -15,10 +15,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-#[path = "../engine/pools.rs"]
-#[expect(dead_code, reason = "the tests of the engine use more of it")]
-mod pools;
-
 mod damage;
 mod readers;
 mod slow;

@@ -9,17 +9,13 @@ use std::time::Duration;
 use cenote_device::Device;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{ObjSet, Tx};
-use cenote_engine::create::CreateSpec;
 use cenote_engine::{ApplyOptions, Charge, Engine, Event, Head};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::import::scan_devices;
-use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_pool::OpenOptions;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Kind, Result, Rng, tunables};
-use cenote_testkit::cuts;
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
-use crate::pools;
 use crate::slow::SlowDevice;
 
 /// Block size.
@@ -119,7 +115,8 @@ impl World {
         let (shape, count, mib) = layout.shape();
         let device = |index| SlowDevice::new(index, mib << 20, seed);
         let devices: Vec<_> = (0..count).map(device).collect();
-        let engine = create(shape, pools::as_devices(&devices), seed).await;
+        let builder = PoolBuilder::of(shape, count).with_seed(seed);
+        let engine = builder.create(pools::as_devices(&devices)).await.unwrap();
         let head = engine.datasets().create(pools::dataset(DATASET)).await.unwrap();
         let copies = if layout == Layout::Copies { 2 } else { 1 };
         engine.properties().set(DATASET, "copies", Value::U64(copies)).await.unwrap();
@@ -335,17 +332,12 @@ impl World {
         }
         self.judge_counts();
         self.engine().export().await.unwrap();
-        let scan = scan_devices(pools::as_devices(&self.devices)).await;
-        let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+        let pool = pools::open_read_only(pools::as_devices(&self.devices)).await.unwrap();
         let set = pool.dataset(DATASET).await.unwrap().open().await.unwrap();
         assert_eq!(salts(&set, self.object, now.len() as u64).await.unwrap(), now);
         assert!(pool.error_log().await.unwrap().is_empty(), "the error log is not empty");
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
-        let folder = pools::TempDir::new();
-        let images: Vec<_> = self.devices.iter().map(|device| device.image()).collect();
-        cuts::unpack(&images, folder.path());
-        pools::judge(folder.path(), "tank");
+        pools::assert_no_leaks(&pool).await;
+        pools::judge_images(&self.devices.iter().map(|device| device.image()).collect::<Vec<_>>());
     }
 
     /// Waits until all freed space is usable.
@@ -386,17 +378,4 @@ pub(crate) async fn salts(set: &Arc<ObjSet>, object: u64, count: u64) -> Result<
 fn keep_little_in_memory(engine: &Engine) {
     engine.store().set_cache_capacity(1 << 20);
     engine.allocator().set_memory(1 << 10);
-}
-
-async fn create(shape: &str, devices: Vec<Arc<dyn Device>>, seed: u64) -> Arc<Engine> {
-    let top = TopSpec {
-        redundancy: Redundancy::parse(shape).unwrap().unwrap_or(Redundancy::Single),
-        class: VdevClass::Normal,
-        leaves: devices.iter().map(|device| LeafSpec::of(device.info())).collect(),
-    };
-    let spec =
-        create::CreateSpec { tops: vec![top], ashift: Some(9), ..create::CreateSpec::default() };
-    let mut rng = Rng::seeded(seed);
-    let vdevs = create::pool(&spec, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
-    Engine::create(CreateSpec::new("tank", vdevs, devices)).await.unwrap()
 }

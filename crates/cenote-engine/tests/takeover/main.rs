@@ -3,10 +3,6 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
-#[path = "../engine/pools.rs"]
-#[expect(dead_code, reason = "the tests of the engine use more of it")]
-mod pools;
-
 use std::path::Path;
 use std::sync::Arc;
 
@@ -15,9 +11,11 @@ use cenote_oracle::Shape;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::{self, TestPool};
 use cenote_rt::{BoxFuture, Result, block_on};
+use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::rng::wants_all;
-use pools::{Layout, TempDir, TestPool};
 
 /// Prints findings.
 struct Print;
@@ -31,27 +29,27 @@ impl Observer for Print {
 
 #[test]
 fn ztest_takes_over_a_disk() {
-    take_over(Layout { name: "disk", devices: 1, ashift: 12 }, Shape::Disk);
+    take_over(PoolBuilder::disks(1), Shape::Disk);
 }
 
 #[test]
 fn ztest_takes_over_a_mirror() {
-    take_over(Layout { name: "mirror", devices: 2, ashift: 12 }, Shape::Mirror);
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror);
 }
 
 #[test]
 fn ztest_takes_over_a_raidz2() {
-    take_over(Layout { name: "raidz2", devices: 6, ashift: 12 }, Shape::Raidz2);
+    take_over(PoolBuilder::of("raidz2", 6), Shape::Raidz2);
 }
 
-fn take_over(layout: Layout, shape: Shape) {
+fn take_over(builder: PoolBuilder, shape: Shape) {
     if !wants_all() {
         // Takes minutes, and is not reproducible: for `./x test --all`.
         return;
     }
     let (Some(ztest), Some(zdb)) = (cenote_oracle::ztest(), cenote_oracle::zdb()) else { return };
-    let dir = TempDir::new();
-    let pool = TestPool::new(dir.path(), "tank", layout);
+    let dir = PrivateFolder::create("pool");
+    let pool = TestPool::new(dir.path(), builder.with_ashift(12).with_size(128 << 20));
     block_on(2, async { fill(&*pool.create().await?).await }).unwrap().unwrap();
     let said = zdb.pool("tank", dir.path(), &["-bcc"]);
     assert!(said.is_clean(), "before: {said}");

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::{ScanOptions, scan};
+use cenote_poolkit::pools;
 use cenote_rt::block_on;
 
+use crate::layout::Layout;
 use crate::model::Op;
-use crate::pools::{self, Layout};
-use crate::{blank, volume};
+use crate::volume;
 
 /// Returns the leaves with errors, and their numbers.
 fn blamed(engine: &Engine) -> Vec<(String, u64)> {
@@ -25,8 +26,7 @@ fn blamed(engine: &Engine) -> Vec<(String, u64)> {
 fn import_after_a_kill_counts_no_device_errors() {
     for layout in Layout::ALL {
         block_on(2, async {
-            let devices = pools::devices(blank(layout));
-            let engine = pools::make(layout, 7, pools::as_devices(&devices)).await.unwrap();
+            let (engine, devices) = layout.builder(7).create_in_memory().await;
             let volume = volume(&engine, "tank/v").await.unwrap();
             for round in 0..20 {
                 let op = Op { first: round, count: 3, salt: Some(round + 1) };

@@ -2,15 +2,16 @@
 
 use std::sync::{Arc, Mutex};
 
-use cenote_device::{Image, ImageDevice, Log, Recorder, Replay};
+use cenote_device::{Image, Log, Recorder, Replay};
 use cenote_engine::zil::VolumeReplayer;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_poolkit::pools;
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{Rng, block_on};
 use cenote_testkit::cuts;
 
+use crate::layout::Layout;
 use crate::model::{self, History, Volume};
-use crate::pools::{self, Layout};
 
 /// Operations of each task of a run.
 const OPS: u64 = 10;
@@ -83,13 +84,9 @@ fn said_of(bug: Bug, seed: u64) -> Option<String> {
 /// Several tasks write and commit, while txgs are synced now and then.
 async fn run(layout: Layout, seed: u64) -> Run {
     let recorder = Recorder::new();
-    let wrap = |number| {
-        let image = Image::zeroed(pools::DEVICE_SIZE);
-        let device = ImageDevice::new(format!("d{number}"), image.clone());
-        recorder.wrap(Arc::new(device), image)
-    };
-    let devices = (0..layout.devices()).map(wrap).collect();
-    let engine = pools::make(layout, seed, devices).await.unwrap();
+    let builder = layout.builder(seed);
+    let devices = pools::recorded(&recorder, &builder.memory_devices());
+    let engine = builder.create(devices).await.unwrap();
     let mut volumes = Vec::new();
     for name in NAMES {
         let head = model::make(&engine, name, ObjSetType::Other).await.unwrap();
@@ -158,7 +155,7 @@ async fn explore(layout: Layout, seed: u64) -> (usize, usize) {
         }
         if rng.below(40) == 0 {
             let what = format!("{layout:?}-{}", replay.position());
-            pools::judge(&pools::devices(images), &what, &["-iiii"]);
+            pools::judge_devices(&pools::devices(images), &what, &["-iiii"]);
         }
         points += 1;
         second += usize::from(is_twice);
@@ -181,10 +178,8 @@ async fn verdict(
     }
     // The recovery is cut as well, anywhere.
     let recorder = Recorder::new();
-    let devices = pools::devices(images.to_vec());
-    let wrapped = devices.iter().zip(images);
-    let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image.clone()));
-    let engine = pools::open(wrapped.collect()).await.map_err(|error| format!("{error:?}"))?;
+    let devices = pools::recorded(&recorder, &pools::devices(images.to_vec()));
+    let engine = pools::open(devices).await.map_err(|error| format!("{error:?}"))?;
     engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
     engine.intent_logs().replay_all().await.map_err(|error| format!("{error:?}"))?;
     drop(engine);

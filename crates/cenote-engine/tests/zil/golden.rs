@@ -10,9 +10,8 @@ use cenote_engine::zil::{Operation, Replayer};
 use cenote_ondisk::zil::{RecordKind, ZilFlags, ZilHeader};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_poolkit::frozen::restore_uberblock;
 use cenote_rt::{Error, Kind, Result, block_on};
-
-use crate::frozen::bring_back;
 
 /// Records the operations; does nothing, or refuses.
 #[derive(Default)]
@@ -72,7 +71,7 @@ fn log_of_openzfs_is_claimed_and_replayed() {
     let Some(golden) = cenote_testkit::golden("g-zil") else { return };
     let copy = golden.private_copy();
     block_on(2, async {
-        bring_back(copy.devices()).await.unwrap();
+        restore_uberblock(copy.devices()).await.unwrap();
         let before = leaked(copy.devices()).await;
         let engine = open(copy.devices()).await.unwrap();
         let head = engine.head("g-zil/a").await.unwrap();

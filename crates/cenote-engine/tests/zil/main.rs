@@ -5,11 +5,9 @@
 
 mod counts;
 mod cuts;
-mod frozen;
 mod golden;
-mod images;
+mod layout;
 mod model;
-mod pools;
 mod reopened;
 mod slog;
 mod unread;
@@ -18,18 +16,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
+use cenote_device::{Device, DeviceInfo, ImageDevice};
 use cenote_engine::zil::{LogBytes, VolumeReplayer};
 use cenote_engine::{ApplyOptions, Engine, Notice};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::OpenOptions;
+use cenote_poolkit::pools;
 use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, block_on};
+use layout::Layout;
 use model::{History, Volume};
-use pools::Layout;
-
-fn blank(layout: Layout) -> Vec<Image> {
-    (0..layout.devices()).map(|_| Image::zeroed(pools::DEVICE_SIZE)).collect()
-}
 
 async fn volume(engine: &Engine, name: &str) -> Result<Volume> {
     let head = model::make(engine, name, ObjSetType::Other).await?;
@@ -45,9 +40,8 @@ fn log_is_replayed_after_a_crash() {
 }
 
 async fn crash_and_replay(layout: Layout) -> Result<()> {
-    let devices = pools::devices(blank(layout));
-    let images = || images::images_of(&devices);
-    let engine = pools::make(layout, 7, pools::as_devices(&devices)).await?;
+    let (engine, devices) = layout.builder(7).create_in_memory().await;
+    let images = || pools::images_of(&devices);
     let volume = volume(&engine, "tank/v").await?;
     let mut rng = Rng::seeded(3);
     for round in 0..30 {
@@ -60,12 +54,12 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     let (txg, before) = (engine.uberblock().txg, model::read(&volume.head).await.unwrap());
     let left = images();
     assert_eq!(pools::check_space(left.clone()).await, Ok(()), "{layout:?} live, txg {txg}");
-    pools::judge(&pools::devices(left.clone()), &format!("{layout:?}-live"), &["-iiii"]);
+    pools::judge_devices(&pools::devices(left.clone()), &format!("{layout:?}-live"), &["-iiii"]);
     drop((engine, volume));
 
     let engine = pools::open(pools::as_devices(&devices)).await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} claimed");
-    pools::judge(&devices, &format!("{layout:?}-claimed"), &["-iiii"]);
+    pools::judge_devices(&devices, &format!("{layout:?}-claimed"), &["-iiii"]);
     let head = engine.head("tank/v").await?;
     assert!(head.log().is_claimed());
     engine.sync().await?;
@@ -80,7 +74,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} replayed");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "{layout:?} exported");
-    pools::judge(&devices, &format!("{layout:?}-exported"), &["-iiii"]);
+    pools::judge_devices(&devices, &format!("{layout:?}-exported"), &["-iiii"]);
     Ok(())
 }
 
@@ -88,8 +82,7 @@ async fn crash_and_replay(layout: Layout) -> Result<()> {
 #[test]
 fn concurrent_commits_share_log_writes() {
     block_on(2, async {
-        let devices = pools::devices(blank(Layout::Slog));
-        let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
+        let (engine, devices) = Layout::Slog.builder(7).create_in_memory().await;
         let volume = volume(&engine, "tank/v").await.unwrap();
         let tasks: Vec<_> = (0..8)
             .map(|seed| {
@@ -157,12 +150,13 @@ const FLUSH_STEPS: usize = 20;
 
 /// Returns the flushes of each device for concurrent tasks with this number of commits each.
 async fn flushes(tasks: u64, commits: u64) -> Vec<usize> {
-    let devices: Vec<_> = pools::devices(blank(Layout::Slog))
+    let builder = Layout::Slog.builder(7);
+    let devices: Vec<_> = builder
+        .memory_devices()
         .into_iter()
         .map(|inner| Arc::new(Slow { inner, flushes: AtomicUsize::new(0) }))
         .collect();
-    let list = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-    let engine = pools::make(Layout::Slog, 7, list).await.unwrap();
+    let engine = builder.create(pools::as_devices(&devices)).await.unwrap();
     let volume = volume(&engine, "tank/v").await.unwrap();
     let op = |salt| model::Op { first: salt % model::CELLS, count: 1, salt: Some(salt | 1) };
     // The first commit syncs, for the header.
@@ -213,9 +207,8 @@ fn operations_on_datasets_with_logs() {
 
 async fn operations() -> Result<()> {
     let layout = Layout::Slog;
-    let devices = pools::devices(blank(layout));
-    let images = || images::images_of(&devices);
-    let engine = pools::make(layout, 7, pools::as_devices(&devices)).await?;
+    let (engine, devices) = layout.builder(7).create_in_memory().await;
+    let images = || pools::images_of(&devices);
     let mut rng = Rng::seeded(5);
     for name in ["tank/a", "tank/b", "tank/c"] {
         let volume = volume(&engine, name).await?;
@@ -238,7 +231,7 @@ async fn operations() -> Result<()> {
         engine.sync().await?;
     }
     assert_eq!(pools::check_space(images()).await, Ok(()), "clone, rollback, destroy");
-    pools::judge(&devices, "operations", &["-iiii"]);
+    pools::judge_devices(&devices, "operations", &["-iiii"]);
     // The clone and the rolled back dataset have their own logs.
     for name in ["tank/clone", "tank/b"] {
         let head = engine.head(name).await?;
@@ -252,7 +245,7 @@ async fn operations() -> Result<()> {
     assert_eq!(pools::check_space(images()).await, Ok(()), "retired");
     engine.export().await?;
     assert_eq!(pools::check_space(images()).await, Ok(()), "exported");
-    pools::judge(&devices, "operations-exported", &["-iiii"]);
+    pools::judge_devices(&devices, "operations-exported", &["-iiii"]);
     Ok(())
 }
 
@@ -262,8 +255,7 @@ async fn operations() -> Result<()> {
 fn sync_property_determines_commits() {
     use cenote_ondisk::zap::Value;
     block_on(2, async {
-        let devices = pools::devices(blank(Layout::Disk));
-        let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+        let (engine, _devices) = Layout::Disk.builder(7).create_in_memory().await;
         let volume = volume(&engine, "tank/v").await.unwrap();
         let op = model::Op { first: 0, count: 1, salt: Some(1) };
         assert!(volume.head.log().must_commit(true) && !volume.head.log().must_commit(false));
@@ -304,8 +296,7 @@ fn import_m_discards_the_log_of_a_lost_device() {
 }
 
 async fn lose_log_device(is_claimed: bool) {
-    let devices = pools::devices(blank(Layout::Slog));
-    let engine = pools::make(Layout::Slog, 7, pools::as_devices(&devices)).await.unwrap();
+    let (engine, devices) = Layout::Slog.builder(7).create_in_memory().await;
     let volume = volume(&engine, "tank/v").await.unwrap();
     let mut synced = Vec::new();
     for round in 0..4 {

@@ -8,10 +8,11 @@ use std::sync::Arc;
 use cenote_device::{Event, Recorder};
 use cenote_engine::zil::VolumeReplayer;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_poolkit::pools;
 use cenote_rt::{Result, Rng, block_on};
 
-use crate::pools::{self, Layout};
-use crate::{blank, images, model, volume};
+use crate::layout::Layout;
+use crate::{model, volume};
 
 /// Txgs before the crash: each leaves a log space map.
 const TXGS: u64 = 150;
@@ -56,7 +57,7 @@ impl Cost {
     fn assert_within(self, commits: u64, layout: Layout, what: &str) {
         let Self { writes, bytes, flushes } = self;
         println!("{layout:?}, {what}: {commits} commits, {self:?}");
-        let flushes_max = FLUSHES_MAX * layout.devices() as u64;
+        let flushes_max = FLUSHES_MAX * layout.builder(0).device_count() as u64;
         assert!(flushes <= commits * flushes_max, "{what}: {flushes} flushes");
         assert!(writes <= commits * WRITES_MAX, "{what}: {writes} writes");
         assert!(bytes <= commits * BYTES_MAX, "{what}: {bytes} bytes");
@@ -71,8 +72,7 @@ fn first_commits_after_a_crash_are_small() {
 }
 
 async fn crash(layout: Layout) -> Result<()> {
-    let devices = pools::devices(blank(layout));
-    let engine = pools::make(layout, 5, pools::as_devices(&devices)).await?;
+    let (engine, devices) = layout.builder(5).create_in_memory().await;
     let left = volume(&engine, "tank/v").await?;
     let mut rng = Rng::seeded(11);
     for _ in 0..TXGS {
@@ -86,15 +86,13 @@ async fn crash(layout: Layout) -> Result<()> {
     for _ in 0..LOST {
         left.apply(&engine, model::draw(&mut rng), true).await?;
     }
-    let images = images::images_of(&devices);
+    let images = pools::images_of(&devices);
     let txg = engine.uberblock().txg;
     drop(engine);
 
     let recorder = Recorder::new();
-    let devices = pools::devices(images.clone());
-    let wrapped = devices.iter().zip(images);
-    let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image));
-    let engine = pools::open(wrapped.collect()).await?;
+    let devices = pools::devices(images);
+    let engine = pools::open(pools::recorded(&recorder, &devices)).await?;
     let commits = engine.uberblock().txg - txg;
     assert!((1..=COMMITS_MAX).contains(&commits), "{layout:?}: {commits} commits to open");
     Cost::since(&recorder, 0).assert_within(commits, layout, "opened");
@@ -112,7 +110,7 @@ async fn crash(layout: Layout) -> Result<()> {
     let durable = (TXGS + RECORDS) as usize;
     assert!(left.history.find(&found, durable).is_some(), "{layout:?}");
     engine.export().await?;
-    assert_eq!(pools::check_space(images::images_of(&devices)).await, Ok(()), "{layout:?}");
+    assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()), "{layout:?}");
     Ok(())
 }
 
@@ -124,8 +122,7 @@ const IDLE_TXGS: u64 = 400;
 #[test]
 fn claim_after_idle_txgs_costs_few_commits() {
     block_on(2, async {
-        let devices = pools::devices(blank(Layout::Disk));
-        let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+        let (engine, devices) = Layout::Disk.builder(7).create_in_memory().await;
         let volume = volume(&engine, "tank/v").await.unwrap();
         let mut rng = Rng::seeded(3);
         for idle in [0, IDLE_TXGS] {
@@ -146,11 +143,9 @@ fn claim_after_idle_txgs_costs_few_commits() {
         let before = model::read(&volume.head).await.unwrap();
         drop((engine, volume));
 
-        let images = images::images_of(&devices);
-        let (recorder, devices) = (Recorder::new(), pools::devices(images.clone()));
-        let wrapped = devices.iter().zip(images);
-        let wrapped = wrapped.map(|(device, image)| recorder.wrap(device.clone(), image));
-        let engine = pools::open(wrapped.collect()).await.unwrap();
+        let devices = pools::devices(pools::images_of(&devices));
+        let recorder = Recorder::new();
+        let engine = pools::open(pools::recorded(&recorder, &devices)).await.unwrap();
         let flushes = Cost::since(&recorder, 0).flushes;
         assert!(flushes < 10 * FLUSHES_MAX, "{flushes} flushes");
         assert!(engine.uberblock().txg >= committed + IDLE_TXGS - 10);

@@ -10,13 +10,13 @@ use cenote_engine::{Engine, EngineError};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::{OpenOptions, leaks};
+use cenote_poolkit::pools;
 use cenote_rt::{Rng, simulate};
 use cenote_testkit::rng::cases;
 use cenote_vdev::VdevState;
 
-use crate::images;
+use crate::layout::Layout;
 use crate::model::{self, History, Volume};
-use crate::pools::{self, Layout};
 
 /// Operations of a run.
 const OPS: u64 = 24;
@@ -45,13 +45,13 @@ struct Pool {
 
 impl Pool {
     async fn new(layout: Layout, seed: u64) -> Self {
-        let inner = pools::devices(crate::blank(layout));
+        let builder = layout.builder(seed);
+        let inner = builder.memory_devices();
         let faulty = |device: &Arc<ImageDevice>| {
             Arc::new(FaultyDevice::new(Arc::clone(device) as Arc<dyn Device>, seed))
         };
         let devices: Vec<_> = inner.iter().map(faulty).collect();
-        let list = devices.iter().map(|device| Arc::clone(device) as Arc<dyn Device>).collect();
-        let engine = pools::make(layout, seed, list).await.unwrap();
+        let engine = builder.create(pools::as_devices(&devices)).await.unwrap();
         let mut volumes = Vec::new();
         for name in NAMES {
             let head = model::make(&engine, name, ObjSetType::Other).await.unwrap();
@@ -104,7 +104,7 @@ impl Pool {
     /// Opens the state after a kill, with or without the log devices, and compares.
     async fn check_crash(&self, what: &str, has_log: bool) {
         let count = if has_log { self.inner.len() } else { self.main };
-        let copies = pools::devices(images::images_of(&self.inner[..count]));
+        let copies = pools::devices(pools::images_of(&self.inner[..count]));
         let options = OpenOptions { missing_log_ok: !has_log, ..OpenOptions::default() };
         let engine = pools::open_with(pools::as_devices(&copies), &options).await.unwrap();
         engine.intent_logs().set_replayer(ObjSetType::Other, Arc::new(VolumeReplayer));
@@ -120,7 +120,7 @@ impl Pool {
         }
         engine.export().await.unwrap();
         drop(engine);
-        let pool = images::look(&copies[..self.main]).await;
+        let pool = pools::open_copy(&copies[..self.main]).await;
         if let Ok(pool) = pool {
             let report = leaks::check(&pool).await.unwrap();
             assert!(report.is_clean(), "{what}: {:?}", report.lines());
@@ -190,7 +190,7 @@ async fn die(layout: Layout, seed: u64, death: Death) {
         assert!(lacks.is_empty(), "what {guid} lacks is of no use to anybody: {lacks:?}");
     }
     pool.engine.export().await.unwrap();
-    pools::judge(&pool.inner, &format!("slog-{layout:?}-{seed}"), &[]);
+    pools::judge_devices(&pool.inner, &format!("slog-{layout:?}-{seed}"), &[]);
 }
 
 /// The log fails together with a side of the main mirror, or with all of the main vdev.

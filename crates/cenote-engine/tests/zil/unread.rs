@@ -5,11 +5,12 @@ use std::sync::Arc;
 
 use cenote_device::{Device, Fault, FaultyDevice, ImageDevice};
 use cenote_engine::{Engine, Notice};
+use cenote_poolkit::pools;
 use cenote_rt::{Buf, BufMut, Kind, block_on};
 
+use crate::layout::Layout;
 use crate::model::Op;
-use crate::pools::{self, Layout};
-use crate::{blank, images, model, volume};
+use crate::{model, volume};
 
 /// A pool with an unclaimed log: its devices, the dataset's number, the locations of the copies of
 /// its root block, and the dataset's contents after the replay.
@@ -21,8 +22,7 @@ struct Crashed {
 }
 
 async fn crashed() -> Crashed {
-    let devices = pools::devices(blank(Layout::Disk));
-    let engine = pools::make(Layout::Disk, 7, pools::as_devices(&devices)).await.unwrap();
+    let (engine, devices) = Layout::Disk.builder(7).create_in_memory().await;
     let volume = volume(&engine, "tank/v").await.unwrap();
     for round in 0..12 {
         let op = Op { first: round, count: 2, salt: Some(round + 5) };
@@ -35,7 +35,7 @@ async fn crashed() -> Crashed {
     let contents = model::read(&volume.head).await.unwrap();
     let dataset = volume.head.object();
     drop((engine, volume));
-    let pool = images::look(&devices).await.unwrap();
+    let pool = pools::open_copy(&devices).await.unwrap();
     let root = pool.dataset("tank/v").await.unwrap().phys().bp;
     let copies = pool.store().leaf_ranges(&root);
     let copies = copies.iter().map(|range| range.offset..range.offset + range.len).collect();
@@ -57,7 +57,7 @@ async fn flip(crashed: &Crashed) {
 fn import_refuses_missing_devices_with_logs() {
     block_on(2, async {
         let crashed = crashed().await;
-        let before = images::images_of(&crashed.devices);
+        let before = pools::images_of(&crashed.devices);
         let mut faulty = FaultyDevice::new(Arc::clone(&crashed.devices[0]) as Arc<dyn Device>, 1);
         for copy in &crashed.copies {
             faulty = faulty.with_range(copy.clone(), Fault::Eio);
@@ -65,7 +65,7 @@ fn import_refuses_missing_devices_with_logs() {
         let error = pools::open(vec![Arc::new(faulty)]).await.map(drop).unwrap_err();
         assert_eq!(error.kind(), Kind::Io, "{error}");
         assert_eq!(error.at().objset, Some(crashed.dataset), "{error}");
-        assert!(images::images_of(&crashed.devices) == before, "a refused import wrote");
+        assert!(pools::images_of(&crashed.devices) == before, "a refused import wrote");
 
         // The device answers again, and nothing is lost.
         let engine = pools::open(pools::as_devices(&crashed.devices)).await.unwrap();
@@ -96,9 +96,9 @@ fn log_of_a_damaged_root_block_is_not_freed_twice() {
         }
         engine.export().await.unwrap();
         drop(engine);
-        let left = images::images_of(&crashed.devices);
+        let left = pools::images_of(&crashed.devices);
         assert_eq!(pools::check_space(left).await, Ok(()));
-        pools::judge(&crashed.devices, "unread", &[]);
+        pools::judge_devices(&crashed.devices, "unread", &[]);
     })
     .unwrap();
 }

@@ -11,9 +11,8 @@ use cenote_fs::FileSystem;
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::quota::{GROUPUSED_OBJECT, PROJECTUSED_OBJECT, USERUSED_OBJECT, UsedKey};
+use cenote_poolkit::pools;
 use cenote_rt::Result;
-
-use crate::pools;
 
 /// Checks the root file system of the pool on these devices.
 pub(crate) async fn check(devices: &[Arc<ImageDevice>]) -> std::result::Result<(), String> {
@@ -22,7 +21,7 @@ pub(crate) async fn check(devices: &[Arc<ImageDevice>]) -> std::result::Result<(
 }
 
 async fn problems(devices: &[Arc<ImageDevice>]) -> Result<Vec<String>> {
-    let pool = pools::look(devices).await?;
+    let pool = pools::open_copy(devices).await?;
     let fs = FileSystem::open(&pool.dataset("tank").await?).await?;
     let mut problems = Vec::new();
     let reached = walk(&fs, &mut problems).await?;

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use cenote_fs::mount::WriteOptions;
 use cenote_fs::{FileSystem, Follow, Node};
+use cenote_poolkit::PoolBuilder;
 use cenote_rt::{Rng, simulate, sleep, tunables};
 
 use crate::fixture::{Fixture, root};
-use crate::pools::Shape;
 
 /// Small records, so that indirect blocks matter: one points at 1024 records.
 const RECORD: u64 = 4096;
@@ -33,7 +33,7 @@ pub(crate) struct File {
 impl File {
     /// Creates a pool on a disk, with a file of noise.
     async fn new(record: u64, records: u64) -> Self {
-        let fixture = Fixture::of(&Shape { size: 256 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(256 << 20)).await;
         let mut bytes = vec![0; (record * records) as usize];
         Rng::seeded(1).fill(&mut bytes);
         Self::of(fixture, record, &bytes).await

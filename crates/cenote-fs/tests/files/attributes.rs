@@ -10,10 +10,10 @@ use cenote_fs::quota::{Holder, Resource};
 use cenote_fs::{Ace, PFlags, Who};
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::pools;
 use cenote_rt::{Result, block_on};
 
 use crate::fixture::{Fixture, root};
-use crate::pools;
 
 pub(crate) fn user(uid: u32) -> Credentials {
     Credentials::user(uid, uid, vec![])
@@ -356,8 +356,8 @@ fn statfs_shows_the_quota_of_the_dataset_or_project() {
         }
         engine.sync().await.unwrap();
         let on_disk = async |property| {
-            let pool = pools::look(&fixture.devices).await.unwrap();
-            pools::number(&pool.dataset("tank").await.unwrap(), property).await
+            let pool = pools::open_copy(&fixture.devices).await.unwrap();
+            pools::number_property(&pool.dataset("tank").await.unwrap(), property).await
         };
         let space = mount.space().await.unwrap();
         let (referenced, available) = (on_disk("referenced").await, on_disk("available").await);

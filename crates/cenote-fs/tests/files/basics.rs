@@ -3,11 +3,11 @@
 use cenote_fs::FileKind;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes};
 use cenote_fs::mount::{Allocate, Seek, WriteOptions, encode_rdev, errno};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::block_on;
 
 use crate::attributes::set;
 use crate::fixture::{Fixture, root};
-use crate::pools::{self, Shape};
 
 fn pattern(len: usize, seed: u8) -> Vec<u8> {
     (0..len).map(|at| (at as u8).wrapping_mul(31).wrapping_add(seed) ^ (at >> 8) as u8).collect()
@@ -199,7 +199,7 @@ fn recordsize_and_dnodesize_of_every_value() {
         (16 << 20, 16 << 10, 16 << 10),
     ];
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 1 << 30, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(1 << 30)).await;
         let top = fixture.mount.root();
         let mut files = Vec::new();
         for (record, dnode, inode) in ROWS {
@@ -216,7 +216,7 @@ fn recordsize_and_dnodesize_of_every_value() {
         for (object, bytes, record, _) in &files {
             assert!(fixture.read_all(*object).await.unwrap() == *bytes, "{record}");
         }
-        let pool = pools::look(&fixture.devices).await.unwrap();
+        let pool = pools::open_copy(&fixture.devices).await.unwrap();
         let (records, dnodes) = ("large_blocks", "large_dnode");
         assert!(pool.features().is_active(records) && pool.features().is_active(dnodes));
         let Some(said) = fixture.judge("sizes", &["-P", "-dddd"]).await else { return };

@@ -19,12 +19,12 @@ use cenote_fs::mount::{WriteOptions, encode_rdev};
 use cenote_fs::{FileKind, FileSystem, Node, PFlags};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Result, block_on};
 use cenote_testkit::{cuts, golden};
 
 use crate::accounts;
 use crate::fixture::{Fixture, root};
-use crate::pools::{self, Shape};
 
 /// A tree, and the properties of the file system that it is copied into.
 struct Case {
@@ -311,7 +311,8 @@ fn write_again(zdb: &cenote_oracle::Tool, case: &Case) {
     let (dataset, properties) = (case.dataset, case.properties);
     let devices = block_on(2, async move {
         let source = FileSystem::open(&pool.dataset(dataset).await.unwrap()).await.unwrap();
-        let fixture = Fixture::of(&Shape { ashift: 9, size: 256 << 20, ..Shape::DISK }).await;
+        let fixture =
+            Fixture::of(&PoolBuilder::file_system().with_ashift(9).with_size(256 << 20)).await;
         for (name, value) in properties {
             fixture.engine.properties().set("tank", name, (*value).into()).await.unwrap();
         }
@@ -321,7 +322,7 @@ fn write_again(zdb: &cenote_oracle::Tool, case: &Case) {
         drop(mount);
         engine.export().await.unwrap();
         accounts::check(&devices).await.unwrap();
-        let written = pools::look(&devices).await.unwrap();
+        let written = pools::open_copy(&devices).await.unwrap();
         let written = FileSystem::open(&written.dataset("tank").await.unwrap()).await.unwrap();
         let count = compare_nodes(&source, &written).await;
         println!("{dataset}: {count} nodes");

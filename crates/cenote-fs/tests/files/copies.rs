@@ -2,13 +2,12 @@
 //! the device fills one buffer, columns are joined in another, decompression fills another. The
 //! last one is cached, and the page is copied out of it once.
 
+use cenote_poolkit::PoolBuilder;
 use cenote_rt::buf::bytes_made;
 use cenote_rt::{Rng, simulate, tunables};
-use cenote_vdev::create::Redundancy;
 
 use crate::ahead::{File, alone};
 use crate::fixture::Fixture;
-use crate::pools::Shape;
 
 const RECORD: u64 = 128 << 10;
 const RECORDS: u64 = 64;
@@ -41,14 +40,18 @@ async fn page(file: &File, content: &[u8], number: u64) -> u64 {
 fn a_page_costs_a_record_once_and_then_nothing() {
     let _alone = alone();
     tunables::PREFETCH_DISABLE.set(1).unwrap();
-    let disk = Shape { size: 128 << 20, ..Shape::DISK };
-    let raidz = Shape { redundancy: Redundancy::Raidz(1), width: 3, ..disk };
+    let disk = PoolBuilder::file_system().with_size(128 << 20);
+    let raidz = PoolBuilder::of("raidz1", 3).with_file_system().with_ashift(12).with_seed(7);
+    let raidz = raidz.with_size(128 << 20);
     // The buffers that a record takes, in units of its stored size.
-    for (shape, compression, stored_times, is_expanded) in
-        [(disk, OFF, 1, false), (disk, LZ4, 1, true), (raidz, OFF, 2, false), (raidz, LZ4, 2, true)]
-    {
+    for (builder, compression, stored_times, is_expanded) in [
+        (&disk, OFF, 1, false),
+        (&disk, LZ4, 1, true),
+        (&raidz, OFF, 2, false),
+        (&raidz, LZ4, 2, true),
+    ] {
         simulate(8, async {
-            let (fixture, content) = (Fixture::of(&shape).await, content());
+            let (fixture, content) = (Fixture::of(builder).await, content());
             let engine = &fixture.engine;
             engine.properties().set("tank", "compression", compression.into()).await.unwrap();
             let file = File::of(fixture, RECORD, &content).await;

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex};
 use cenote_device::{Image, ImageDevice, Log, Recorder};
 use cenote_fs::edit::SetAttributes;
 use cenote_fs::{FileKind, Mount, PFlags};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Error, Rng, block_on};
 use cenote_testkit::shrink::shorter;
 use cenote_testkit::{cuts, rng};
@@ -28,7 +29,6 @@ use crate::fixture::{Fixture, root};
 use crate::history::{ACTIONS, AclType, Action, Pair, draw, is_judged};
 use crate::model::{Body, Model, ROOT};
 use crate::owners;
-use crate::pools::{self, Shape};
 
 /// Actions of a history in the short form.
 const ACTIONS_FEW: usize = 60;
@@ -61,15 +61,15 @@ struct Run {
 #[derive(Debug, Clone, Copy)]
 struct Setting {
     seed: u64,
-    shape: Shape,
+    has_slog: bool,
+    ashift: u64,
     acl_type: AclType,
 }
 
 /// Returns the setting and the actions of a seed.
 fn drawn(seed: u64, count: usize) -> (Setting, Vec<Action>) {
     let mut rng = Rng::seeded(seed);
-    let has_slog = rng.below(2) == 0;
-    let shape = Shape { has_slog, ashift: 9 + 3 * rng.below(2), ..Shape::DISK };
+    let (has_slog, ashift) = (rng.below(2) == 0, 9 + 3 * rng.below(2));
     let action = |_| match draw(&mut rng, FILE_MAX) {
         Action::Reopen | Action::XattrPlace { .. } => Action::Sync,
         Action::Read { node, .. } => Action::Fsync { node },
@@ -79,18 +79,15 @@ fn drawn(seed: u64, count: usize) -> (Setting, Vec<Action>) {
         action => action,
     };
     let actions = (0..count).map(action).collect();
-    (Setting { seed, shape, acl_type: AclType::of(seed) }, actions)
+    (Setting { seed, has_slog, ashift, acl_type: AclType::of(seed) }, actions)
 }
 
 async fn run(setting: &Setting, actions: &[Action]) -> Result<Run, String> {
-    let (seed, shape) = (setting.seed, &setting.shape);
+    let builder = PoolBuilder::file_system().with_logs(setting.has_slog.into());
+    let builder = builder.with_ashift(setting.ashift).with_seed(setting.seed);
     let recorder = Recorder::new();
-    let wrap = |(number, image): (usize, Image)| {
-        let device = ImageDevice::new(format!("d{number}"), image.clone());
-        recorder.wrap(Arc::new(device), image)
-    };
-    let devices = shape.images().into_iter().enumerate().map(wrap).collect();
-    let engine = pools::make(shape, seed, devices).await.unwrap();
+    let devices = pools::recorded(&recorder, &builder.memory_devices());
+    let engine = builder.create(devices).await.unwrap();
     let mount = Mount::open(&engine, "tank").await.unwrap();
     let fixture = Fixture { engine, devices: Vec::new(), mount };
     let mut pair = Pair::over(fixture, setting.acl_type).await;
@@ -324,7 +321,8 @@ async fn cut(setting: &Setting, actions: &[Action], step: u64) -> Result<usize, 
         if !is_due.replace(false) {
             return Ok(());
         }
-        let said = pools::judge(&devices, &format!("cut-{}", setting.seed), &["-P", "-dddd"]);
+        let said =
+            pools::judge_devices(&devices, &format!("cut-{}", setting.seed), &["-P", "-dddd"]);
         said.map_or(Ok(()), |text| owners::check(&text))
     })
     .await

@@ -8,9 +8,8 @@ use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::{Attributes, WriteOptions};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::Result;
-
-use crate::pools::{self, Shape};
 
 /// A pool in memory with its root file system mounted.
 pub(crate) struct Fixture {
@@ -25,11 +24,11 @@ pub(crate) fn root() -> Credentials {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        Self::of(&Shape::DISK).await
+        Self::of(&PoolBuilder::file_system()).await
     }
 
-    pub(crate) async fn of(shape: &Shape) -> Self {
-        let (engine, devices) = pools::fresh(shape).await;
+    pub(crate) async fn of(builder: &PoolBuilder) -> Self {
+        let (engine, devices) = builder.create_in_memory().await;
         let mount = Mount::open(&engine, "tank").await.unwrap();
         Self { engine, devices, mount }
     }
@@ -51,7 +50,7 @@ impl Fixture {
         drop(mount);
         engine.export().await.unwrap();
         drop(engine);
-        pools::judge(&devices, what, options)
+        pools::judge_devices(&devices, what, options)
     }
 
     pub(crate) async fn file(&self, parent: u64, name: &str, bytes: &[u8]) -> Result<Attributes> {

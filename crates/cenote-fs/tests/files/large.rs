@@ -4,11 +4,11 @@ use std::collections::BTreeMap;
 
 use cenote_fs::Mount;
 use cenote_fs::edit::{NewKind, NewNode};
+use cenote_poolkit::PoolBuilder;
 use cenote_rt::block_on;
 use cenote_testkit::rng::{cases, wants_all};
 
 use crate::fixture::{Fixture, root};
-use crate::pools::Shape;
 
 /// Block size of a large directory.
 const BLOCK: u64 = 16 << 10;
@@ -42,7 +42,7 @@ fn large_directories_have_constant_cost_per_entry() {
     block_on(2, async {
         let count = cases(6000, 1_000_000);
         let size = if wants_all() { 16 << 30 } else { 1 << 30 };
-        let fixture = Fixture::of(&Shape { size, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(size)).await;
         let dir = fixture.dir(fixture.mount.root(), "large").await.unwrap().object;
         let mut asked = 0;
         let start = cenote_rt::monotonic();
@@ -105,7 +105,7 @@ async fn all(mount: &Mount, dir: u64) -> BTreeMap<Vec<u8>, u64> {
 #[test]
 fn readdir_lists_every_unchanged_name_once_during_changes() {
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let mount = &fixture.mount;
         // The second directory starts as one block and becomes a tree while it is listed.
         for (first, grows) in [(cases(4000, 50_000), 7), (500, 400)] {

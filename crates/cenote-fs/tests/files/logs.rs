@@ -13,14 +13,14 @@ use cenote_fs::mount::{Allocate, Attributes, WriteOptions, encode_rdev};
 use cenote_fs::{Ace, FileKind, FsReplayer, Mount, PFlags, Time, recover};
 use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::records::{CrashedPool, RecordLines};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::seeded::{self, Bug};
 use cenote_rt::{Kind, Rng, block_on};
 use cenote_testkit::manifest::sha256;
 
 use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
-use crate::pools::{self, Shape};
-use crate::records::{CrashedPool, RecordLines};
 
 /// Variable that switches the seeded bug of newer data in the log on.
 const BUG: &str = "CENOTE_NEWER_DATA_IN_LOG";
@@ -173,8 +173,8 @@ async fn read_by_openzfs(crashed: Vec<Image>) {
 fn every_logged_operation_is_replayed() {
     block_on(2, async {
         // Large enough that nothing has to be synced in between.
-        let shape = Shape { size: 512 << 20, ..Shape::DISK };
-        let fixture = Fixture::of(&shape).await;
+        let builder = PoolBuilder::file_system().with_size(512 << 20);
+        let fixture = Fixture::of(&builder).await;
         for (property, value) in [("acltype", 1), ("atime", 0)] {
             fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
         }
@@ -189,7 +189,7 @@ fn every_logged_operation_is_replayed() {
         assert_eq!(fixture.engine.uberblock().txg, before, "all of it is in the log only");
         let crashed = pools::images_of(&fixture.devices);
         let devices = pools::devices(crashed.clone());
-        if let Some(said) = pools::judge(&devices, "log", &["-iiii"]) {
+        if let Some(said) = pools::judge_devices(&devices, "log", &["-iiii"]) {
             for kind in [
                 "TX_CREATE",
                 "TX_MKDIR",
@@ -263,8 +263,8 @@ fn replay_of_removed_set_ids_keeps_the_acl() {
 #[test]
 fn files_without_names_are_not_in_the_log() {
     block_on(2, async {
-        let shape = Shape { size: 512 << 20, ..Shape::DISK };
-        let fixture = Fixture::of(&shape).await;
+        let builder = PoolBuilder::file_system().with_size(512 << 20);
+        let fixture = Fixture::of(&builder).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let first = fixture.file(top, "first", b"x").await.unwrap();
         mount.fsync(first.object).await.unwrap();
@@ -310,7 +310,7 @@ fn files_without_names_are_not_in_the_log() {
 fn xattr_dir_values_are_durable_with_their_names() {
     block_on(2, async {
         // Large enough that nothing has to be synced in between.
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         for (property, value) in [("acltype", 1), ("xattr", 1)] {
             fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
@@ -344,7 +344,7 @@ fn xattr_dir_values_are_durable_with_their_names() {
 #[test]
 fn xattrs_that_change_places_survive_a_crash() {
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let name = b"user.moves";
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
@@ -370,7 +370,7 @@ fn xattrs_that_change_places_survive_a_crash() {
 #[test]
 fn sync_disabled_changes_are_synced_later() {
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
         mount.fsync(file).await.unwrap();
@@ -448,7 +448,7 @@ fn a_log_leaves_room_for_its_sync() {
 fn renamed_files_have_what_was_written_before() {
     seeded::set(std::env::var_os(BUG).map(|_| Bug::NewerDataInLog));
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let other = fixture.file(top, "other", b"x").await.unwrap().object;
         mount.fsync(other).await.unwrap();
@@ -510,7 +510,7 @@ fn newer_data_in_the_log_is_found() {
 #[test]
 fn many_changes_of_one_place_are_durable() {
     block_on(2, async {
-        let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
         let file = fixture.file(top, "file", b"x").await.unwrap().object;
         mount.fsync(file).await.unwrap();

@@ -3,10 +3,10 @@
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
 use cenote_fs::mount::errno;
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::pools;
 use cenote_rt::{Result, block_on};
 
 use crate::fixture::{Fixture, root};
-use crate::pools;
 
 fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
     result.map_err(|error| errno::of(&error))
@@ -35,7 +35,7 @@ async fn find(fixture: &Fixture, name: &str) -> std::result::Result<u64, i32> {
 
 /// Returns how many datasets use the feature, as stored on disk.
 async fn users(fixture: &Fixture) -> u64 {
-    let pool = pools::look(&fixture.devices).await.unwrap();
+    let pool = pools::open_copy(&fixture.devices).await.unwrap();
     let found = pool.features().iter().find(|(guid, _)| *guid == "org.zfsonlinux:longname");
     found.unwrap().1.refcount
 }

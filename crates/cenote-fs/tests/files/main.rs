@@ -13,21 +13,13 @@ mod cuts;
 mod diff;
 mod extras;
 mod fixture;
-#[path = "../../../cenote-engine/tests/zil/frozen.rs"]
-mod frozen;
 mod history;
-#[path = "../../../cenote-engine/tests/zil/images.rs"]
-mod images;
 mod large;
 mod logs;
 mod longnames;
 mod model;
 mod owners;
-#[path = "../volumes/pools.rs"]
-mod pools;
 mod reading;
-#[path = "../volumes/records.rs"]
-mod records;
 mod replay;
 mod rights;
 mod speed;

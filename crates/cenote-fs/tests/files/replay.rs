@@ -13,10 +13,9 @@ use cenote_fs::{FileKind, FileSystem, FsReplayer, Node, recover};
 use cenote_ondisk::zil::Body;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
+use cenote_poolkit::frozen::restore_uberblock;
 use cenote_rt::{Error, Kind, Result, block_on};
 use cenote_testkit::manifest::{Entry, EntryKind, sha256};
-
-use crate::frozen::bring_back;
 
 /// Files that the manifest shows as they were in memory, although the last change was never synced:
 /// one was truncated, one got a new mode, one a new owner.
@@ -141,7 +140,7 @@ fn a_log_of_openzfs_is_replayed_to_its_manifest() {
     for steps in [u64::MAX, 7] {
         let copy = golden.private_copy();
         block_on(2, async {
-            bring_back(copy.devices()).await.unwrap();
+            restore_uberblock(copy.devices()).await.unwrap();
             loop {
                 let engine = open(copy.devices()).await.unwrap();
                 if replay_some(&engine, steps).await {
@@ -172,7 +171,7 @@ fn recovering_a_pool_replays_its_file_systems() {
     let Some(golden) = cenote_testkit::golden("g-zil") else { return };
     let copy = golden.private_copy();
     block_on(2, async {
-        bring_back(copy.devices()).await.unwrap();
+        restore_uberblock(copy.devices()).await.unwrap();
         let engine = open(copy.devices()).await.unwrap();
         let done = recover(&engine).await.unwrap();
         let head = engine.head("g-zil/a").await.unwrap();

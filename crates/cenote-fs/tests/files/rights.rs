@@ -8,11 +8,11 @@ use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTi
 use cenote_fs::mount::{WriteOptions, encode_rdev, errno};
 use cenote_fs::{Ace, PFlags, Time};
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
+use cenote_poolkit::pools;
 use cenote_rt::block_on;
 
 use crate::attributes::{number, posix, set, user};
 use crate::fixture::{Fixture, root};
-use crate::pools;
 
 const CHANGE: SetAttributes = SetAttributes {
     mode: None,

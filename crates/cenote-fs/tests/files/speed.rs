@@ -4,10 +4,10 @@ use std::time::Instant;
 
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::mount::WriteOptions;
+use cenote_poolkit::PoolBuilder;
 use cenote_rt::{Rng, block_on};
 
 use crate::fixture::{Fixture, root};
-use crate::pools::Shape;
 
 fn rate(what: &str, count: u64, since: Instant) {
     let seconds = since.elapsed().as_secs_f64();
@@ -22,7 +22,7 @@ fn small_files_and_cached_reads() {
         return;
     };
     block_on(2, async move {
-        let fixture = Fixture::of(&Shape { size: 2 << 30, ..Shape::DISK }).await;
+        let fixture = Fixture::of(&PoolBuilder::file_system().with_size(2 << 30)).await;
         let (mount, top, me) = (&fixture.mount, fixture.mount.root(), root());
         let data = vec![7; 1024];
         let start = Instant::now();

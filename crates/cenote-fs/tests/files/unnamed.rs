@@ -7,16 +7,16 @@ use cenote_fs::edit::{self, NewKind, NewNode, Op, SetAttributes, Target};
 use cenote_fs::mount::{Allocate, WriteOptions, errno};
 use cenote_fs::{Mount, Time};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::block_on;
 
 use crate::attributes::{number, set};
 use crate::fixture::{Fixture, root};
-use crate::pools::{self, Shape};
 
 /// Returns a pool whose log is in use, and the txg before which nothing was changed.
 async fn logged() -> (Fixture, u64) {
     // Large enough that nothing has to be synced in between.
-    let fixture = Fixture::of(&Shape { size: 512 << 20, ..Shape::DISK }).await;
+    let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
     let first = fixture.file(fixture.mount.root(), "first", b"x").await.unwrap();
     fixture.mount.fsync(first.object).await.unwrap();
     fixture.engine.sync().await.unwrap();

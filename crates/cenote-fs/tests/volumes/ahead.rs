@@ -6,9 +6,8 @@ use std::time::Duration;
 use cenote_engine::Engine;
 use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::PoolBuilder;
 use cenote_rt::{Buf, Rng, simulate, sleep};
-
-use crate::pools::{self, Shape};
 
 const BLOCK: u64 = 8 << 10;
 const BLOCKS: u64 = 2048;
@@ -48,8 +47,8 @@ async fn noise(engine: &Arc<Engine>) -> Arc<WritableVolume> {
 fn prefetch_works_in_volume_snapshots() {
     simulate(1, async {
         // Enough space for the volume's reservation besides a snapshot.
-        let shape = Shape { size: 256 << 20, ..Shape::DISK };
-        let (engine, _devices) = pools::fresh(&shape).await;
+        let builder = PoolBuilder::file_system().with_size(256 << 20);
+        let (engine, _devices) = builder.create_in_memory().await;
         drop(noise(&engine).await);
         engine.snapshots().create(vec!["tank/v@s".into()]).await.unwrap();
         let snapshot = Volume::open_snapshot(&engine, "tank/v@s").await.unwrap();
@@ -83,7 +82,7 @@ fn prefetch_works_in_volume_snapshots() {
 #[test]
 fn prefetch_reads_sequential_volumes_ahead_and_partial_writes_read_their_edges() {
     simulate(1, async {
-        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, _devices) = PoolBuilder::file_system().create_in_memory().await;
         let volume = noise(&engine).await;
         engine.store().clear_cache();
         read(&volume, 0, 16 << 10).await;

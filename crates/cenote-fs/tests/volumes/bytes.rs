@@ -2,11 +2,11 @@
 
 use cenote_fs::{FsError, NewVolume, Volume, WritableVolume};
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Buf, BufMut, Kind, Rng, block_on};
 use futures_util::future::join;
 
 use crate::model::{self, check_status, draw, read_all};
-use crate::pools::{self, Shape};
 
 const SIZE: u64 = 2 << 20;
 const OFF: u64 = 2;
@@ -20,7 +20,7 @@ fn volblocksize_of_every_value_keeps_the_contents() {
 }
 
 async fn history(seed: u64, block_size: u64) {
-    let (engine, devices) = pools::fresh(&Shape::DISK).await;
+    let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
     let new = NewVolume::new("tank/v", SIZE).with_block_size(block_size);
     let compression = if seed.is_multiple_of(2) { OFF } else { 15 };
     let new = new.with("compression", Value::U64(compression));
@@ -47,14 +47,14 @@ async fn history(seed: u64, block_size: u64) {
     engine.export().await.unwrap();
     drop(engine);
     // As any reader sees it, and the next writer.
-    let pool = pools::look(&devices).await.unwrap();
+    let pool = pools::open_copy(&devices).await.unwrap();
     let volume = Volume::open(&pool.dataset("tank/v").await.unwrap()).await.unwrap();
     assert!(*volume.read_at(0, SIZE as usize).await.unwrap() == *model);
     let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
     let volume = WritableVolume::open(&engine, "tank/v").await.unwrap();
     assert!(read_all(&volume, &mut rng).await.unwrap() == model);
     check_status(&volume, &model).await;
-    pools::judge(&devices, &format!("bytes-{block_size}"), &[]);
+    pools::judge_devices(&devices, &format!("bytes-{block_size}"), &[]);
 }
 
 fn bytes(len: usize, value: u8) -> Vec<Buf> {
@@ -64,7 +64,7 @@ fn bytes(len: usize, value: u8) -> Vec<Buf> {
 #[test]
 fn discard_and_write_zeroes_make_holes() {
     block_on(2, async {
-        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, _devices) = PoolBuilder::file_system().create_in_memory().await;
         for (name, compression, are_holes) in [("tank/on", 15, true), ("tank/off", OFF, false)] {
             let new = NewVolume::new(name, 1 << 20).with_block_size(16 << 10);
             let new = new.with("compression", Value::U64(compression));
@@ -109,7 +109,7 @@ fn discard_and_write_zeroes_make_holes() {
 #[test]
 fn invalid_volumes_and_requests_are_refused() {
     block_on(2, async {
-        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, _devices) = PoolBuilder::file_system().create_in_memory().await;
         let refused = async |new: NewVolume| new.create(&engine).await.unwrap_err();
         let error = refused(NewVolume::new("tank/v", 12_345)).await;
         assert_eq!(error.kind(), Kind::Invalid);
@@ -144,7 +144,7 @@ fn invalid_volumes_and_requests_are_refused() {
 #[test]
 fn overlapping_requests_are_serialized() {
     block_on(2, async {
-        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, _devices) = PoolBuilder::file_system().create_in_memory().await;
         let volume = NewVolume::new("tank/v", 4 << 20).sparse().create(&engine).await.unwrap();
         let tasks: Vec<_> = (1..=4_u8)
             .map(|value| {
@@ -168,7 +168,7 @@ fn overlapping_requests_are_serialized() {
 #[test]
 fn volume_snapshots_clones_and_rollback() {
     block_on(2, async {
-        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
         let volume = NewVolume::new("tank/v", 1 << 20).sparse().create(&engine).await.unwrap();
         let mut before = BufMut::zeroed(1 << 20);
         Rng::seeded(3).fill(&mut before);
@@ -205,7 +205,7 @@ fn volume_snapshots_clones_and_rollback() {
         volume.write(7, bytes(7, 7), true).await.unwrap();
         assert_eq!(*volume.read(6, 3).await.unwrap(), [before[6], 7, 7]);
         engine.export().await.unwrap();
-        pools::judge(&devices, "clones", &[]);
+        pools::judge_devices(&devices, "clones", &[]);
     })
     .unwrap();
 }
@@ -213,7 +213,7 @@ fn volume_snapshots_clones_and_rollback() {
 #[test]
 fn volsize_changes_with_refreservation() {
     block_on(2, async {
-        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
         let volume = NewVolume::new("tank/v", 1 << 20).create(&engine).await.unwrap();
         let mut rng = Rng::seeded(5);
         let mut model = vec![0; 1 << 20];
@@ -263,7 +263,7 @@ fn volsize_changes_with_refreservation() {
         model.truncate(2 << 20);
         assert!(read_all(&volume, &mut rng).await.unwrap() == model);
         engine.export().await.unwrap();
-        pools::judge(&devices, "sizes", &[]);
+        pools::judge_devices(&devices, "sizes", &[]);
     })
     .unwrap();
 }
@@ -272,7 +272,7 @@ fn volsize_changes_with_refreservation() {
 #[test]
 fn volsize_change_fails_waiting_requests_beyond_the_end() {
     block_on(2, async {
-        let (engine, _devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, _devices) = PoolBuilder::file_system().create_in_memory().await;
         let volume = NewVolume::new("tank/v", SIZE).create(&engine).await.unwrap();
         let (half, len) = (SIZE / 2, 64 << 10);
         let behind = |error: cenote_rt::Error| {

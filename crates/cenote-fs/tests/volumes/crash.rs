@@ -7,14 +7,14 @@
 use std::ops::Range;
 use std::sync::{Arc, Mutex};
 
-use cenote_device::{Image, ImageDevice, Log, Recorder};
+use cenote_device::{Image, Log, Recorder};
 use cenote_fs::{NewVolume, WritableVolume};
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Rng, block_on};
 use cenote_testkit::{cuts, rng};
 
 use crate::model::{Op, draw, read_all};
-use crate::pools::{self, Shape};
 
 const SIZE: u64 = 1 << 20;
 const SECTOR: usize = 512;
@@ -112,18 +112,15 @@ async fn run(seed: u64) -> Run {
     let has_slog = rng.below(2) == 0;
     let logbias = rng.below(2);
     let sync = rng.below(8) / 7;
-    let shape = Shape { has_slog, ashift: 9 + 3 * rng.below(2), ..Shape::DISK };
+    let ashift = 9 + 3 * rng.below(2);
     let place = format!(
-        "seed {seed}: {block_size}, slog {has_slog}, ashift {}, logbias {logbias}, sync {sync}",
-        shape.ashift
+        "seed {seed}: {block_size}, slog {has_slog}, ashift {ashift}, logbias {logbias}, sync {sync}"
     );
     let recorder = Recorder::new();
-    let wrap = |(number, image): (usize, Image)| {
-        let device = ImageDevice::new(format!("d{number}"), image.clone());
-        recorder.wrap(Arc::new(device), image)
-    };
-    let devices = shape.images().into_iter().enumerate().map(wrap).collect();
-    let engine = pools::make(&shape, seed, devices).await.unwrap();
+    let builder = PoolBuilder::file_system().with_logs(has_slog.into());
+    let builder = builder.with_ashift(ashift).with_seed(seed);
+    let devices = pools::recorded(&recorder, &builder.memory_devices());
+    let engine = builder.create(devices).await.unwrap();
     let new = NewVolume::new("tank/v", SIZE).with_block_size(block_size).sparse();
     let new = new.with("logbias", Value::U64(logbias)).with("sync", Value::U64(sync));
     let volume = new.create(&engine).await.unwrap();

@@ -12,9 +12,8 @@ use cenote_dmu::Dnode;
 use cenote_fs::{NewVolume, Volume, WritableVolume};
 use cenote_ondisk::blkptr::SECTOR_SIZE;
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Buf, BufMut, Rng, block_on};
-
-use crate::pools::{self, Shape};
 
 /// Factor by which everything is smaller than in the report.
 const SCALE: u64 = 128;
@@ -87,8 +86,8 @@ async fn levels(dnode: &Arc<Dnode>) -> Vec<Level> {
 #[test]
 fn volblocksize_determines_the_space_of_an_image() {
     block_on(2, async {
-        let shape = Shape { size: 512 << 20, ..Shape::DISK };
-        let (engine, devices) = pools::fresh(&shape).await;
+        let builder = PoolBuilder::file_system().with_size(512 << 20);
+        let (engine, devices) = builder.create_in_memory().await;
         // At the time of the report indirect blocks had 16K; now they have 128K.
         let volumes = [
             ("tank/fine", 4 << 10, 14, 14.6),
@@ -102,7 +101,7 @@ fn volblocksize_determines_the_space_of_an_image() {
         }
         engine.export().await.unwrap();
         drop(engine);
-        let pool = pools::look(&devices).await.unwrap();
+        let pool = pools::open_copy(&devices).await.unwrap();
         let mut referenced = Vec::new();
         for (name, .., reported) in volumes {
             let dataset = pool.dataset(name).await.unwrap();
@@ -110,7 +109,7 @@ fn volblocksize_determines_the_space_of_an_image() {
             for (level, sums) in levels(volume.dnode()).await.iter().enumerate() {
                 println!("{name} level {level}: {sums:?}");
             }
-            let bytes = pools::number(&dataset, "referenced").await;
+            let bytes = pools::number_property(&dataset, "referenced").await;
             assert!(bytes.is_multiple_of(SECTOR_SIZE));
             let scaled = (bytes * SCALE) as f64 / GIB;
             println!("{name}: REFER {bytes}, times {SCALE}: {scaled:.2}G, expected {reported}G");

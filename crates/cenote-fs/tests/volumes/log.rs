@@ -12,11 +12,10 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::zil::{Body, ZilHeader};
 use cenote_oracle::Libzpool;
+use cenote_poolkit::records::{CrashedPool, RecordLines};
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Buf, BufMut, Rng, block_on};
 use cenote_testkit::manifest::sha256;
-
-use crate::pools::{self, Shape};
-use crate::records::{CrashedPool, RecordLines};
 
 const BLOCK: u64 = 16 << 10;
 const SIZE: u64 = 4 << 20;
@@ -80,8 +79,8 @@ fn logbias_decides_where_large_writes_are_logged() {
         let cases =
             [(false, 0, (12, 24)), (true, 0, (18, 0)), (false, 1, (0, 36)), (true, 1, (0, 36))];
         for (has_slog, bias, expected) in cases {
-            let shape = Shape { has_slog, ..Shape::DISK };
-            let (engine, devices) = pools::fresh(&shape).await;
+            let builder = PoolBuilder::file_system().with_logs(has_slog.into());
+            let (engine, devices) = builder.create_in_memory().await;
             let new = NewVolume::new("tank/v", SIZE).with_block_size(BLOCK).sparse();
             let volume = new.with("logbias", Value::U64(bias)).create(&engine).await.unwrap();
             let model = write(&volume).await;
@@ -89,7 +88,7 @@ fn logbias_decides_where_large_writes_are_logged() {
             // The state after a crash.
             let left = pools::devices(pools::images_of(&devices));
             let name = format!("log-{has_slog}-{bias}");
-            pools::judge(&left, &name, &["-iiii"]);
+            pools::judge_devices(&left, &name, &["-iiii"]);
             let after = pools::open(pools::as_devices(&left)).await.unwrap();
             let notes = Arc::new(Notes::default());
             after.intent_logs().set_replayer(ObjSetType::Zvol, Arc::<Notes>::clone(&notes));
@@ -105,12 +104,12 @@ fn logbias_decides_where_large_writes_are_logged() {
             drop(found);
             after.export().await.unwrap();
             assert_eq!(pools::check_space(pools::images_of(&left)).await, Ok(()), "{name}");
-            pools::judge(&left, &name, &[]);
+            pools::judge_devices(&left, &name, &[]);
 
             // Without a crash the sync uses the blocks as they are.
             drop(volume);
             engine.export().await.unwrap();
-            let pool = pools::look(&devices).await.unwrap();
+            let pool = pools::open_copy(&devices).await.unwrap();
             let volume = Volume::open(&pool.dataset("tank/v").await.unwrap()).await.unwrap();
             assert!(*volume.read_at(0, SIZE as usize).await.unwrap() == *model, "{name}");
             for (block, bp) in &pointed_at {
@@ -160,7 +159,8 @@ fn openzfs_replays_the_logs_of_volumes() {
 
 async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
     let names = ["tank/latency", "tank/throughput"];
-    let (engine, devices) = pools::fresh(&Shape { has_slog, ..Shape::DISK }).await;
+    let (engine, devices) =
+        PoolBuilder::file_system().with_logs(has_slog.into()).create_in_memory().await;
     let mut volumes = Vec::new();
     for (bias, name) in names.into_iter().enumerate() {
         let new = NewVolume::new(name, SIZE).with_block_size(BLOCK).sparse();
@@ -209,7 +209,7 @@ async fn replayed_by(theirs: &Libzpool, has_slog: bool) {
 #[test]
 fn indirect_log_writes_are_freed_when_unused() {
     block_on(2, async {
-        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
         let make = async |name: &str| {
             let new = NewVolume::new(name, SIZE).with_block_size(BLOCK).sparse();
             new.with("logbias", Value::U64(1)).create(&engine).await.unwrap()
@@ -241,7 +241,7 @@ fn indirect_log_writes_are_freed_when_unused() {
         assert!(*b.read(0, SIZE as usize).await.unwrap() == *model);
         engine.export().await.unwrap();
         assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()));
-        pools::judge(&devices, "early", &[]);
+        pools::judge_devices(&devices, "early", &[]);
     })
     .unwrap();
 }
@@ -250,15 +250,15 @@ fn indirect_log_writes_are_freed_when_unused() {
 #[test]
 fn log_blocks_come_from_slog_or_embedded_log_class() {
     block_on(2, async {
-        let small = Shape::DISK;
+        let small = PoolBuilder::file_system();
         let cases = [
-            (small, Class::Normal),
+            (small.clone(), Class::Normal),
             // Only a vdev of 64 metaslabs reserves one for the log.
-            (Shape { size: 40 << 30, ..small }, Class::EmbeddedLog),
-            (Shape { has_slog: true, ..small }, Class::Log),
+            (small.clone().with_size(40 << 30), Class::EmbeddedLog),
+            (small.with_logs(1), Class::Log),
         ];
-        for (shape, expected) in cases {
-            let (engine, devices) = pools::fresh(&shape).await;
+        for (builder, expected) in cases {
+            let (engine, devices) = builder.create_in_memory().await;
             let volume = NewVolume::new("tank/v", SIZE).sparse().create(&engine).await.unwrap();
             write(&volume).await;
             engine.sync().await.unwrap();
@@ -268,7 +268,7 @@ fn log_blocks_come_from_slog_or_embedded_log_class() {
             }
             drop(volume);
             engine.export().await.unwrap();
-            if shape.size == small.size {
+            if expected != Class::EmbeddedLog {
                 assert_eq!(pools::check_space(pools::images_of(&devices)).await, Ok(()));
             }
         }
@@ -280,7 +280,7 @@ fn log_blocks_come_from_slog_or_embedded_log_class() {
 #[test]
 fn sync_always_applies_to_the_first_write() {
     block_on(2, async {
-        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
         let new = NewVolume::new("tank/v", SIZE).with_block_size(BLOCK).sparse();
         drop(new.with("sync", Value::U64(1)).create(&engine).await.unwrap());
         engine.export().await.unwrap();

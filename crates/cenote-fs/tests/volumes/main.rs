@@ -6,10 +6,6 @@ mod ahead;
 mod bytes;
 mod crash;
 mod field;
-#[path = "../../../cenote-engine/tests/zil/images.rs"]
-mod images;
 mod log;
 mod model;
-mod pools;
-mod records;
 mod space;

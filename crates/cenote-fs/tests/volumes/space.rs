@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use cenote_fs::{NewVolume, WritableVolume};
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{BufMut, Kind, Result, Rng, block_on, simulate};
-
-use crate::pools::{self, Shape};
 
 /// Writes noise over a volume, block by block.
 async fn fill(volume: &WritableVolume, salt: u64) -> Result<()> {
@@ -24,7 +23,7 @@ async fn fill(volume: &WritableVolume, salt: u64) -> Result<()> {
 #[test]
 fn refreservation_guarantees_the_space_of_a_volume() {
     block_on(2, async {
-        let (engine, devices) = pools::fresh(&Shape::DISK).await;
+        let (engine, devices) = PoolBuilder::file_system().create_in_memory().await;
         let kept = NewVolume::new("tank/kept", 12 << 20).create(&engine).await.unwrap();
         let sparse = NewVolume::new("tank/sparse", 256 << 20).sparse();
         let sparse = sparse.create(&engine).await.unwrap();
@@ -45,7 +44,7 @@ fn refreservation_guarantees_the_space_of_a_volume() {
         sparse.write(5 << 20, vec![bytes.clone()], true).await.unwrap();
         assert!(*sparse.read(5 << 20, 1 << 20).await.unwrap() == *bytes);
         engine.export().await.unwrap();
-        pools::judge(&devices, "full", &[]);
+        pools::judge_devices(&devices, "full", &[]);
     })
     .unwrap();
 }
@@ -54,7 +53,8 @@ fn refreservation_guarantees_the_space_of_a_volume() {
 #[test]
 fn zfs_dirty_data_max_bounds_memory() {
     simulate(1, async {
-        let (engine, _devices) = pools::fresh(&Shape { size: 1 << 30, ..Shape::DISK }).await;
+        let (engine, _devices) =
+            PoolBuilder::file_system().with_size(1 << 30).create_in_memory().await;
         let volume = NewVolume::new("tank/v", 32 << 20).sparse();
         let volume = volume.with("compression", Value::U64(2)).create(&engine).await.unwrap();
         let max = cenote_rt::tunables::DIRTY_DATA_MAX.get();

@@ -10,69 +10,78 @@
 
 use std::sync::Arc;
 
-use cenote_device::{Device, Image, ImageDevice, Recorder, Replay};
+use cenote_device::{Image, Recorder, Replay};
 use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_oracle::Tool;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::{Candidate, OpenOptions, Pool};
 use cenote_rt::Rng;
 use cenote_testkit::cuts::keep;
 
+use super::model::{self, BLOCK, History, State};
+use super::workload::{Layout, Run};
 use crate::audit::Auditor;
-use crate::judge::Judge;
-use crate::model::{self, BLOCK, History, State};
-use crate::workload::{Layout, Run};
+use crate::pools;
 
 /// How thorough the exploration is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Depth {
+pub struct Depth {
     /// Every boundary has a sample; one in this many has all three kinds.
-    pub(crate) whole: usize,
+    pub whole: usize,
     /// One in this many boundaries is examined.
-    pub(crate) stride: usize,
+    pub stride: usize,
     /// One in this many points continues, and is cut again.
-    pub(crate) resume: usize,
+    pub resume: usize,
     /// One in this many points has stale devices.
-    pub(crate) stale: usize,
+    pub stale: usize,
     /// One in this many points is opened at earlier txgs, and at its checkpoint.
-    pub(crate) rewind: usize,
+    pub rewind: usize,
     /// At one in this many points all sums of the datasets are recomputed; 0: none.
-    pub(crate) audit: usize,
+    pub audit: usize,
     /// One in this many points is checked by OpenZFS; 0: none.
-    pub(crate) judge: usize,
+    pub judge: usize,
 }
 
 impl Depth {
-    pub(crate) const FULL: Self =
+    /// For the suite itself.
+    pub const FULL: Self =
         Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 70 };
-    pub(crate) const QUICK: Self =
+    /// For tests of the suite, which look for one seeded bug.
+    pub const QUICK: Self =
         Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
 }
 
 /// Numbers of examined points.
 #[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Tally {
-    pub(crate) points: usize,
-    pub(crate) resumed: usize,
-    pub(crate) again: usize,
-    pub(crate) stale: usize,
-    pub(crate) rewound: usize,
-    pub(crate) checkpoints: usize,
-    pub(crate) audited: usize,
+pub struct Tally {
+    /// All examined points.
+    pub points: usize,
+    /// Points from which the pool continued.
+    pub resumed: usize,
+    /// Points after a second cut.
+    pub again: usize,
+    /// Points with stale devices.
+    pub stale: usize,
+    /// Earlier txgs that were opened.
+    pub rewound: usize,
+    /// Checkpoints that were opened.
+    pub checkpoints: usize,
+    /// Points at which all sums of the datasets were recomputed.
+    pub audited: usize,
     /// Gang blocks of heads at audited points.
-    pub(crate) gangs: usize,
-    pub(crate) judged: usize,
+    pub gangs: usize,
+    /// Points that OpenZFS checked.
+    pub judged: usize,
 }
 
 /// Explores a run.
-pub(crate) async fn explore(
-    layout: Layout,
-    seed: u64,
-    run: &Run,
-    depth: Depth,
-) -> Result<Tally, String> {
+///
+/// # Errors
+/// The first difference between a pool after a cut and the model.
+pub async fn explore(layout: Layout, seed: u64, run: &Run, depth: Depth) -> Result<Tally, String> {
     let mut explorer = Explorer {
         layout,
         depth,
@@ -81,7 +90,7 @@ pub(crate) async fn explore(
         replay: Replay::new(&run.log),
         old: Vec::new(),
         tally: Tally::default(),
-        judge: Judge::new(if depth.judge > 0 { cenote_oracle::zdb() } else { None }),
+        zdb: if depth.judge > 0 { cenote_oracle::zdb() } else { None },
     };
     let mut boundary = 0;
     while explorer.replay.next_boundary() {
@@ -116,7 +125,7 @@ struct Explorer<'a> {
     /// The contents of the devices at earlier times.
     old: Vec<Vec<Image>>,
     tally: Tally,
-    judge: Judge,
+    zdb: Option<Tool>,
 }
 
 impl Explorer<'_> {
@@ -161,7 +170,11 @@ impl Explorer<'_> {
         // Of a pool with two guids OpenZFS opens one, and then takes the devices with the other
         // guid for another pool.
         let is_judged = is_judged && !is_stale && !self.history.is_renumbered_after(pool.txg());
-        if is_judged && self.judge.look(&images)? {
+        if is_judged && let Some(zdb) = &self.zdb {
+            let said = zdb.pool("tank", pools::unpack(&images).path(), &["-bcc", "-h"]);
+            if !said.is_clean() {
+                return Err(said.to_string());
+            }
             self.tally.judged += 1;
         }
         Ok(())
@@ -238,10 +251,7 @@ impl Visitor for Gangs {
 /// Returns the pool, and the guid by which it was found. A stale device may have another guid and
 /// look like another pool of the same name: the newest one is opened.
 async fn open(images: &[Image], options: &OpenOptions) -> Result<(Arc<Pool>, u64), String> {
-    let devices = images.iter().enumerate().map(|(number, image)| {
-        Arc::new(ImageDevice::new(format!("d{number}"), image.clone())) as Arc<dyn Device>
-    });
-    let scan = scan_devices(devices.collect()).await;
+    let scan = scan_devices(pools::as_devices(&pools::devices(images.to_vec()))).await;
     let newest =
         |candidate: &&Candidate| candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
     let candidate = scan.candidates.iter().max_by_key(newest).ok_or("no pool")?;
@@ -263,15 +273,12 @@ impl Resumed<'_> {
     /// examined points.
     async fn run(&mut self, images: &[Image]) -> Result<usize, String> {
         let recorder = Recorder::new();
-        let devices = images.iter().enumerate().map(|(number, image)| {
-            let device = Arc::new(ImageDevice::new(format!("d{number}"), image.clone()));
-            recorder.wrap(device, image.clone())
-        });
+        let devices = pools::recorded(&recorder, &pools::devices(images.to_vec()));
         let last = self.pool.txg();
         self.history.note(last, self.state);
         recorder.mark(last);
         let options = OpenOptions::default();
-        let engine = Engine::open_devices(devices.collect(), self.guid, &options)
+        let engine = Engine::open_devices(devices, self.guid, &options)
             .await
             .map_err(|error| format!("{error:?}"))?;
         let recovered = recorder.len() as u64;

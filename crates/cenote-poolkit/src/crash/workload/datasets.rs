@@ -4,7 +4,7 @@ use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
 use super::{Script, allowed, round_of};
-use crate::model::facts::text;
+use crate::crash::facts::text;
 
 /// Values of `compression`: off, lz4, gzip-6.
 const COMPRESSIONS: [u64; 3] = [2, 15, 10];

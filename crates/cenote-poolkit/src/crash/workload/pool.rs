@@ -1,19 +1,18 @@
 //! Operations on the pool itself: vdevs, features, properties, guid, checkpoint.
 
-use std::sync::Arc;
-
 use cenote_device::Image;
-use cenote_engine::admin::{NewVdevs, PoolSetting};
+use cenote_engine::admin::PoolSetting;
 use cenote_engine::{CheckpointState, Engine, Stop, TrimOptions};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_rt::{Result, yield_now};
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
 use super::{DEVICE_SIZE, Layout, Script};
-use crate::model::UPGRADES;
-use crate::model::facts::{POOL, text};
+use crate::builder::new_vdev;
+use crate::crash::facts::{POOL, text};
+use crate::crash::model::UPGRADES;
 
 /// Rounds after which the sequence restarts.
 const CYCLE: u64 = 16;
@@ -22,7 +21,7 @@ const STEPS: u64 = 2;
 
 impl Script {
     /// One operation in each round; a device of each kind is added once.
-    pub(super) async fn keep_house(&mut self, round: u64) -> Result<()> {
+    pub(super) async fn change_pool(&mut self, round: u64) -> Result<()> {
         if round == self.rounds / 3 {
             self.add(Redundancy::Single, VdevClass::Log, 1, "adding a log").await?;
         } else if round == self.rounds * 2 / 3 {
@@ -42,7 +41,7 @@ impl Script {
             11 => self.discard_checkpoint().await,
             12 => self.destroy_later().await,
             13 => self.reguid().await,
-            15 => self.come_back().await,
+            15 => self.import_again().await,
             _ => Ok(()),
         }
     }
@@ -93,20 +92,11 @@ impl Script {
             let device = (self.make)(format!("d{number}"));
             self.devices.push(self.recorder.wrap(device, Image::zeroed(DEVICE_SIZE)));
         }
-        let new = &self.devices[known..];
-        let leaves = new.iter().map(|device| LeafSpec::of(device.info())).collect();
-        let spec = TopSpec { redundancy, class, leaves };
         let id = self.engine.admin().next_vdev_id();
         let rng = &mut self.rng;
         let mut guids = Guids::new(|| Ok(rng.next_u64()));
-        let top = create::top(&spec, id, Some(self.layout.ashift()), 1, &mut guids)?;
-        let guids: Vec<_> = top.leaves().map(|leaf| leaf.guid).collect();
-        let new = NewVdevs {
-            tops: vec![(top, class)],
-            spares: Vec::new(),
-            caches: Vec::new(),
-            devices: guids.into_iter().zip(new.iter().map(Arc::clone)).collect(),
-        };
+        let (top, ashift) = ((redundancy, class), self.layout.ashift());
+        let new = new_vdev(&self.engine, top, ashift, &self.devices[known..], &mut guids)?;
         self.engine.admin().add_vdevs(new).await?;
         self.say(POOL, &format!("top {id}"), Layout::in_words(redundancy, class, count));
         self.acknowledge(what);
@@ -184,7 +174,7 @@ impl Script {
     }
 
     /// Exports the pool, and opens it again.
-    async fn come_back(&mut self) -> Result<()> {
+    async fn import_again(&mut self) -> Result<()> {
         let guid = self.engine.guid();
         self.engine.export().await?;
         self.acknowledge("export");

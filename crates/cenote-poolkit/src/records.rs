@@ -11,23 +11,27 @@ use cenote_engine::zil::{Operation, Replayer};
 use cenote_ondisk::zil::Body;
 use cenote_oracle::Libzpool;
 use cenote_pool::import::{ScanOptions, scan};
-use cenote_pool::{OpenOptions, Pool, leaks};
+use cenote_pool::{OpenOptions, Pool};
 use cenote_testkit::cuts;
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::manifest::sha256;
 
+use crate::pools;
+
 /// A replayer that also collects a line for each record, in the format of the oracle's driver.
-pub(crate) struct RecordLines<R> {
+pub struct RecordLines<R> {
     replayer: R,
     lines: Mutex<BTreeMap<u64, String>>,
 }
 
 impl<R> RecordLines<R> {
-    pub(crate) fn new(replayer: R) -> Self {
+    /// Returns a replayer that does what this one does.
+    pub fn new(replayer: R) -> Self {
         Self { replayer, lines: Mutex::default() }
     }
 
-    pub(crate) fn lines(self) -> Vec<String> {
+    /// Returns the lines in the order of the records.
+    pub fn lines(self) -> Vec<String> {
         self.lines.into_inner().unwrap().into_values().collect()
     }
 }
@@ -88,24 +92,26 @@ fn line(operation: &Operation<'_>) -> String {
 }
 
 /// The state of the pool "tank" after a crash, in files.
-pub(crate) struct CrashedPool {
+pub struct CrashedPool {
     folder: PrivateFolder,
     devices: usize,
 }
 
 impl CrashedPool {
-    pub(crate) fn of(images: &[Image], what: &str) -> Self {
+    /// Writes these images to files of a folder with `what` in its name.
+    pub fn of(images: &[Image], what: &str) -> Self {
         let folder = PrivateFolder::create(what);
         cuts::unpack(images, folder.path());
         Self { folder, devices: images.len() }
     }
 
-    pub(crate) fn path(&self) -> &Path {
+    /// Returns the folder.
+    pub fn path(&self) -> &Path {
         self.folder.path()
     }
 
     /// Has OpenZFS claim all logs, and replay those of `datasets`. Returns the lines of each.
-    pub(crate) fn replay(&self, theirs: &Libzpool, datasets: &[&str]) -> Vec<Vec<String>> {
+    pub fn replay(&self, theirs: &Libzpool, datasets: &[&str]) -> Vec<Vec<String>> {
         let said = theirs.pool("tank", self.path(), &[&["replay"], datasets].concat());
         let logs = said.stdout.split("log ").skip(1);
         let logs: Vec<Vec<_>> =
@@ -115,12 +121,11 @@ impl CrashedPool {
     }
 
     /// Opens the pool, on which neither cenote nor `zdb` may find errors.
-    pub(crate) async fn judge(&self) -> Arc<Pool> {
+    pub async fn judge(&self) -> Arc<Pool> {
         let paths = (0..self.devices).map(|number| self.path().join(format!("d{number}.img")));
         let scan = scan(&ScanOptions { paths: paths.collect() }).await.unwrap();
         let pool = Pool::open(scan.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
-        let report = leaks::check(&pool).await.unwrap();
-        assert!(report.is_clean(), "{:?}", report.lines());
+        pools::assert_no_leaks(&pool).await;
         if let Some(zdb) = cenote_oracle::zdb() {
             let said = zdb.pool("tank", self.path(), &["-bcc"]);
             assert!(said.is_clean(), "{said}");

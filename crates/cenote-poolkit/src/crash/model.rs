@@ -1,24 +1,21 @@
 //! The model with which every state after a crash is compared.
 
-#[path = "facts.rs"]
-pub(crate) mod facts;
-
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_pool::{Dataset, Pool, leaks};
 use cenote_rt::Rng;
 
-use facts::{Facts, POOL};
+use super::facts::{self, Facts, POOL};
 
 /// Block size of the tests' objects.
-pub(crate) const BLOCK: usize = 4096;
+pub const BLOCK: usize = 4096;
 
 /// Blocks of an object, by number.
-pub(crate) type Content = BTreeMap<u64, u64>;
+pub type Content = BTreeMap<u64, u64>;
 
 /// Features that a new pool does not have, in the order in which they are enabled.
-pub(crate) const UPGRADES: [&str; 6] = [
+pub const UPGRADES: [&str; 6] = [
     "hole_birth",
     "filesystem_limits",
     "embedded_data",
@@ -29,47 +26,50 @@ pub(crate) const UPGRADES: [&str; 6] = [
 
 /// All datasets and snapshots by name, each with its objects, and the facts.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(crate) struct State {
-    pub(crate) datasets: BTreeMap<String, BTreeMap<u64, Content>>,
-    pub(crate) facts: Facts,
+pub struct State {
+    /// Objects with their contents, by dataset and object number.
+    pub datasets: BTreeMap<String, BTreeMap<u64, Content>>,
+    /// Everything else about the pool and its datasets.
+    pub facts: Facts,
 }
 
 /// The states of a run by the txg that committed them.
 #[derive(Debug, Default)]
-pub(crate) struct History {
+pub struct History {
     states: BTreeMap<u64, State>,
     /// Txgs of imports.
     openings: BTreeSet<u64>,
 }
 
 impl History {
-    pub(crate) fn note(&mut self, txg: u64, state: &State) {
+    /// Records the state that this txg committed.
+    pub fn note(&mut self, txg: u64, state: &State) {
         self.states.insert(txg, state.clone());
     }
 
     /// Records an import of the pool as of this txg.
-    pub(crate) fn note_opening(&mut self, txg: u64) {
+    pub fn note_opening(&mut self, txg: u64) {
         self.openings.insert(txg);
     }
 
     /// Whether space freed in `txg` or later is not reused yet: an import does not know recent
     /// frees.
-    pub(crate) fn is_whole(&self, txg: u64, newest: u64) -> bool {
+    pub fn is_whole(&self, txg: u64, newest: u64) -> bool {
         self.openings.range(txg + 1..=newest).next().is_none()
     }
 
     /// Returns the state that exactly this txg committed.
-    pub(crate) fn exactly(&self, txg: u64) -> Option<&State> {
+    pub fn exactly(&self, txg: u64) -> Option<&State> {
         self.states.get(&txg)
     }
 
     /// Returns the state of a pool at this txg: that of the last txg with a change.
-    pub(crate) fn at(&self, txg: u64) -> Option<&State> {
+    pub fn at(&self, txg: u64) -> Option<&State> {
         self.states.range(..=txg).next_back().map(|(_, state)| state)
     }
 
     /// Whether the next txg changes the pool's guid.
-    pub(crate) fn is_renumbered_after(&self, txg: u64) -> bool {
+    pub fn is_renumbered_after(&self, txg: u64) -> bool {
         let key = (POOL.to_owned(), "guid".to_owned());
         let guid = |state: &State| state.facts.get(&key).cloned();
         let next = self.states.range(txg + 1..).next().map(|(_, state)| guid(state));
@@ -78,7 +78,7 @@ impl History {
 }
 
 /// Returns the bytes of a block. A third compresses well, a third not at all.
-pub(crate) fn bytes(number: u64, salt: u64) -> Vec<u8> {
+pub fn bytes(number: u64, salt: u64) -> Vec<u8> {
     let mut bytes = vec![0; BLOCK];
     let random = match salt % 3 {
         0 => 40,
@@ -90,14 +90,20 @@ pub(crate) fn bytes(number: u64, salt: u64) -> Vec<u8> {
 }
 
 /// Compares a pool with the model, and its space with the reachable blocks.
-pub(crate) async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
+///
+/// # Errors
+/// A difference.
+pub async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
     check_contents(pool, expected).await?;
     let report = leaks::check(pool).await.map_err(fail)?;
     if report.is_clean() { Ok(()) } else { Err(format!("space: {report:?}")) }
 }
 
 /// Compares the contents of a pool with the model.
-pub(crate) async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
+///
+/// # Errors
+/// A difference.
+pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
     let mut found = Vec::new();
     for head in pool.datasets().await.map_err(fail)? {
         let snapshots = head.snapshots().await.map_err(fail)?;

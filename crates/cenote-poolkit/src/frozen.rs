@@ -29,8 +29,11 @@ const ROOT: [u64; 16] = [
     0x25_d280_05a6_4e1e,
 ];
 
-/// Writes the uberblock of txg 27.
-pub(crate) async fn bring_back(paths: Vec<PathBuf>) -> Result<()> {
+/// Writes the uberblock of txg 27 to these devices of `g-zil`.
+///
+/// # Errors
+/// Errors of a device.
+pub async fn restore_uberblock(paths: Vec<PathBuf>) -> Result<()> {
     let found = scan(&ScanOptions { paths: paths.clone() }).await?;
     let uberblocks = found.find("g-zil").unwrap().uberblocks();
     let newest = uberblocks.iter().max_by_key(|uberblock| uberblock.txg).unwrap();

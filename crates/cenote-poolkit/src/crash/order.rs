@@ -54,7 +54,10 @@ impl Part {
 
 /// Checks every commit of a log after the first mark, at which the pool exists. A device belongs to
 /// the pool after the flush of its blank labels.
-pub(crate) fn check(log: &Log) -> Result<(), String> {
+///
+/// # Errors
+/// A write that was issued too early.
+pub fn check(log: &Log) -> Result<(), String> {
     let mut replay = Replay::new(log);
     let (mut is_made, mut is_label_newer) = (false, false);
     let mut is_member = vec![false; log.bases.len()];

@@ -28,7 +28,7 @@ fn add(sum: &mut Sizes, more: Sizes) {
 /// A block with its place in a dataset.
 type BlockId = (u64, i64, u64, [u8; 128]);
 /// Blocks with their sizes and births.
-pub(crate) type BlockSet = BTreeMap<BlockId, (Sizes, u64)>;
+type BlockSet = BTreeMap<BlockId, (Sizes, u64)>;
 
 fn sum<'a>(blocks: impl Iterator<Item = &'a (Sizes, u64)>) -> Sizes {
     let mut total = [0; 3];
@@ -83,7 +83,9 @@ struct Node {
     refreservation: u64,
 }
 
-pub(crate) struct Auditor {
+/// Audits the states of one pool, one after the other.
+#[derive(Default)]
+pub struct Auditor {
     /// Blocks of all snapshots ever seen, by guid, for checking bookmarks.
     seen: BTreeMap<u64, BlockSet>,
 }
@@ -96,12 +98,16 @@ struct Audit<'a> {
 }
 
 impl Auditor {
-    pub(crate) fn new() -> Self {
-        Self { seen: BTreeMap::new() }
+    /// Returns an auditor that has seen no snapshots.
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Audits a pool on disk; returns the differences.
-    pub(crate) async fn audit(&mut self, pool: &Arc<Pool>) -> Result<Vec<String>> {
+    ///
+    /// # Errors
+    /// Errors of reading the pool.
+    pub async fn audit(&mut self, pool: &Arc<Pool>) -> Result<Vec<String>> {
         let mut audit =
             Audit { pool, dirs: BTreeMap::new(), datasets: BTreeMap::new(), problems: Vec::new() };
         audit.load().await?;

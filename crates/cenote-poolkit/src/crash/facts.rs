@@ -12,21 +12,24 @@ use cenote_ondisk::zap::{Entry, Value};
 use cenote_pool::{Dataset, Pool};
 use cenote_rt::Result;
 
-use crate::model::UPGRADES;
+use super::model::UPGRADES;
 
 /// Owner and kind of a fact, and its value.
-pub(crate) type Facts = BTreeMap<(String, String), String>;
+pub type Facts = BTreeMap<(String, String), String>;
 
 /// Owner of facts about the pool itself.
-pub(crate) const POOL: &str = "pool";
+pub const POOL: &str = "pool";
 
 /// Returns a property value as one word.
-pub(crate) fn text(value: &Value) -> String {
+pub fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| format!("{:?}", value.words()), str::to_owned)
 }
 
 /// Returns all facts of a pool with these heads and snapshots.
-pub(crate) async fn of(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
+///
+/// # Errors
+/// Errors of reading the pool.
+pub async fn of(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
     let mut facts = of_pool(pool).await?;
     for dataset in datasets {
         let phys = dataset.phys();

@@ -1,28 +1,26 @@
 //! A scripted run on recorded devices in memory: some of each operation, one txg after the other.
 
-#[path = "datasets.rs"]
 mod datasets;
-#[path = "house.rs"]
-mod house;
+mod pool;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_device::{Device, Image, Log, Recorder};
+use cenote_device::{Device, Image, ImageDevice, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::create::CreateSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{Kind, Result, Rng, tunables};
-use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+use cenote_vdev::create::{Redundancy, VdevClass};
 
-use crate::model::facts::POOL;
-use crate::model::{self, BLOCK, Content, History, State, UPGRADES};
+use super::facts::POOL;
+use super::model::{self, BLOCK, Content, History, State, UPGRADES};
+use crate::builder::Top;
+use crate::{PoolBuilder, pools};
 
 /// Size of a device: the minimum.
-pub(crate) const DEVICE_SIZE: u64 = 64 << 20;
+pub const DEVICE_SIZE: u64 = 64 << 20;
 /// Blocks of this size or more are sometimes ganged.
 const GANG_FROM: u64 = 2048;
 const GANG_PERCENT: u64 = 4;
@@ -34,7 +32,7 @@ const ORIGIN: &str = "origin";
 const BLOCKS: u64 = 200;
 
 /// Operations of a run, each at least once.
-pub(crate) const OPERATIONS: [&str; 43] = [
+pub const OPERATIONS: [&str; 43] = [
     "create",
     "sync",
     "write",
@@ -82,26 +80,34 @@ pub(crate) const OPERATIONS: [&str; 43] = [
 
 /// Pool layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Layout {
+pub enum Layout {
+    /// One disk.
     Disk,
+    /// Two disks.
     Mirror,
+    /// Four disks.
     Raidz2,
+    /// One disk with sectors of 4 KiB.
     LargeSectors,
+    /// Three disks with sectors of 4 KiB.
     Raidz1,
+    /// Five disks.
     Raidz3,
+    /// One disk, and one for intent logs.
     Slog,
+    /// One disk, and one for metadata.
     Special,
 }
 
 impl Layout {
     /// Layouts of every run.
-    pub(crate) const USUAL: [Self; 3] = [Self::Disk, Self::Mirror, Self::Raidz2];
+    pub const USUAL: [Self; 3] = [Self::Disk, Self::Mirror, Self::Raidz2];
     /// The other layouts.
-    pub(crate) const MORE: [Self; 5] =
+    pub const MORE: [Self; 5] =
         [Self::LargeSectors, Self::Raidz1, Self::Raidz3, Self::Slog, Self::Special];
 
-    /// Returns the top-level vdevs, with their numbers of devices.
-    fn tops(self) -> Vec<(Redundancy, VdevClass, usize)> {
+    /// Returns the top-level vdevs.
+    fn tops(self) -> Vec<Top> {
         let normal = |redundancy, devices| (redundancy, VdevClass::Normal, devices);
         let disk = normal(Redundancy::Single, 1);
         match self {
@@ -116,12 +122,12 @@ impl Layout {
     }
 
     /// Returns the number of devices.
-    pub(crate) fn devices(self) -> usize {
+    pub fn devices(self) -> usize {
         self.tops().iter().map(|(.., devices)| devices).sum()
     }
 
     /// Returns the number of devices that may be missing.
-    pub(crate) fn spare_devices(self) -> usize {
+    pub fn spare_devices(self) -> usize {
         match self {
             Self::Mirror | Self::Raidz1 => 1,
             Self::Raidz2 => 2,
@@ -130,7 +136,8 @@ impl Layout {
         }
     }
 
-    pub(crate) fn ashift(self) -> u64 {
+    /// Returns the log2 of the sector size.
+    pub fn ashift(self) -> u64 {
         if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
     }
 
@@ -145,19 +152,29 @@ impl Layout {
 }
 
 /// Result of a run.
-pub(crate) struct Run {
-    pub(crate) log: Log,
-    pub(crate) history: History,
+pub struct Run {
+    /// Everything that was written.
+    pub log: Log,
+    /// Every committed state.
+    pub history: History,
     /// Number of requested changes.
-    pub(crate) operations: u64,
+    pub operations: u64,
     /// Number of each operation.
-    pub(crate) done: BTreeMap<&'static str, u64>,
+    pub done: BTreeMap<&'static str, u64>,
     /// Number of txgs.
-    pub(crate) txgs: u64,
+    pub txgs: u64,
+}
+
+/// Returns a device in memory.
+pub fn memory_device(path: String) -> Arc<dyn Device> {
+    Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
 }
 
 /// Runs the workload for this number of rounds, some txgs each, on devices from `make`.
-pub(crate) async fn run(
+///
+/// # Errors
+/// Errors of the engine, except those of limits.
+pub async fn run(
     layout: Layout,
     seed: u64,
     rounds: u64,
@@ -168,7 +185,7 @@ pub(crate) async fn run(
     let devices = (0..layout.devices())
         .map(|number| recorder.wrap(make(format!("d{number}")), Image::zeroed(DEVICE_SIZE)));
     let devices: Vec<_> = devices.collect();
-    let engine = Engine::create(spec(layout, seed, devices.clone())).await?;
+    let engine = builder(layout, seed).create(devices.clone()).await?;
     let mut script = Script {
         layout,
         rounds,
@@ -189,7 +206,7 @@ pub(crate) async fn run(
         script.write().await?;
         script.administer(round).await?;
         script.clear_away().await?;
-        script.keep_house(round).await?;
+        script.change_pool(round).await?;
     }
     script.engine.export().await?;
     script.acknowledge("export");
@@ -218,23 +235,13 @@ fn tune() {
     }
 }
 
-fn spec(layout: Layout, seed: u64, devices: Vec<Arc<dyn Device>>) -> CreateSpec {
-    let mut leaves = devices.iter().map(|device| LeafSpec::of(device.info()));
-    let tops = layout.tops().into_iter().map(|(redundancy, class, count)| TopSpec {
-        redundancy,
-        class,
-        leaves: leaves.by_ref().take(count).collect(),
-    });
-    let pool = create::CreateSpec {
-        tops: tops.collect(),
-        ashift: Some(layout.ashift()),
-        ..create::CreateSpec::default()
-    };
-    let mut rng = Rng::seeded(seed);
-    let vdevs = create::pool(&pool, 4, &mut Guids::new(|| Ok(rng.next_u64()))).unwrap();
-    let mut spec = CreateSpec::new("tank", vdevs, devices);
-    spec.features.retain(|feature| !UPGRADES.contains(&feature.name));
-    spec
+fn builder(layout: Layout, seed: u64) -> PoolBuilder {
+    let features = cenote_pool::features::identity();
+    let old = features.filter(|feature| !UPGRADES.contains(&feature.name));
+    PoolBuilder::new(layout.tops())
+        .with_ashift(layout.ashift())
+        .with_seed(seed)
+        .with_features(old.collect())
 }
 
 struct Script {
@@ -330,10 +337,7 @@ impl Script {
     }
 
     async fn new_head(&mut self, name: &str) -> Result<()> {
-        let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-        let new =
-            NewDataset { name: name.into(), kind: ObjSetType::Other, props: Vec::new(), fill };
-        self.engine.datasets().create(new).await?;
+        self.engine.datasets().create(pools::dataset(name)).await?;
         self.state.datasets.insert(name.into(), BTreeMap::new());
         self.acknowledge("creating a head");
         self.new_object(name).await?;
