@@ -29,5 +29,5 @@ pub use host::{
     Caller, CallerStreams, Host, MountRequest, Session, Suspended, Taken, TemporarilyUnmounted,
 };
 pub use io::{CommandResult, Exit, Io};
-pub use program::{run, run_for};
+pub use program::{run, run_captured, run_for};
 pub use zpool::cache as cache_file;

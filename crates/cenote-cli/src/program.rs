@@ -61,6 +61,16 @@ const OPEN_VERBS: [&str; 18] = [
     "-?",
 ];
 
+/// Runs `cenote` with these arguments in this process. Returns what it wrote to standard output and
+/// to standard error, and the exit status.
+pub fn run_captured(args: &[&str]) -> (String, String, i32) {
+    let args: Vec<String> = ["cenote"].iter().chain(args).map(|arg| (*arg).to_owned()).collect();
+    let (mut out, mut err) = (Vec::new(), Vec::new());
+    let status = run(&args, &mut Io { out: &mut out, err: &mut err });
+    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+    (text(out), text(err), status)
+}
+
 /// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session, and returns the exit
 /// status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {

@@ -1,7 +1,6 @@
 //! Pools created and changed through the commands. The pools are checked by cenote and, where
 //! installed, by OpenZFS; the messages are compared with OpenZFS's.
 
-mod program;
 mod resilver;
 mod space_properties;
 mod status_errors;
@@ -16,9 +15,9 @@ mod zpool_trim;
 
 use std::path::Path;
 
+use cenote_cli::run_captured as cenote;
 use cenote_pool::import::PoolDevice;
 use cenote_testkit::golden::PrivateFolder;
-use program::cenote;
 
 /// Size of a device.
 const SIZE: u64 = 128 << 20;

@@ -2,7 +2,7 @@
 //!
 //! | module     | rule |
 //! |------------|------|
-//! | `source`   | length of files and functions, columns, essays, words that must not land |
+//! | `source`   | length of files and functions, columns, essays, `#[path]`, banned words |
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
 //! | `limits`   | structs have few fields, types few public methods |
 //! | `docs`     | links in the documents resolve |

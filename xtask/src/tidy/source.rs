@@ -28,6 +28,9 @@ const BANNED: [(&str, &str, &str); 7] = [
 pub(super) fn check(file: &Source) -> Vec<String> {
     let is_rust = file.is("rs");
     let mut findings = banned(file);
+    if is_rust {
+        findings.extend(module_paths(file));
+    }
     if is_rust && !is_test(&file.path) {
         findings.extend(essay(file));
         findings.extend(lengths(file));
@@ -58,6 +61,22 @@ fn banned(file: &Source) -> Vec<String> {
         }
     }
     findings
+}
+
+/// `#[path]` names only files of its own directory: code that several test targets need belongs in
+/// a crate for tests.
+fn module_paths(file: &Source) -> Vec<String> {
+    let lines = file.text.lines().enumerate();
+    let paths = lines.filter_map(|(index, line)| {
+        let path = line.trim_start().strip_prefix("#[path = \"")?.split('"').next()?;
+        Some((index + 1, path))
+    });
+    let others = paths.filter(|(_, path)| path.contains('/'));
+    others
+        .map(|(number, path)| {
+            format!("{}:{number}: #[path] to another directory: {path}", file.path)
+        })
+        .collect()
 }
 
 fn essay(file: &Source) -> Option<String> {
@@ -171,6 +190,9 @@ mod tests {
             (file(1000), None),
             (file(1001), Some("1001 lines")),
             (tested(2000), None),
+            ("//! a\n#[path = \"b_tests.rs\"]\nmod tests;\n".to_owned(), None),
+            ("//! a\n#[path = \"../b.rs\"]\nmod b;\n".to_owned(), Some("another directory")),
+            ("//! a\n    #[path = \"c/b.rs\"]\nmod b;\n".to_owned(), Some("another directory")),
         ] {
             let findings = check(&rust(&text));
             match want {

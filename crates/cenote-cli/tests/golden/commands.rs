@@ -6,14 +6,13 @@
 
 use std::path::PathBuf;
 
+use cenote_cli::run_captured as cenote;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::{PrivateFolder, on_each, wording};
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
 use cenote_testkit::{Golden, compare, golden, tables, wordings};
-
-use crate::program::cenote;
 
 /// Lines of tables that are not compared: (pool, start of the line, reason).
 const EXEMPT_LINES: &[(&str, &str, &str)] = &[

@@ -2,8 +2,6 @@
 
 mod commands;
 mod files;
-#[path = "../program/mod.rs"]
-mod program;
 mod zdb;
 mod zdb_space;
 mod zdb_text;

@@ -3,9 +3,6 @@
 //! The real zdb runs where it is installed; stored texts of a few pools are compared everywhere. Of
 //! the filter (docs/zdb.md) these options need one rule.
 
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
-
-use cenote_cli::Io;
 use cenote_testkit::{golden, rng};
 
 /// Start of a line, and the reason why the text after its first number is not compared.
@@ -33,12 +30,10 @@ fn filtered(text: &str) -> Vec<String> {
 /// Returns the output of `cenote zdb`, and its status.
 fn ours(pool: &golden::Golden, option: &str) -> (String, i32) {
     let images = pool.images();
-    let words = ["cenote", "zdb", "-e", "-p", &images.to_string_lossy(), option, pool.name()];
-    let args: Vec<String> = words.map(str::to_owned).to_vec();
-    let (mut text, mut errors) = (Vec::new(), Vec::new());
-    let status = cenote_cli::run(&args, &mut Io { out: &mut text, err: &mut errors });
-    assert!(errors.is_empty(), "{} {option}: {}", pool.name(), String::from_utf8_lossy(&errors));
-    (String::from_utf8(text).unwrap(), status)
+    let args = ["-e", "-p", &images.to_string_lossy(), option, pool.name()];
+    let (text, errors, status) = crate::zdb::cenote(&args);
+    assert!(errors.is_empty(), "{} {option}: {errors}", pool.name());
+    (text, status)
 }
 
 fn assert_same(what: &str, ours: &str, theirs: &str) {

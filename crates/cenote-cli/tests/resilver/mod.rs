@@ -1,6 +1,8 @@
 //! Output of `status`, `import` and `verify` for devices that were offline while data was written.
 
-use crate::{Shed, program::cenote};
+use cenote_cli::run_captured as cenote;
+
+use crate::Shed;
 
 fn verify(shed: &Shed) -> (String, i32) {
     let folder = shed.path().to_str().expect("UTF-8");

@@ -3,6 +3,7 @@
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use cenote_cli::run_captured as cenote;
 use cenote_engine::Engine;
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
@@ -13,7 +14,6 @@ use cenote_pool::import::{ScanOptions, scan};
 use cenote_rt::{Kind, Result, Rng, block_on};
 
 use crate::Shed;
-use crate::program::cenote;
 
 /// Record size: the second record of the file is damaged.
 const RECORD: usize = 128 << 10;

@@ -7,6 +7,7 @@ mod damage;
 mod foreign;
 mod forms;
 mod pool;
+mod unverified;
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;

@@ -3,8 +3,6 @@
 
 use std::path::Path;
 
-use cenote_cli::Io;
-
 /// A rule of the filter: a pattern, its replacement, and a condition.
 ///
 /// In patterns `9` matches a digit, `_` a digit or blank, `A` a letter, every other character
@@ -71,10 +69,5 @@ pub(crate) fn filter(text: &str, devices: &Path) -> String {
 
 /// Runs cenote's `zdb` in this process: standard output, standard error, status.
 pub(crate) fn cenote(args: &[&str]) -> (String, String, i32) {
-    let args: Vec<String> =
-        ["cenote", "zdb"].into_iter().chain(args.iter().copied()).map(str::to_owned).collect();
-    let (mut out, mut err) = (Vec::new(), Vec::new());
-    let status = cenote_cli::run(&args, &mut Io { out: &mut out, err: &mut err });
-    let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
-    (text(out), text(err), status)
+    cenote_cli::run_captured(&[&["zdb"], args].concat())
 }

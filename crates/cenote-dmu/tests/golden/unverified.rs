@@ -2,15 +2,10 @@
 //!
 //! Damage then gives wrong bytes, which proves that the tests that forbid wrong bytes do read the
 //! damaged blocks. And garbage reaches the structures in objects, which must end in errors: no
-//! panic, no loop. Runs alone in its process, because the switch is global.
-
-#![expect(clippy::unwrap_used, reason = "helpers of tests")]
-
-#[expect(dead_code, reason = "shared with the tests of golden pools, which use all of it")]
-#[path = "golden/pool.rs"]
-mod pool;
+//! panic, no loop. Runs in a process of its own, because the switch is global.
 
 use std::path::Path;
+use std::process::Command;
 use std::sync::Arc;
 
 use cenote_device::{Device, MemoryDevice};
@@ -22,10 +17,26 @@ use cenote_rt::tunables::VERIFY_CHECKSUMS;
 use cenote_rt::{Result, Rng};
 use cenote_testkit::unpack;
 
-use pool::Pool;
+use crate::pool::Pool;
+
+/// Variable of the process that runs only this test.
+const ALONE: &str = "CENOTE_TEST_ALONE";
+/// Name of the test.
+const TEST: &str = "unverified::damage_passes_without_verification_and_ends_in_errors";
 
 #[test]
 fn damage_passes_without_verification_and_ends_in_errors() {
+    if std::env::var_os(ALONE).is_none() {
+        let said = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", TEST, "--nocapture"])
+            .env(ALONE, "1")
+            .output()
+            .unwrap();
+        let text = String::from_utf8_lossy(&[said.stdout, said.stderr].concat()).into_owned();
+        // Without a test of that name the process would run none, and succeed.
+        assert!(said.status.success() && text.contains("1 passed"), "{text}");
+        return;
+    }
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/gang");
     let disk = |name: &str| {
         let bytes = unpack::decompress(&folder.join(format!("{name}.zst")));
