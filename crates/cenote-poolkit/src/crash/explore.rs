@@ -46,9 +46,9 @@ pub struct Depth {
 }
 
 impl Depth {
-    /// For the suite itself.
+    /// For the suite itself. Stale points are not judged, so the two steps have no common factor.
     pub const FULL: Self =
-        Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 70 };
+        Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 69 };
     /// For tests of the suite, which look for one seeded bug.
     pub const QUICK: Self =
         Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
