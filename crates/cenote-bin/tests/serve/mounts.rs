@@ -474,6 +474,27 @@ fn load_key_mounts_encrypted_file_systems_read_only() {
     house.run("zpool export g-crypt");
 }
 
+/// `zpool import -l` loads keys from their stored locations. The pool is imported also if keys
+/// cannot be loaded: each of them is reported, and the status is 1.
+#[test]
+fn import_l_asks_for_the_key_of_each_encryption_root() {
+    let Some(golden) = golden("g-crypt").filter(|_| has_fuse()) else { return };
+    let house = House::new("mounts-import-keys");
+    let (images, root) = (golden.images(), house.text("root"));
+    let images = images.to_str().unwrap();
+    let import = format!("zpool import -l -d {images} -f -o readonly=on -R {root} g-crypt");
+    let (status, said) = house.fails(&import);
+    assert_eq!(status, 1, "{said}");
+    let file = "Key load error: Failed to open key material file: No such file or directory\n";
+    assert_eq!(said, file.repeat(3));
+    assert_eq!(house.run("zpool list -H -o name"), "g-crypt\n");
+    house.run("zpool export g-crypt");
+    house.create(&house.text("at"));
+    house.run("zpool export t");
+    house.run(&format!("zpool import -l -d {} t", house.text("pool")));
+    house.run("zpool export t");
+}
+
 #[test]
 fn status_names_damaged_files_by_mounted_path() {
     if !has_fuse() {

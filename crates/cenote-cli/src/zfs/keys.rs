@@ -114,6 +114,31 @@ async fn needs_change(dataset: &Dataset, is_load: bool) -> Result<bool, Exit> {
     Ok(key.root_dir == dataset.dir().object && is_loaded != is_load)
 }
 
+/// Loads the keys of all encryption roots of a pool (`zpool import -l`). Prints why a key is not
+/// loaded, and returns whether all of them are.
+///
+/// # Errors
+/// Errors of the pool.
+pub(crate) async fn load_all(
+    source: &Source,
+    pool: &Arc<Pool>,
+    io: &mut Io<'_>,
+) -> Result<bool, Exit> {
+    let root = pool.root_dataset().await?;
+    let mut datasets = vec![root.clone()];
+    below(&root, &mut datasets).await?;
+    let mut are_loaded = true;
+    for dataset in datasets {
+        if needs_change(&dataset, true).await?
+            && let Err(exit) = load(source, &dataset, None, false, io).await
+        {
+            err!(io, "{}", exit.message())?;
+            are_loaded = false;
+        }
+    }
+    Ok(are_loaded)
+}
+
 /// Loads the key of a dataset, from `keylocation` if no place is given.
 ///
 /// # Errors

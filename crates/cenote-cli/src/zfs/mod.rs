@@ -15,7 +15,7 @@ mod diff;
 pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
-mod keys;
+pub(crate) mod keys;
 pub(crate) mod list;
 mod mount;
 mod moving;

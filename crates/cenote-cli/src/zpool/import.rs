@@ -27,7 +27,7 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line};
-use crate::zfs::value;
+use crate::zfs::{keys, value};
 use crate::{err, out};
 
 /// Letter of `--rewind-to-checkpoint`.
@@ -245,10 +245,11 @@ async fn import_every(
     }
     let mut status = Ok(());
     for candidate in wanted {
-        if let Err(Exit::Failed(message)) = take(source, candidate, None, parsed, line, io).await {
-            err!(io, "{message}")?;
-            status = Err(Exit::Status(1));
+        let Err(exit) = take(source, candidate, None, parsed, line, io).await else { continue };
+        if !matches!(exit, Exit::Status(_)) {
+            err!(io, "{}", exit.message())?;
         }
+        status = Err(Exit::Status(1));
     }
     status
 }
@@ -345,6 +346,7 @@ async fn take(
     let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
     let done = After::taken(source, how);
     let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
+    let mut has_keys = true;
     let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {
         warn_of_missing_data(engine, io).await?;
         if !is_read_only {
@@ -366,9 +368,14 @@ async fn take(
             let (name, list) = engine.admin().config_list();
             cache::write(&file, &name, list).map_err(not_known)?;
         }
+        if parsed.has('l') {
+            has_keys = keys::load_all(source, &engine.view().await?, io).await?;
+        }
         Ok(())
     };
-    writer.carry_out(Some(line), io, work).await
+    writer.carry_out(Some(line), io, work).await?;
+    // The pool is imported all the same.
+    if has_keys { Ok(()) } else { Err(Exit::Status(1)) }
 }
 
 /// Returns the options for opening a pool in an import.
