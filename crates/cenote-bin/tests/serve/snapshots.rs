@@ -6,12 +6,54 @@ use std::io::ErrorKind;
 use std::os::unix::fs::{FileExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 
 use crate::daemon::{House, has_fuse};
 use crate::succeeds;
+
+/// Programs that visit snapshots below `.zfs` all the time do not prevent their destruction.
+#[test]
+fn snapdir_visitors_do_not_keep_snapshots() {
+    const SNAPSHOTS: usize = 12;
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("fuse-visitors");
+    let at = house.path("at");
+    house.create(at.to_str().unwrap());
+    fs::write(at.join("file"), b"bytes").unwrap();
+    for number in 0..SNAPSHOTS {
+        house.run(&format!("zfs snapshot t@{number}"));
+    }
+    let (is_done, visits) = (AtomicBool::new(false), AtomicUsize::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_done.load(Ordering::Relaxed) {
+                    for number in 0..SNAPSHOTS {
+                        let file = at.join(format!(".zfs/snapshot/{number}/file"));
+                        if fs::read(file).is_ok() {
+                            visits.fetch_add(1, Ordering::Relaxed);
+                        }
+                    }
+                }
+            });
+        }
+        let destroy =
+            |number| house.command(&["zfs", "destroy", &format!("t@{number}")]).output().unwrap();
+        let destroyed: Vec<_> = (0..SNAPSHOTS - 1).map(destroy).collect();
+        is_done.store(true, Ordering::Relaxed);
+        for output in destroyed {
+            assert!(output.status.success(), "{output:?}");
+        }
+    });
+    assert!(visits.into_inner() > SNAPSHOTS, "snapshots were visited");
+    house.run("zfs destroy -r t@11");
+    house.run("zpool export t");
+}
 
 /// Returns the names in a directory, in order.
 fn names(at: &Path) -> Vec<String> {

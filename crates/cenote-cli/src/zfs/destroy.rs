@@ -6,6 +6,7 @@
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
+use std::time::Duration;
 
 use cenote_engine::{Engine, OpError};
 use cenote_pool::{Dataset, DatasetKind};
@@ -23,6 +24,10 @@ use crate::{nicenum, out};
 
 /// Permissions for destroying a dataset.
 const RIGHTS: [&str; 2] = ["destroy", "mount"];
+
+/// Number of attempts to destroy snapshots that are in use, and the pause between them.
+const TRIES: u32 = 10;
+const PAUSE: Duration = Duration::from_millis(50);
 
 /// Runs `zfs destroy`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -154,9 +159,8 @@ async fn dataset(
         return Ok(());
     }
     drop(head);
-    source.close_unused_snapshots(name);
     let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
-        destroy(engine, &targets.names, false).await
+        destroy(source, engine, &targets.names, false).await
     }));
     source.without_mounts(&targets.names, parsed.has('f'), work).await
 }
@@ -182,7 +186,12 @@ fn tell(names: &[String], parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
 }
 
 /// Destroys in order; consecutive snapshots are destroyed together.
-async fn destroy(engine: &Engine, names: &[String], is_deferred: bool) -> CommandResult {
+async fn destroy(
+    source: &Source,
+    engine: &Engine,
+    names: &[String],
+    is_deferred: bool,
+) -> CommandResult {
     let mut rest = names;
     while let [first, ..] = rest {
         let count = rest.iter().take_while(|name| name.contains('@')).count();
@@ -192,11 +201,30 @@ async fn destroy(engine: &Engine, names: &[String], is_deferred: bool) -> Comman
             continue;
         }
         let (batch, later) = rest.split_at(count);
-        let done = engine.snapshots().destroy_all(batch.to_vec(), is_deferred).await;
-        done.map_err(|error| failure(&batch[0], &error))?;
+        destroy_snapshots(source, engine, batch, is_deferred).await?;
         rest = later;
     }
     Ok(())
+}
+
+/// Destroys snapshots. Programs that visit `.zfs` open snapshots at any time, so a snapshot in use
+/// is tried again a few times.
+async fn destroy_snapshots(
+    source: &Source,
+    engine: &Engine,
+    names: &[String],
+    is_deferred: bool,
+) -> CommandResult {
+    let mut tries_left = TRIES;
+    loop {
+        tries_left -= 1;
+        source.close_unused_snapshots(&names[0]);
+        let done = engine.snapshots().destroy_all(names.to_vec(), is_deferred).await;
+        match done.as_ref().map_err(|error| error.cause::<OpError>()) {
+            Err(Some(OpError::Busy)) if tries_left > 0 => cenote_rt::sleep(PAUSE).await,
+            _ => return done.map_err(|error| failure(&names[0], &error)),
+        }
+    }
 }
 
 fn failure(name: &str, error: &cenote_rt::Error) -> Exit {
@@ -275,10 +303,9 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
-    source.close_unused_snapshots(name);
     // Clones that are destroyed with them.
     let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
-        destroy(engine, &targets.names, parsed.has('d')).await
+        destroy(source, engine, &targets.names, parsed.has('d')).await
     }));
     source.without_mounts(&targets.names, parsed.has('f'), work).await
 }
