@@ -39,8 +39,9 @@ use crate::zil::chain::no_header;
 use crate::zil::commit::adopt;
 use crate::{Notice, invariant_error};
 
-/// Most txgs that a log block can be ahead of the last commit: the uberblock of an idle pool is not
-/// rewritten while its open txg advances. With a txg every 5 seconds, it is 2.6 years.
+/// Most txgs that a log block can be ahead of the last commit: OpenZFS does not rewrite the
+/// uberblock of an idle pool while its open txg advances. With a txg every 5 seconds, it is 2.6
+/// years.
 const TXGS_AHEAD_MAX: u64 = 1 << 24;
 
 /// Refuses a block from a txg that cannot have been reached (Z1).
@@ -136,13 +137,7 @@ impl IntentLogs<'_> {
         }
         // A txg without other changes gets its uberblock as well, which must not be older than the
         // claimed blocks.
-        let last_txg = newest_birth.max(first_txg);
-        // The claims are written by the first of these syncs. Idle txgs cost no I/O: the log of a
-        // pool that was idle for a day before its last `fsync` is 17,000 txgs ahead.
-        while self.engine.open_txg() < last_txg {
-            self.engine.sync().await?;
-        }
-        while self.engine.uberblock().txg < last_txg {
+        while self.engine.uberblock().txg < newest_birth.max(first_txg) {
             self.engine.change_config_between_syncs(crate::Config::touch).await;
             self.engine.sync().await?;
         }
@@ -374,4 +369,20 @@ async fn logs_on_disk(pool: &Arc<Pool>) -> Result<LogsOnDisk> {
         }
     }
     Ok(left)
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_ondisk::object_type::ObjectType;
+
+    use super::*;
+
+    #[test]
+    fn births_far_ahead_refuse_the_import() {
+        let block =
+            |birth| BlockPtr::punched(4096, ObjectType::INTENT_LOG, 0, birth).expect("a hole");
+        check_birth(&block(100 + TXGS_AHEAD_MAX), 100).expect("reached");
+        check_birth(&block(101 + TXGS_AHEAD_MAX), 100).expect_err("not reached");
+        check_birth(&block(u64::MAX), u64::MAX - 1).expect("no overflow");
+    }
 }

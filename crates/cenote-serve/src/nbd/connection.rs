@@ -69,9 +69,15 @@ pub(super) async fn serve(
     else {
         return Ok(());
     };
-    let place = async { places.acquire().await.map_err(|error| Error::new(Kind::Io, error)) };
-    let Some(_place) = stop.or(negotiation.bound(place)).await.transpose()? else {
-        return Ok(());
+    // The client was told that it may begin: it is not displaced any more if there is a place.
+    let _place = if let Ok(place) = places.try_acquire() {
+        place
+    } else {
+        let place = async { places.acquire().await.map_err(|error| Error::new(Kind::Io, error)) };
+        let Some(place) = stop.or(negotiation.bound(place)).await.transpose()? else {
+            return Ok(());
+        };
+        place
     };
     drop(negotiation);
     let short = Arc::new(Semaphore::new(SHORT_ROOM as usize));
