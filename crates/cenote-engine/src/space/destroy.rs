@@ -8,20 +8,30 @@
 //! Queued space is charged to `$FREE`. Each sync removes a part from the queue and the charge, and
 //! frees it in the same txg, so that a crash leaves all or nothing. The part is limited in blocks
 //! and in time, since callers wait for the txg.
+//!
+//! A tree is freed from its leaves up, in the order of [`traverse`]. Where a txg stops, the
+//! bookmark of the next block is stored: everything before it in this order is freed, and
+//! everything below it. A destroyed tree does not change, so that the next walk finds the block
+//! again. The order and the meaning of the bookmark are OpenZFS's (spec 04 §12), so that either
+//! implementation can continue what the other began. OpenZFS accepts only bookmarks of level 0 in
+//! object sets, of data and of blocks of dnodes: a walk stops only there, and an indirect block is
+//! freed together with its last child.
 
-mod walk;
-
+use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::bpobj::edit as bpobj;
 use cenote_dmu::bptree::edit as bptree;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Space, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::bptree::BptreeEntry;
 use cenote_ondisk::dsl::key;
 use cenote_pool::mos::DIRECTORY;
-use cenote_rt::{Result, tunables};
+use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_rt::{Error, Result, tunables};
 
 use crate::CheckpointState;
 use crate::Notice;
@@ -29,7 +39,70 @@ use crate::SpaceManager;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{directory_object, features, need_directory_object, snapshot};
-use walk::{End, Harvest};
+
+/// How the walk of a destroyed tree ended.
+#[derive(Debug)]
+enum End {
+    /// The tree is freed completely.
+    Done,
+    /// This block is the next.
+    At(Bookmark),
+    /// This block, or one between it and the next of level 0, cannot be read.
+    Damaged(Bookmark, Error),
+}
+
+/// Collects the next blocks of a destroyed tree, up to a number and a deadline.
+struct Collector {
+    max: usize,
+    deadline: Duration,
+    blocks: Vec<(BlockPtr, Bookmark)>,
+    /// The block at which the budget was used up.
+    next: Option<Bookmark>,
+    damage: Option<Error>,
+}
+
+impl Visitor for Collector {
+    async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+        if self.damage.is_some() {
+            return Ok(Flow::Stop);
+        }
+        let is_late = !self.blocks.is_empty() && cenote_rt::monotonic() >= self.deadline;
+        if place.level == 0 && (self.blocks.len() >= self.max || is_late) {
+            self.next = Some(*place);
+            return Ok(Flow::Stop);
+        }
+        self.blocks.push((*bp, *place));
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, damage: Damage) {
+        self.damage.get_or_insert(damage.error);
+    }
+}
+
+/// Returns at most `max` blocks of a destroyed tree to be freed, fewer after the deadline.
+async fn next_blocks(
+    store: &Arc<BlockStore>,
+    entry: &BptreeEntry,
+    max: usize,
+    deadline: Duration,
+) -> (Vec<BlockPtr>, End) {
+    let mut found = Collector { max, deadline, blocks: Vec::new(), next: None, damage: None };
+    let walked = traverse::destroyed(store, &Grounds::Allocated, entry, &mut found).await;
+    let Collector { mut blocks, next, damage, .. } = found;
+    let end = match (damage.or(walked.err()), next) {
+        (Some(error), _) => {
+            // Back to the last block at which a walk may stop.
+            let last = blocks.iter().rposition(|(_, place)| place.level == 0);
+            let place = last.map_or(entry.resume, |last| blocks[last].1);
+            blocks.truncate(last.unwrap_or(0));
+            End::Damaged(place, error)
+        }
+        (None, Some(place)) => End::At(place),
+        (None, None) => End::Done,
+    };
+    (blocks.into_iter().map(|(block, _)| block).collect(), end)
+}
 
 impl SpaceManager<'_> {
     /// Removes as many blocks from the queues as one txg may free, and returns them to be freed.
@@ -105,8 +178,7 @@ impl SpaceManager<'_> {
         let stalled = self.stalled_trees();
         let found = self.engine.mos.inspect(|tx| next_entry(tx, &stalled)).await?;
         let Some((queue, index, entry)) = found else { return Ok(None) };
-        let Harvest { blocks, end } =
-            walk::harvest(&self.engine.store, &entry, max, deadline).await;
+        let (blocks, end) = next_blocks(&self.engine.store, &entry, max, deadline).await;
         let mut freed = Sizes::default();
         for block in &blocks {
             freed += Sizes::of(block, &self.engine.tree);
@@ -142,13 +214,9 @@ impl SpaceManager<'_> {
     /// Returns all blocks of a tree born after `min_txg`, for pools without the queue of dead
     /// trees.
     pub(crate) async fn whole_tree(self, root: &BlockPtr, min_txg: u64) -> Result<Vec<BlockPtr>> {
-        let entry = BptreeEntry {
-            bp: *root,
-            birth_txg: min_txg,
-            resume: cenote_ondisk::bookmark::Bookmark::default(),
-        };
-        let Harvest { blocks, end } =
-            walk::harvest(&self.engine.store, &entry, usize::MAX, Duration::MAX).await;
+        let entry = BptreeEntry { bp: *root, birth_txg: min_txg, resume: Bookmark::default() };
+        let (blocks, end) =
+            next_blocks(&self.engine.store, &entry, usize::MAX, Duration::MAX).await;
         match end {
             End::Damaged(_, error) => Err(error),
             End::Done | End::At(_) => Ok(blocks),

@@ -846,6 +846,57 @@ fn destroy_half_done_passes_zdb() {
     });
 }
 
+/// Blocks that an earlier txg freed may have been reused: a walk that resumes does not read them,
+/// not even in advance, or their checksum errors would be counted against the disk.
+#[test]
+fn destroy_reads_no_freed_blocks_when_it_resumes() {
+    use cenote_dmu::live::ObjectSpec;
+    use cenote_ondisk::blkptr::BlockPtr;
+    use cenote_ondisk::object_type::ObjectType;
+    let rate = Budget::take();
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        let head = pool.engine.head("tank/a").await.unwrap();
+        let mut bytes = vec![0; 400 * 512];
+        cenote_rt::Rng::seeded(1).fill(&mut bytes);
+        pool.engine
+            .apply(&head, ApplyOptions::new(), |tx| {
+                // 32 pointers in an indirect block.
+                let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 512);
+                let spec = ObjectSpec { indirect_shift: 12, ..spec.with_number(3) };
+                tx.allocate(&spec)?;
+                tx.write(3, 0, &bytes)
+            })
+            .await
+            .unwrap();
+        pool.engine.sync().await.unwrap();
+        drop(head);
+        let reader = pool.reader().await;
+        let set = reader.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let dnode = set.dnode(3).await.unwrap();
+        let top = dnode.pointers().next().unwrap();
+        let block = dnode.read_pointer(&top, 2, 0, false).await.unwrap();
+        let indirect: Vec<_> = BlockPtr::all_in(&block).collect();
+        drop((set, dnode, reader));
+        rate.set(100);
+        pool.engine.datasets().destroy("tank/a").await.unwrap();
+        assert!(pool.engine.space().has_pending_frees().await.unwrap());
+        // 100 blocks: more than three indirect blocks with their children.
+        for dva in indirect[..3].iter().flat_map(BlockPtr::dvas) {
+            pool.spoil(dva.offset + (4 << 20), 512).await;
+        }
+        pool.open_again().await;
+        pool.settle().await;
+        for (_, leaf) in pool.engine.tree().leaves() {
+            assert_eq!(leaf.stats().checksum_errors, 0);
+        }
+        assert!(pool.engine.health().take_notices().is_empty());
+        rate.set(100_000);
+        pool.check().await;
+    });
+}
+
 /// Unreadable blocks stay allocated and queued; all others are freed.
 #[test]
 fn destroy_keeps_a_damaged_tree_queued() {

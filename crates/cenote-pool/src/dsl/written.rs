@@ -52,7 +52,7 @@ impl Dataset {
         &self,
         txg: u64,
         not_ancestor: impl Fn() -> DslError,
-    ) -> Result<Walk> {
+    ) -> Result<ChainSums> {
         let mos = self.mos();
         let mut phys: Arc<DatasetPhys> = Arc::new(self.phys().clone());
         let mut dead = 0_u64;
@@ -63,7 +63,7 @@ impl Dataset {
             let deadlist = Deadlist::load(mos, phys.deadlist_obj).await?;
             if phys.prev_snap_txg <= txg {
                 let reached = (phys.prev_snap_obj != 0).then_some(phys.prev_snap_obj);
-                return Ok(Walk { dead, first_deadlist: deadlist.total().used, reached });
+                return Ok(ChainSums { dead, first_deadlist: deadlist.total().used, reached });
             }
             let older = deadlist.space_range(mos, 0, txg).await?;
             dead = dead.wrapping_add(older.used);
@@ -95,7 +95,8 @@ impl Dataset {
     }
 }
 
-struct Walk {
+/// Sums over the deadlists of a chain of datasets.
+struct ChainSums {
     /// Dead bytes of the deadlists on the way that were born before the start.
     dead: u64,
     /// Bytes of the whole deadlist of the dataset right after the start.

@@ -17,7 +17,7 @@ use super::shared::{Leftover, Refcounts};
 use super::{Census, Origin, Reference};
 use crate::accounting::top_zap;
 use crate::pool::indirect;
-use crate::traverse::{self, Damage, Flow, Mark, Options, Order, Visitor};
+use crate::traverse::{self, Damage, Flow, Options, Visitor};
 use crate::{Pool, mos};
 
 /// Size of a gang header that counts as allocated (spec 05 §5.6).
@@ -133,10 +133,7 @@ impl<'a, C: Census> Claimer<'a, C> {
                 if entry.birth_txg == u64::MAX {
                     continue;
                 }
-                // Freeing visits parents last, and stopped here.
-                let start = resume_mark(&entry.resume, DNODES_PER_BLOCK);
-                let options = Options { min_txg: entry.birth_txg, order: Order::Up, start };
-                traverse::tree(&pool, &entry.bp, DESTROYED, options, self).await?;
+                traverse::destroyed(pool.store(), pool.grounds(), &entry, self).await?;
             }
         }
         let Some(object) = pool.directory_object(key::DELETED_CLONES) else { return Ok(()) };
@@ -281,29 +278,6 @@ impl<'a, C: Census> Claimer<'a, C> {
                 self.claim_range(u64::from(piece.vdev), piece.vdev_offset, piece.size, depth + 1);
             }
         }
-    }
-}
-
-/// Object set number in the bookmarks of destroyed object sets.
-const DESTROYED: u64 = u64::MAX;
-/// Objects in a block of dnodes.
-const DNODES_PER_BLOCK: u64 = 32;
-
-/// Returns where to continue a walk that stopped before the block in `resume`, with everything
-/// below it done.
-fn resume_mark(resume: &Bookmark, slots: u64) -> Option<Mark> {
-    let &Bookmark { objset, object, level, blkid } = resume;
-    if (objset, object, level, blkid) == (0, 0, 0, 0) {
-        return None;
-    }
-    let mark = |object, blkid| Some(Mark { objset: DESTROYED, object, blkid });
-    match (object, level) {
-        // The last position in the block of dnodes: the block is visited, but none of its objects.
-        (0, 0) => mark(blkid.saturating_add(1).saturating_mul(slots) - 1, u64::MAX),
-        (_, 0) => mark(object, blkid),
-        // Only damage stops a walk elsewhere: the objects below are skipped and counted as leaked.
-        (0, _) => mark(u64::MAX, u64::MAX),
-        _ => mark(object, u64::MAX),
     }
 }
 

@@ -9,17 +9,21 @@
 //! never older than its children, whole subtrees are skipped at their root (spec 04 §8). A block
 //! shared by deduplication or cloning is in several trees and is visited in each.
 //!
-//! Verify, leak check, scrub, destroy and send are visitors of this walk. They differ in their
-//! processing of blocks, their minimum birth txg, and in whether parents come before or after
-//! children.
+//! Verify, leak check and the freeing of destroyed datasets are visitors of this walk. They differ
+//! in their processing of blocks, their minimum birth txg, and in whether parents come before or
+//! after children. A visitor that has a budget ends the walk at a block, stores the block's
+//! bookmark, and starts the next walk there. OpenZFS accepts stored bookmarks of level 0 and of
+//! object sets only (spec 04 §12).
 //!
 //! Invariants
 //! * T1 Damage never ends the walk: the visitor is told of an unreadable block, and everything else
 //!   is visited.
-//! * T2 A walk started at a [`Mark`] visits the blocks that a whole walk visits from there on;
-//!   parents of the mark are not visited again (parents first) or visited later (parents last).
+//! * T2 A walk that starts at a bookmark visits exactly the blocks that a whole walk visits from
+//!   this block on. With parents last, the blocks below it were visited before it.
 //! * T3 Memory does not grow with the pool: one block per level, the bounded prefetch, and the list
 //!   of datasets.
+//! * T4 Only blocks that are visited, or have such blocks below them, are read: others may have
+//!   been freed by the visitor of an earlier walk.
 //!
 //! Metadata is read through the cache, with siblings prefetched. Keys are not needed.
 
@@ -29,9 +33,11 @@ mod walk;
 use std::future::Future;
 use std::sync::Arc;
 
+use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::bptree::BptreeEntry;
 use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Error, Result};
@@ -41,6 +47,8 @@ use walk::Walk;
 
 /// Object set number of the MOS.
 pub const MOS: u64 = 0;
+/// Object set number in bookmarks of destroyed object sets.
+const DESTROYED: u64 = u64::MAX;
 
 /// How the walk continues after a visit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -63,17 +71,6 @@ pub enum Order {
     Up,
 }
 
-/// A position of the walk: data blocks and dnodes from here on are yet to be visited.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Mark {
-    /// Object set.
-    pub objset: u64,
-    /// Object in the object set.
-    pub object: u64,
-    /// Data block of the object.
-    pub blkid: u64,
-}
-
 /// Options of a walk.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Options {
@@ -81,8 +78,8 @@ pub struct Options {
     pub min_txg: u64,
     /// Order of parents and children.
     pub order: Order,
-    /// Position to start at, `None` for the start.
-    pub start: Option<Mark>,
+    /// First block to visit (T2), `None` for all.
+    pub start: Option<Bookmark>,
 }
 
 /// An unreadable block or dnode.
@@ -152,6 +149,22 @@ pub async fn tree(
 ) -> Result<()> {
     Walk::new(pool.store(), pool.grounds(), pool.txg(), options)
         .objset(root, objset, options.min_txg, false, visitor)
+        .await
+        .map(|_| ())
+}
+
+/// Walks the blocks of a destroyed object set that are not freed yet, with parents last.
+pub async fn destroyed(
+    store: &Arc<BlockStore>,
+    grounds: &Grounds,
+    entry: &BptreeEntry,
+    visitor: &mut impl Visitor,
+) -> Result<()> {
+    let is_begun = entry.resume != Bookmark::default();
+    let start = is_begun.then_some(Bookmark { objset: DESTROYED, ..entry.resume });
+    let options = Options { min_txg: entry.birth_txg, order: Order::Up, start };
+    Walk::new(store, grounds, u64::MAX, options)
+        .objset(&entry.bp, DESTROYED, entry.birth_txg, false, visitor)
         .await
         .map(|_| ())
 }

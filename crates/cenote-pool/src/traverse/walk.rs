@@ -5,12 +5,13 @@ use std::sync::Arc;
 
 use cenote_block::{BlockStore, Grounds};
 use cenote_dmu::objset::META_DNODE;
-use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
+use cenote_dmu::{Dnode, Geometry, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
+use cenote_ondisk::objset::PROJECTUSED_OBJECT;
 use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
 
-use super::{Damage, Flow, Mark, Options, Order, Visitor};
+use super::{Damage, Flow, Options, Order, Visitor};
 
 /// Maximum number of an array's first pointer, so that pointer numbers do not overflow.
 const FIRST_MAX: u64 = 1 << 62;
@@ -22,9 +23,12 @@ pub(super) struct Walk<'p> {
     /// Last txg whose blocks count.
     pub(super) txg: u64,
     pub(super) options: Options,
-    /// Start of the walk in the current object set, as (object, data block).
-    start: (u64, u64),
+    /// First block of the walk in the current object set, `None` for the whole set.
+    start: Option<Bookmark>,
 }
+
+/// A position in an object set: object and data block. The spill block follows all data blocks.
+type Position = (u64, u64);
 
 /// A block pointer and its location.
 struct Pointer<'a> {
@@ -46,21 +50,25 @@ impl Pointer<'_> {
         self.dnode.object() == META_DNODE
     }
 
-    /// Returns the positions in the object set that the block covers.
-    fn span(&self) -> Range<(u64, u64)> {
-        let object = self.dnode.object();
-        if self.blkid == SPILL_BLKID {
-            return (object, u64::MAX)..(object.saturating_add(1), 0);
-        }
-        let shift = self.dnode.geometry().span(self.level);
-        let (start, end) =
-            (self.blkid.saturating_mul(shift), self.blkid.saturating_add(1).saturating_mul(shift));
-        if self.is_meta() {
-            let slots = self.set.slots_per_block();
-            return (start.saturating_mul(slots), 0)..(end.saturating_mul(slots), 0);
-        }
-        (object, start)..(object, end)
+    fn span(&self) -> Range<Position> {
+        span(self.set, self.dnode.geometry(), &self.place())
     }
+}
+
+/// Returns the positions of the data blocks below a block, or of the objects below a block of
+/// dnodes. `geometry` is that of its object.
+fn span(set: &ObjSet, geometry: &Geometry, place: &Bookmark) -> Range<Position> {
+    let &Bookmark { object, level, blkid, .. } = place;
+    if blkid == SPILL_BLKID {
+        return (object, u64::MAX)..(object.saturating_add(1), 0);
+    }
+    let count = geometry.span(u8::try_from(level).unwrap_or(0));
+    let (start, end) = (blkid.saturating_mul(count), blkid.saturating_add(1).saturating_mul(count));
+    if object == META_DNODE {
+        let slots = set.slots_per_block();
+        return (start.saturating_mul(slots), 0)..(end.saturating_mul(slots), 0);
+    }
+    (object, start)..(object, end)
 }
 
 impl<'p> Walk<'p> {
@@ -70,7 +78,7 @@ impl<'p> Walk<'p> {
         txg: u64,
         options: Options,
     ) -> Self {
-        Self { store, grounds, txg, options, start: (0, 0) }
+        Self { store, grounds, txg, options, start: None }
     }
 
     /// Walks the object set of `root`, for births after `min_txg`.
@@ -87,12 +95,13 @@ impl<'p> Walk<'p> {
         if root.is_hole() || !(is_new || is_head) {
             return Ok(Flow::Continue);
         }
-        self.start = match self.options.start {
-            Some(Mark { objset, object, blkid }) if objset == id => (object, blkid),
-            _ => (0, 0),
-        };
+        let start = self.options.start.filter(|start| start.objset == id);
+        self.start = start.filter(|start| start.level >= 0);
         let place = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
-        let is_whole = self.start == (0, 0);
+        let is_whole = self.start.is_none();
+        if self.options.order == Order::Up && start == Some(place) && is_new {
+            return Ok(visitor.block(root, &place).await?.past());
+        }
         if self.options.order == Order::Down && is_whole && is_new {
             match visitor.block(root, &place).await? {
                 Flow::Continue => {}
@@ -128,7 +137,10 @@ impl<'p> Walk<'p> {
         min_txg: u64,
         visitor: &mut V,
     ) -> Result<Flow> {
-        if self.object(set, set.meta_dnode(), min_txg, visitor).await? == Flow::Stop {
+        let is_in_accounting = self.start.is_some_and(|start| start.object >= PROJECTUSED_OBJECT);
+        if !is_in_accounting
+            && self.object(set, set.meta_dnode(), min_txg, visitor).await? == Flow::Stop
+        {
             return Ok(Flow::Stop);
         }
         let special = [set.project_used(), set.group_used(), set.user_used()];
@@ -167,7 +179,28 @@ impl<'p> Walk<'p> {
         !pointer.bp.is_hole()
             && !pointer.bp.is_redacted()
             && pointer.bp.allocation_birth() > pointer.min_txg
-            && pointer.span().end > self.start
+            && self.start_position(pointer).is_none_or(|start| pointer.span().end > start)
+    }
+
+    /// Returns the position of the walk's first block, to be compared with those of `pointer`. In
+    /// another object than that of `pointer`, only the object of the position is meaningful.
+    fn start_position(&self, pointer: &Pointer<'_>) -> Option<Position> {
+        let start = self.start?;
+        let is_meta = start.object == META_DNODE;
+        let dnode = if is_meta { pointer.set.meta_dnode() } else { pointer.dnode };
+        Some(span(pointer.set, dnode.geometry(), &start).start)
+    }
+
+    /// Whether the walk starts below the block, which therefore comes before its start with
+    /// parents first.
+    fn starts_below(&self, pointer: &Pointer<'_>) -> bool {
+        let (Some(start), Some(position)) = (self.start, self.start_position(pointer)) else {
+            return false;
+        };
+        let own_start = pointer.span().start;
+        let height = (pointer.is_meta(), i64::from(pointer.level));
+        own_start < position
+            || own_start == position && height > (start.object == META_DNODE, start.level)
     }
 
     /// Visits a block without children.
@@ -191,10 +224,12 @@ impl<'p> Walk<'p> {
             if !self.is_wanted(&pointer) {
                 return Ok(Flow::Continue);
             }
-            // If the walk starts inside this block, the block was visited before (T2).
-            let is_new = pointer.span().start >= self.start;
             let place = pointer.place();
-            if self.options.order == Order::Down && is_new {
+            // T2: the blocks below were visited by an earlier walk.
+            if self.options.order == Order::Up && self.start == Some(place) {
+                return Ok(visitor.block(&pointer.bp, &place).await?.past());
+            }
+            if self.options.order == Order::Down && !self.starts_below(&pointer) {
                 match visitor.block(&pointer.bp, &place).await? {
                     Flow::Continue => {}
                     Flow::Skip => return Ok(Flow::Continue),
@@ -244,7 +279,7 @@ impl<'p> Walk<'p> {
             let &Pointer { set, dnode, min_txg, .. } = pointer;
             let child = Pointer { set, dnode, bp, level, blkid, min_txg };
             let flow = if is_read {
-                prefetcher.prefetch(&child, first);
+                prefetcher.prefetch(self, &child, first);
                 self.subtree(child, visitor).await?
             } else {
                 self.leaf(&child, visitor).await?
@@ -265,25 +300,37 @@ impl<'p> Walk<'p> {
     ) -> Result<Flow> {
         let set = pointer.set;
         let first = pointer.blkid.saturating_mul(set.slots_per_block());
+        let start = self.start_position(pointer).map_or(0, |(object, _)| object);
         let mut dnodes = Vec::new();
         for dnode in set.dnodes_of_block(block, first) {
             match dnode {
+                Ok(dnode) if dnode.object() < start => {}
                 Ok(dnode) => {
-                    prefetch_roots(&dnode, pointer.min_txg);
+                    self.prefetch_roots(set, &dnode, pointer.min_txg);
                     dnodes.push(dnode);
                 }
                 Err(error) => visitor.damage(object_damage(pointer, error)),
             }
         }
         for dnode in dnodes {
-            if dnode.object() < self.start.0 {
-                continue;
-            }
             if self.object(set, &dnode, pointer.min_txg, visitor).await? == Flow::Stop {
                 return Ok(Flow::Stop);
             }
         }
         Ok(Flow::Continue)
+    }
+
+    /// Prefetches the top indirect blocks of a dnode.
+    fn prefetch_roots(&self, set: &Arc<ObjSet>, dnode: &Arc<Dnode>, min_txg: u64) {
+        let level = dnode.geometry().levels.saturating_sub(1);
+        if level == 0 {
+            return;
+        }
+        for (blkid, bp) in (0..).zip(dnode.pointers()) {
+            if self.is_wanted(&Pointer { set, dnode, bp, level, blkid, min_txg }) {
+                dnode.prefetch_pointer(&bp, level, blkid);
+            }
+        }
     }
 }
 
@@ -301,19 +348,6 @@ fn object_damage(pointer: &Pointer<'_>, error: Error) -> Damage {
     Damage { place, bp: None, error }
 }
 
-/// Prefetches the top indirect blocks of a dnode.
-fn prefetch_roots(dnode: &Dnode, min_txg: u64) {
-    let top = dnode.geometry().levels.saturating_sub(1);
-    if top == 0 {
-        return;
-    }
-    for (blkid, bp) in (0..).zip(dnode.pointers()) {
-        if bp.allocation_birth() > min_txg {
-            dnode.prefetch_pointer(&bp, top, blkid);
-        }
-    }
-}
-
 /// Prefetches siblings.
 struct Prefetcher<'b> {
     block: &'b Buf,
@@ -327,13 +361,14 @@ impl<'b> Prefetcher<'b> {
     }
 
     /// Prefetches the blocks after `pointer`, whose array begins with block number `first`.
-    fn prefetch(&mut self, pointer: &Pointer<'_>, first: u64) {
+    fn prefetch(&mut self, walk: &Walk<'_>, pointer: &Pointer<'_>, first: u64) {
         let index = (pointer.blkid - first) as usize;
         self.next = self.next.max(index + 1);
         while self.next <= index.saturating_add(self.window) {
             let Some(bp) = BlockPtr::at(self.block, self.next * 128) else { return };
-            if !bp.is_hole() && bp.allocation_birth() > pointer.min_txg {
-                pointer.dnode.prefetch_pointer(&bp, pointer.level, first + self.next as u64);
+            let sibling = Pointer { bp, blkid: first + self.next as u64, ..*pointer };
+            if walk.is_wanted(&sibling) {
+                sibling.dnode.prefetch_pointer(&bp, sibling.level, sibling.blkid);
             }
             self.next += 1;
         }
