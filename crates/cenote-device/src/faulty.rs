@@ -131,13 +131,6 @@ impl FaultyDevice {
         self
     }
 
-    /// Adds a fault of writes that overlap one of about `per_million` of a million sectors.
-    #[must_use]
-    pub fn with_strewn_writes(mut self, per_million: u64, fault: WriteFault) -> Self {
-        self.writes.strewn.push((per_million, fault));
-        self
-    }
-
     /// Takes the device offline, so that every request fails, or back online.
     pub fn set_offline(&self, is_offline: bool) {
         self.is_offline.store(is_offline, Ordering::SeqCst);

@@ -167,15 +167,6 @@ impl SimulatedDisk {
         }
     }
 
-    /// Sets the physical sector size to `1 << ashift` bytes (the logical one stays 512), and
-    /// whether it is a rotating disk.
-    #[must_use]
-    pub fn with_geometry(mut self, ashift: u8, is_rotational: bool) -> Self {
-        self.info.physical_ashift = ashift;
-        self.info.is_rotational = is_rotational;
-        self
-    }
-
     /// Memory in use.
     pub fn used(&self) -> SimulatedUse {
         let extents = self.extents.lock();

@@ -330,9 +330,9 @@ tunables! {
     FORCE_GANGING_PCT = "metaslab_force_ganging_pct", 3, (0, 100),
         "percent of those blocks that are made to gang";
     NUM_ALLOCATORS = "spa_num_allocators", 4, (1, 256),
-        "streams of allocations per class, at most";
+        "streams of allocations per class";
     CPUS_PER_ALLOCATOR = "spa_cpus_per_allocator", 4, (1, 1024),
-        "processors for each stream of allocations";
+        "processors for each stream of allocations in OpenZFS; has no effect here";
     SPECIAL_METADATA_RESERVE_PCT = "zfs_special_class_metadata_reserve_pct", 25, (0, 100),
         "percent of the special class that small file blocks leave to metadata";
     UNFLUSHED_MAX_MEM_AMT = "zfs_unflushed_max_mem_amt", 1 << 30, (0, 1 << 40),

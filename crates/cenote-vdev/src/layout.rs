@@ -43,11 +43,6 @@ pub fn draid_asize(draid: &Draid, children: &[u64]) -> u64 {
     all / draid.group_bytes() * draid.group_bytes()
 }
 
-/// Capacity of a distributed spare: that of a child of the dRAID.
-pub fn draid_child_asize(draid: &Draid, asize: u64) -> u64 {
-    asize / draid.disks()
-}
-
 /// Capacity of a vdev, computed from the sizes of its leaves' devices. Children without a device
 /// are left out; `None` if no child has a device, or one is too small.
 pub fn asize(

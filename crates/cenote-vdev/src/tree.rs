@@ -83,11 +83,6 @@ pub enum VdevKind {
 }
 
 impl VdevKind {
-    /// Whether it stores copies on all children, like a mirror.
-    pub fn is_mirror_like(self) -> bool {
-        matches!(self, Self::Mirror | Self::Replacing | Self::Spare)
-    }
-
     /// Whether it is a leaf.
     pub fn is_leaf(self) -> bool {
         matches!(self, Self::File | Self::Disk | Self::DraidSpare)

@@ -43,7 +43,7 @@ const FIELDS: [Exception; 14] = [
 /// Types with more public methods.
 const METHODS: [Exception; 5] = [
     ("cenote-ondisk", "BlockPtr", 54, "one method for each bit field on disk"),
-    ("cenote-block", "SpaceAllocator", 49, WHOLE),
+    ("cenote-block", "SpaceAllocator", 46, WHOLE),
     ("cenote-fs", "Mount", 56, WHOLE),
     ("cenote-pool", "Pool", 46, WHOLE),
     ("cenote-vdev", "Tree", 67, WHOLE),

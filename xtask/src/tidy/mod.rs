@@ -10,6 +10,7 @@
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
 //! | `features` | every verb, property and tunable has tests in docs/testing.md |
 //! | `spec`     | citations of the format's description are well formed |
+//! | `unused`   | every public item has a user |
 //! | `words`    | how comments begin, and words that are no part of a name |
 //!
 //! Every rule has rows of tests beside it: what it finds, and what it lets pass.
@@ -22,6 +23,7 @@ mod limits;
 pub(crate) mod locks;
 mod source;
 pub(crate) mod spec;
+mod unused;
 mod words;
 
 use std::path::Path;
@@ -56,6 +58,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     }
     findings.extend(layers::check(root));
     findings.extend(limits::check(&sources));
+    findings.extend(unused::check(&sources));
     findings.extend(decoders::check(root));
     findings.extend(features::check(&sources, root));
     findings.extend(locks::check_ranks(&sources));

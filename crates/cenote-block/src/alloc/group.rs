@@ -66,8 +66,6 @@ pub(super) struct Vdev {
     pub(super) metaslabs: Vec<Metaslab>,
     pub(super) groups: [Group; 2],
     pub(super) embedded_log: Option<usize>,
-    /// Whether deferral is off because the vdev is being removed or expanded.
-    pub(super) is_changing: bool,
 }
 
 impl Vdev {

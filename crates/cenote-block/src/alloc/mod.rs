@@ -66,8 +66,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cenote_ondisk::blkptr::Dva;
+use cenote_rt::Result;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Result, tunables};
 
 use choose::Attempt;
 use load::Pins;
@@ -86,18 +86,10 @@ pub struct Options {
     pub txg: u64,
     /// Whether changes go to log space maps.
     pub has_logs: bool,
-    /// Streams of allocations per class; [`default_streams`] returns OpenZFS's number.
+    /// Streams of allocations per class.
     pub allocators: usize,
     /// Seed of random choices.
     pub seed: u64,
-}
-
-/// Number of streams of allocations per class on this machine.
-#[must_use]
-pub fn default_streams() -> usize {
-    let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-    let streams = cpus / tunables::CPUS_PER_ALLOCATOR.get_usize();
-    streams.clamp(1, tunables::NUM_ALLOCATORS.get_usize())
 }
 
 /// The free space of a pool.

@@ -104,12 +104,6 @@ impl SpaceAllocator {
         state.pins.insert(number, Arc::clone(&loan));
         Pin { space: Arc::clone(self), number, loan }
     }
-
-    /// Number of valid pins.
-    #[must_use]
-    pub fn pin_count(&self) -> usize {
-        self.lock().pins.len()
-    }
 }
 
 impl State {

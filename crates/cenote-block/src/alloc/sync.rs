@@ -147,14 +147,9 @@ impl State {
         let (space, allocated) = self.class_space(Class::Normal);
         // With so little space left, deferred ranges are needed (spec 05 §5.4).
         let is_short = |allocated| space.saturating_sub(allocated) <= slop;
-        let is_changing = self.vdevs.values().any(|vdev| vdev.is_changing);
         if is_on(Bug::NoDeferral) {
             self.overtake(|_| true);
             return Deferral::Nothing;
-        }
-        if is_changing {
-            // On such a vdev nothing is deferred.
-            self.overtake(|_| true);
         }
         if is_short(allocated) {
             // Ranges kept back by pins are used first: the deferral keeps older uberblocks usable.
@@ -222,7 +217,6 @@ impl State {
         let (has_logs, policy) = (self.has_logs, self.policy.clone());
         let epoch = self.epoch.load(Ordering::Acquire);
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
-        let deferral = if vdev.is_changing { Deferral::Nothing } else { deferral };
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
         let was_pending = metaslab.map_pending == Some(txg);
         let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };

@@ -69,12 +69,6 @@ impl FreeTree {
         &self.histogram
     }
 
-    /// Number of segments in the tree by size.
-    #[must_use]
-    pub fn sized_len(&self) -> usize {
-        self.by_size.len()
-    }
-
     /// Bytes of the largest segment, 0 if there is none.
     pub fn largest(&mut self) -> u64 {
         self.by_size().last().map_or(0, |(size, _)| *size)

@@ -52,13 +52,8 @@ impl State {
     fn add_vdev(&mut self, spec: VdevSpec, metaslabs: Vec<MetaslabSpec>, new_in: Option<u64>) {
         let (id, streams) = (spec.id, self.streams);
         let group = || Group { open: vec![Open::default(); streams], ..Group::default() };
-        let mut vdev = Vdev {
-            spec,
-            metaslabs: Vec::new(),
-            groups: [group(), group()],
-            embedded_log: None,
-            is_changing: false,
-        };
+        let mut vdev =
+            Vdev { spec, metaslabs: Vec::new(), groups: [group(), group()], embedded_log: None };
         vdev.extend(metaslabs, new_in);
         vdev.choose_embedded_log();
         self.vdevs.insert(id, vdev);
@@ -273,11 +268,6 @@ impl SpaceAllocator {
         replayed.map_err(|violation| Error::new(Kind::Corrupt, violation))
     }
 
-    /// Sets whether changes go to log space maps; called between txgs.
-    pub fn set_has_logs(&self, has_logs: bool) {
-        self.lock().has_logs = has_logs;
-    }
-
     /// Replaces the geometry after a change of the vdev tree.
     pub fn set_geometry(&self, geometry: Arc<dyn SpaceGeometry>) {
         self.lock().geometry = geometry;
@@ -301,13 +291,6 @@ impl SpaceAllocator {
     pub fn set_allocating(&self, vdev: u64, is_allocating: bool) {
         if let Some(vdev) = self.lock().vdevs.get_mut(&vdev) {
             vdev.spec.is_allocating = is_allocating;
-        }
-    }
-
-    /// Turns deferral off while a vdev is being removed or expanded.
-    pub fn set_changing(&self, vdev: u64, is_changing: bool) {
-        if let Some(vdev) = self.lock().vdevs.get_mut(&vdev) {
-            vdev.is_changing = is_changing;
         }
     }
 }

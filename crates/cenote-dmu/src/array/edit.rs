@@ -21,8 +21,3 @@ pub fn words(tx: &mut dyn Objects, object: u64, count: usize) -> TxResult<Vec<u6
 pub fn set_word(tx: &mut dyn Objects, object: u64, index: u64, word: u64) -> TxResult<()> {
     tx.write(object, index.saturating_mul(8), &word.to_le_bytes())
 }
-
-/// Writes words from `index` on.
-pub fn set_words(tx: &mut dyn Objects, object: u64, index: u64, words: &[u64]) -> TxResult<()> {
-    tx.write(object, index.saturating_mul(8), &words::to_bytes(words))
-}

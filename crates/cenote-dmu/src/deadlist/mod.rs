@@ -78,11 +78,6 @@ impl Deadlist {
         }
     }
 
-    /// Whether it is a single bpobj, the format before pool version 26.
-    pub fn is_old_form(&self) -> bool {
-        matches!(self.form, Form::Old(_))
-    }
-
     /// Sums over the blocks born in `(min, max]`; both should be keys, `max` may be `u64::MAX`.
     pub async fn range_sums(&self, min: u64, max: u64) -> Result<DeadlistPhys> {
         let mut sums = DeadlistPhys::default();

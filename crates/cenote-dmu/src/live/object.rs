@@ -79,18 +79,6 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Sets the checksum function of the object's data; 0: that of the dataset.
-    pub fn set_checksum(&mut self, object: u64, checksum: u8) -> TxResult<()> {
-        self.head_mut(object)?.checksum = checksum;
-        Ok(())
-    }
-
-    /// Sets the compression function of the object's data; 0: that of the dataset.
-    pub fn set_compress(&mut self, object: u64, compress: u8) -> TxResult<()> {
-        self.head_mut(object)?.compress = compress;
-        Ok(())
-    }
-
     /// Sets or removes the spill block. With one, the bonus has 128 bytes less room.
     pub fn set_spill(&mut self, object: u64, spill: Option<&[u8]>) -> TxResult<()> {
         let Some(bytes) = spill else {

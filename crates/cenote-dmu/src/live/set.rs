@@ -168,11 +168,6 @@ impl Live {
         self.lock().base.root
     }
 
-    /// The pointer returned by the last sync pass, committed or not.
-    pub fn synced_root(&self) -> BlockPtr {
-        self.lock().synced.root
-    }
-
     /// Closes `txg` and earlier ones for changes: a closure that ran under the lock before is
     /// included, a later one must use a later txg.
     pub fn close(&self, txg: u64) {

@@ -207,14 +207,6 @@ impl Zap {
         }
     }
 
-    /// The header of a fat ZAP.
-    pub fn fat_header(&self) -> Option<&FatHeader> {
-        match &self.body {
-            Body::Micro(_) => None,
-            Body::Fat { header, .. } => Some(header),
-        }
-    }
-
     /// Number of entries (for a fat ZAP, according to its header).
     pub fn entry_count(&self) -> u64 {
         match &self.body {

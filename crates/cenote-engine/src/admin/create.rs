@@ -24,7 +24,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::accounting::{metaslab_range, row_size};
 use cenote_pool::features;
-use cenote_rt::{BoxFuture, Error, Kind, Result, stages};
+use cenote_rt::{BoxFuture, Error, Kind, Result, stages, tunables};
 use cenote_vdev::create::Created;
 use cenote_vdev::{BuildOptions, Tree, labels, layout};
 
@@ -44,8 +44,6 @@ use crate::{
 
 /// First txg of a new pool, in which its vdevs are created.
 pub const FIRST_TXG: u64 = TXG_INITIAL;
-/// Number of allocators of each class.
-const ALLOCATORS: usize = 4;
 /// Pool version with feature flags.
 const VERSION: u64 = 5000;
 
@@ -236,7 +234,7 @@ fn new_allocator(
         geometry: Arc::<Tree>::clone(tree),
         txg: TXG_INITIAL - 1,
         has_logs: spec.features.iter().any(|feature| feature.name == "log_spacemap"),
-        allocators: ALLOCATORS,
+        allocators: tunables::NUM_ALLOCATORS.get_usize(),
         seed: spec.vdevs.root.guid,
     });
     for (top, class) in spec.vdevs.root.children.iter().zip(&spec.vdevs.classes) {

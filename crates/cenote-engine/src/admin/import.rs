@@ -24,16 +24,13 @@ use cenote_pool::features::FeatureState;
 use cenote_pool::import::{Candidate, scan_devices};
 use cenote_pool::pool::{OpenError, OpenOptions};
 use cenote_pool::{Pool, mos, spacemaps};
-use cenote_rt::{Error, Kind, Result, stages, trace};
+use cenote_rt::{Error, Kind, Result, stages, trace, tunables};
 use cenote_vdev::Tree;
 
 use crate::admin::events::{Event, PoolEvent};
 use crate::leaf::leaves;
 use crate::txg::{closing, store};
 use crate::{Config, Engine, EngineError, Parts, SuspendAwareStore, Suspension};
-
-/// Number of allocators of each class.
-const ALLOCATORS: usize = 4;
 
 impl Engine {
     /// Locks the devices of a pool and opens it for writing.
@@ -153,7 +150,7 @@ impl Engine {
             geometry: Arc::<Tree>::clone(pool.tree()),
             txg,
             has_logs: pool.features().state("log_spacemap") != FeatureState::Disabled,
-            allocators: ALLOCATORS,
+            allocators: tunables::NUM_ALLOCATORS.get_usize(),
             seed: pool.load_guid(),
         });
         match load_space(pool, &alloc).await {

@@ -21,9 +21,6 @@ use cenote_rt::Buf;
 
 use crate::zil::kept::LaterData;
 
-/// Flag of a case-insensitive request.
-const CASE_INSENSITIVE: u64 = 1 << 63;
-
 /// Data of a write.
 #[derive(Debug, Clone)]
 pub(super) enum Data {
@@ -103,12 +100,6 @@ impl LogRecord {
     #[must_use]
     pub fn synchronous(self) -> Self {
         Self { is_sync: true, ..self }
-    }
-
-    /// Marks the record as that of a case-insensitive request.
-    #[must_use]
-    pub fn case_insensitive(self) -> Self {
-        Self { kind: self.kind | CASE_INSENSITIVE, ..self }
     }
 
     /// Returns its data, if that is fetched later.

@@ -120,14 +120,6 @@ impl BlockPtr {
         self.with_word(FILL_WORD, word)
     }
 
-    /// Returns the pointer with other checksum words.
-    #[must_use]
-    pub fn with_checksum(mut self, checksum: [u64; 4]) -> Self {
-        let [.., a, b, c, d] = &mut self.words;
-        [*a, *b, *c, *d] = checksum;
-        self
-    }
-
     fn with_word(mut self, index: usize, value: u64) -> Self {
         if let Some(word) = self.words.get_mut(index) {
             *word = value;

@@ -139,12 +139,6 @@ pub fn store_name(checksum: &str, class: DdtClass) -> String {
     format!("DDT-{checksum}-zap-{}", class.name())
 }
 
-/// Name of an FDT directory.
-#[must_use]
-pub fn directory_name(checksum: &str) -> String {
-    format!("DDT-{checksum}")
-}
-
 /// Name of a log object, 0 or 1.
 #[must_use]
 pub fn log_name(checksum: &str, index: u8) -> String {

@@ -305,24 +305,6 @@ impl NvList {
             _ => None,
         }
     }
-
-    /// An array of strings.
-    #[must_use]
-    pub fn string_array(&self, name: &str) -> Option<&[NvString]> {
-        match self.get(name)? {
-            NvValue::StringArray(values) => Some(values),
-            _ => None,
-        }
-    }
-
-    /// An array of bytes, of either of the two types.
-    #[must_use]
-    pub fn byte_array(&self, name: &str) -> Option<&[u8]> {
-        match self.get(name)? {
-            NvValue::ByteArray(bytes) | NvValue::Uint8Array(bytes) => Some(bytes),
-            _ => None,
-        }
-    }
 }
 
 impl<N: Into<NvString>, V: Into<NvValue>> FromIterator<(N, V)> for NvList {

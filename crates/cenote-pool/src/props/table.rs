@@ -406,25 +406,6 @@ pub const DATASET_PROPERTIES: &[Property] = &[
     row("longname", Index(ON_OFF), "f", RW, true, 0, "LONGNAME", SWITCH),
 ];
 
-/// Families of properties whose names continue after `@` or `#`, as in usage texts.
-#[rustfmt::skip]
-pub const DATASET_FAMILIES: &[(&str, bool, &str)] = &[
-    ("userused@...", false, "<size>"),
-    ("groupused@...", false, "<size>"),
-    ("projectused@...", false, "<size>"),
-    ("userobjused@...", false, "<size>"),
-    ("groupobjused@...", false, "<size>"),
-    ("projectobjused@...", false, "<size>"),
-    ("userquota@...", true, "<size> | none"),
-    ("groupquota@...", true, "<size> | none"),
-    ("projectquota@...", true, "<size> | none"),
-    ("userobjquota@...", true, "<size> | none"),
-    ("groupobjquota@...", true, "<size> | none"),
-    ("projectobjquota@...", true, "<size> | none"),
-    ("written@<snap>", false, "<size>"),
-    ("written#<bookmark>", false, "<size>"),
-];
-
 /// Returns a number property of a pool.
 const fn pool(
     name: &'static str,

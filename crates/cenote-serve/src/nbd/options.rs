@@ -56,8 +56,6 @@ pub mod reply {
     pub const TLS_REQUIRED: u32 = ERROR | 5;
     /// Unknown export.
     pub const UNKNOWN: u32 = ERROR | 6;
-    /// The server shuts down.
-    pub const SHUTDOWN: u32 = ERROR | 7;
     /// Too long.
     pub const TOO_BIG: u32 = ERROR | 9;
 }

@@ -36,8 +36,6 @@ pub mod errno {
     pub const EOVERFLOW: u32 = 75;
     /// Not supported.
     pub const ENOTSUP: u32 = 95;
-    /// The server shuts down.
-    pub const ESHUTDOWN: u32 = 108;
 }
 
 /// Flags of an export.
