@@ -15,8 +15,9 @@
 use cenote_codec::checksum::ChecksumAlgorithm;
 use cenote_codec::checksum::embedded::{self, Embedded};
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr, NewBlock};
+use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::zil::ZIL_CHAIN_LEN;
+use cenote_ondisk::zil::{LogBlock, ZIL_CHAIN_LEN};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 use cenote_vdev::IoClass;
 
@@ -27,10 +28,6 @@ use crate::store::BlockStore;
 
 /// Alignment of the size of log blocks, and of the part of them that is written.
 pub const LOG_BLOCK_ALIGN: u64 = 4096;
-/// Compression number for "off".
-const COMPRESSION_OFF: u8 = 2;
-/// Offset of the field with the number of used bytes.
-const USED_OFFSET: usize = 136;
 
 impl BlockStore {
     /// Allocates a log block of `size` bytes in the open txg `txg`; `identity` are the words that
@@ -54,7 +51,7 @@ impl BlockStore {
             psize: size,
             object_type: ObjectType::INTENT_LOG,
             level: 0,
-            compression: COMPRESSION_OFF,
+            compression: CompressionType::Off.id(),
             checksum_type: ChecksumAlgorithm::Zilog2.id(),
             checksum: identity,
             dvas: &dvas,
@@ -111,8 +108,7 @@ impl BlockStore {
 
 /// Number of bytes of a log block that must be written.
 fn used_part(block: &[u8]) -> usize {
-    let used = block.get(USED_OFFSET..).and_then(|rest| rest.first_chunk::<8>());
-    let used = used.map_or(0, |bytes| u64::from_le_bytes(*bytes));
+    let used = LogBlock::used_of_slim(block).unwrap_or(0);
     let used = used.clamp(ZIL_CHAIN_LEN as u64, block.len() as u64);
     used.next_multiple_of(LOG_BLOCK_ALIGN) as usize
 }

@@ -62,6 +62,41 @@ pub enum EngineError {
     Unmaintained(Vec<String>),
 }
 
+/// Why an intent log cannot be written, claimed or replayed. After a failed write the caller waits
+/// for a sync instead.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum ZilError {
+    /// The task that wrote the queued records was cancelled.
+    #[error("the task that wrote the intent log was cancelled")]
+    WriterGone,
+    /// A leaf left service while blocks were written, and was not flushed.
+    #[error("a device left service while the intent log was written")]
+    LeafLeft,
+    /// The chain accepts no more blocks.
+    #[error("the intent log accepts no more blocks")]
+    ChainGone,
+    /// A block is from a txg that cannot have been reached.
+    #[error("intent log block of txg {birth}, far after {first_txg}")]
+    Birth {
+        /// The txg of the block.
+        birth: u64,
+        /// The first txg after the import.
+        first_txg: u64,
+    },
+    /// A claimed block cannot be read.
+    #[error("block {seq} of the intent log cannot be read")]
+    Unreadable {
+        /// Sequence number of the block.
+        seq: u64,
+    },
+    /// A record writes a hole larger than a block.
+    #[error("intent log record with a hole of {len} bytes")]
+    Hole {
+        /// Length in bytes.
+        len: u64,
+    },
+}
+
 /// Returns the error of a broken invariant inside a transaction.
 pub(crate) fn invariant(what: String) -> TxStop {
     TxStop::Fail(invariant_error(what))

@@ -23,6 +23,13 @@ pub const ACE_DENY: u16 = 1;
 /// Flags that identify the subject of an entry.
 pub const ACE_WHO_FLAGS: u16 = 0x7040;
 
+/// Subject flags of `owner@`.
+pub const ACE_OWNER: u16 = 0x1000;
+/// Subject flags of `group@`.
+pub const ACE_GROUP: u16 = 0x2040;
+/// Subject flags of `everyone@`.
+pub const ACE_EVERYONE: u16 = 0x4000;
+
 /// The subject of an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Who {
@@ -58,9 +65,9 @@ impl Ace {
     #[must_use]
     pub const fn who(&self) -> Who {
         match self.flags & ACE_WHO_FLAGS {
-            0x1000 => Who::Owner,
-            0x2040 => Who::Group,
-            0x4000 => Who::Everyone,
+            ACE_OWNER => Who::Owner,
+            ACE_GROUP => Who::Group,
+            ACE_EVERYONE => Who::Everyone,
             flags if flags & 0x40 != 0 => Who::NamedGroup(self.id),
             _ => Who::NamedUser(self.id),
         }
@@ -71,7 +78,11 @@ impl Ace {
     pub const fn size(kind: u16, flags: u16) -> usize {
         match kind {
             5..=8 => 48,
-            ACE_ALLOW | ACE_DENY if matches!(flags & ACE_WHO_FLAGS, 0x1000 | 0x2040 | 0x4000) => 8,
+            ACE_ALLOW | ACE_DENY
+                if matches!(flags & ACE_WHO_FLAGS, ACE_OWNER | ACE_GROUP | ACE_EVERYONE) =>
+            {
+                8
+            }
             _ => 16,
         }
     }

@@ -82,6 +82,15 @@ pub struct BptreeEntry {
 }
 
 impl BptreeEntry {
+    /// `birth_txg` of an entry all of whose blocks are freed.
+    pub const DONE: u64 = u64::MAX;
+
+    /// Whether all blocks of the tree are freed; the entry waits for earlier ones.
+    #[must_use]
+    pub const fn is_done(&self) -> bool {
+        self.birth_txg == Self::DONE
+    }
+
     /// Decodes 168 bytes.
     pub fn decode(bytes: &[u8]) -> Result<Self, CorruptBptree> {
         let short = CorruptBptree::EntryLength { len: bytes.len() };

@@ -16,6 +16,7 @@
 //!
 //! Sources: spec 02 §2, spec 03 §6.8, §12, §14.
 
+use crate::acl::{ACE_EVERYONE, ACE_GROUP, ACE_OWNER, ACE_WHO_FLAGS};
 use crate::blkptr::BLOCK_PTR_LEN;
 use crate::dnode::{DNODE_CORE_LEN, DNODE_SLOT_LEN, DnodeFlags};
 use crate::object_type::{Byteswap, ObjectType};
@@ -216,8 +217,8 @@ fn acl(bytes: &mut [u8]) {
 /// the type, although its own audit, alarm and object entries of these are longer (they are never
 /// created).
 const fn ace_len(kind: u16, flags: u16) -> usize {
-    match (kind, flags & 0x7040) {
-        (_, 0x1000 | 0x2040 | 0x4000) => 8,
+    match (kind, flags & ACE_WHO_FLAGS) {
+        (_, ACE_OWNER | ACE_GROUP | ACE_EVERYONE) => 8,
         (5..=8, _) => 48,
         _ => 16,
     }

@@ -1,8 +1,11 @@
 //! Checksum functions: their numbers, names and properties (spec 02 §3.1).
 //!
-//! The functions themselves are in the codec crate. This module knows where each number is allowed,
-//! and the two properties that change how a stored checksum is compared: functions with the `dedup`
-//! property are truncated under encryption, the others folded (spec 02 §3.5).
+//! The functions themselves are `ChecksumAlgorithm` of the codec crate, which depends on no format
+//! and therefore has a type of its own: without `inherit` and `on`, which are property values. The
+//! numbers of both are equal; a test of the block layer, which uses both, compares them. This
+//! module knows where each number is allowed, and the two properties that change how a stored
+//! checksum is compared: functions with the `dedup` property are truncated under encryption, the
+//! others folded (spec 02 §3.5).
 
 /// A checksum function's number, as in a block pointer, a dnode or a property.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

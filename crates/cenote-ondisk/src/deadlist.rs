@@ -9,13 +9,22 @@
 //! A livelist has the same format; bit 0 of each entry's fill word says whether the block was born
 //! (ALLOC) or killed (FREE), and the bpobj's header counts ALLOC minus FREE (spec 04 §13).
 
+use crate::blkptr::BlockPtr;
 use crate::words;
 
 /// Bytes of the bonus.
 pub const DEADLIST_PHYS_LEN: usize = 320;
 
+/// Index of the word of a block pointer with its fill count.
+const FILL_WORD: usize = 11;
 /// Bit of an entry's fill word in a livelist: the block was freed.
-pub const LIVELIST_FREE: u64 = 1;
+const LIVELIST_FREE: u64 = 1;
+
+/// Whether an entry of a livelist says that its block was freed, and not allocated (spec 04 §13).
+#[must_use]
+pub fn is_livelist_free(entry: &BlockPtr) -> bool {
+    entry.words().get(FILL_WORD).is_some_and(|word| word & LIVELIST_FREE != 0)
+}
 
 /// A deadlist's bonus is too short to hold its three sums.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]

@@ -30,6 +30,8 @@ pub const LABEL_END_LEN: u64 = 2 * LABEL_LEN;
 pub const BOOT_REGION_AT: u64 = 2 * LABEL_LEN;
 /// Bytes of the boot region.
 pub const BOOT_REGION_LEN: u64 = LABEL_START_LEN - BOOT_REGION_AT;
+/// First word of the header that a cache device has after its first two labels.
+pub const CACHE_HEADER_MAGIC: u64 = 0x5a46_5343_4143_4845;
 /// Smallest leaf.
 pub const DEVICE_SIZE_MIN: u64 = 64 << 20;
 

@@ -100,11 +100,14 @@ pub struct Mmp {
     pub delay_ns: u64,
     /// Milliseconds between writes, if present.
     pub interval_ms: Option<u64>,
-    /// Counter within a second, if present.
+    /// Counter within a second, if present; at most [`MMP_SEQUENCE_MAX`].
     pub sequence: Option<u64>,
     /// Missed intervals until the host suspends the pool, if present; 0 = never.
     pub fail_intervals: Option<u64>,
 }
+
+/// Largest sequence number of a heartbeat.
+pub const MMP_SEQUENCE_MAX: u64 = u16::MAX as u64;
 
 /// An uberblock (`uberblock_t`).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -123,3 +123,15 @@ fn embedded_data_by_object_type() {
         assert!(!of(encrypted, block).may_embed);
     }
 }
+
+/// The codec's functions and the format's numbers are two types in crates without a common one.
+#[test]
+fn checksum_types_and_algorithms_have_equal_numbers() {
+    for kind in ChecksumType::ALL {
+        let algorithm = ChecksumAlgorithm::from_id(kind.id());
+        let is_property = matches!(kind, ChecksumType::Inherit | ChecksumType::On);
+        let name = algorithm.map(|algorithm| format!("{algorithm:?}"));
+        assert_eq!(name, (!is_property).then(|| format!("{kind:?}")));
+    }
+    assert_eq!(ChecksumAlgorithm::from_id(ChecksumType::ALL.len() as u8), None);
+}

@@ -338,7 +338,7 @@ impl BlockWrite<'_> {
             return false;
         }
         // Compares the whole property word: sizes, functions, type, byte order.
-        let same = self.pointer(&[ANYWHERE]).is_ok_and(|new| new.words()[6] == old.words()[6]);
+        let same = self.pointer(&[ANYWHERE]).is_ok_and(|new| new.has_same_properties(old));
         let is_concrete =
             |vdev| store.tree().top(vdev).is_some_and(|top| top.kind() != VdevKind::Indirect);
         same && old.dva_count() == usize::from(policy.copies)

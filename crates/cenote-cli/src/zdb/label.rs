@@ -5,7 +5,10 @@
 
 use std::path::Path;
 
-use cenote_ondisk::label::{CONFIG, LABEL_COUNT, LABEL_START_LEN, RING, TRAILER_LEN};
+use cenote_ondisk::config::PoolState;
+use cenote_ondisk::label::{
+    CACHE_HEADER_MAGIC, CONFIG, LABEL_COUNT, LABEL_START_LEN, RING, TRAILER_LEN,
+};
 use cenote_ondisk::nvlist::{Encoding, NvList, NvPair, NvValue};
 use cenote_ondisk::uberblock::{self, Uberblock};
 use cenote_ondisk::words;
@@ -15,10 +18,6 @@ use super::{Options, text};
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::out;
 
-/// First word of the header of a cache device, after its labels.
-const CACHE_MAGIC: u64 = 0x5a46_5343_4143_4845;
-/// State of a cache device's label.
-const STATE_CACHE: u64 = 4;
 const RULE: &str = "------------------------------------";
 
 /// Shows the labels of the device in the first operand.
@@ -37,7 +36,7 @@ pub(super) async fn run(options: &Options, io: &mut Io<'_>) -> CommandResult {
     let rings = if options.has('u') { read_rings(&device, &labels).await? } else { Vec::new() };
     let is_usable = show(&labels, &rings, options, io)?;
     if let Some(config) = labels.first_config()
-        && config.raw.u64("state") == Some(STATE_CACHE)
+        && config.raw.u64("state") == Some(PoolState::L2Cache.id())
     {
         cache_header(&device, io).await?;
     }
@@ -252,7 +251,7 @@ fn statistics(io: &mut Io<'_>, config: &NvList, is_long: bool) -> CommandResult 
 async fn cache_header(device: &PoolDevice, io: &mut Io<'_>) -> CommandResult {
     let block = device.read(LABEL_START_LEN, 512).await?;
     let word = |index: usize| words::u64_at(&block, index * 8).unwrap_or(0);
-    if word(0) != CACHE_MAGIC {
+    if word(0) != CACHE_HEADER_MAGIC {
         return out!(io, "L2ARC device header not found");
     }
     out!(io, "{RULE}\nL2ARC device header\n{RULE}")?;

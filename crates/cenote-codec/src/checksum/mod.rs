@@ -25,9 +25,11 @@ use sha2::{Digest, Sha256, Sha512_256};
 
 use crate::{edonr, fletcher, skein};
 
-/// A checksum function that can be computed; numbers, names and properties are in spec 02 §3.1.
+/// A checksum function that can be computed, with its number on disk (spec 02 §3.1).
 ///
-/// `inherit` and `on` are property values and not functions.
+/// `ChecksumType` of the ondisk crate is any number that the format allows, with its name and
+/// properties, including the property values `inherit` and `on`. The two crates do not depend on
+/// each other; a test of the block layer, which uses both, compares the numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum ChecksumAlgorithm {

@@ -19,8 +19,6 @@ use crate::space::Space;
 
 const BLOCK_SIZE: u64 = 128 << 10;
 const ENTRY_LEN: u64 = BPTREE_ENTRY_LEN as u64;
-/// Birth of an entry all of whose blocks are freed.
-pub const DONE: u64 = u64::MAX;
 
 /// Creates an empty queue.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
@@ -74,7 +72,7 @@ pub fn first(tx: &mut dyn Objects, object: u64) -> TxResult<Option<(u64, BptreeE
     let phys = header(tx, object)?;
     for index in phys.begin..phys.end {
         let entry = entry(tx, object, index)?;
-        if entry.birth_txg != DONE {
+        if !entry.is_done() {
             return Ok(Some((index, entry)));
         }
     }
@@ -105,13 +103,13 @@ pub fn finish(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<()> {
         return fail(Kind::Invariant, object, DmuError::BptreeIndex { index, begin, end });
     }
     if index > phys.begin {
-        let done = BptreeEntry { birth_txg: DONE, ..entry(tx, object, index)? };
+        let done = BptreeEntry { birth_txg: BptreeEntry::DONE, ..entry(tx, object, index)? };
         return tx.write(object, index * ENTRY_LEN, &done.encode());
     }
     loop {
         tx.free_range(object, phys.begin * ENTRY_LEN, Some(ENTRY_LEN))?;
         phys.begin += 1;
-        if phys.begin == phys.end || entry(tx, object, phys.begin)?.birth_txg != DONE {
+        if phys.begin == phys.end || !entry(tx, object, phys.begin)?.is_done() {
             break;
         }
     }

@@ -7,6 +7,7 @@
 use cenote_block::WritePolicy;
 use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::ObjSetFlags;
@@ -124,10 +125,10 @@ impl Facts {
         }
     }
 
-    /// Whether a block was written with checksum function `id`.
+    /// Whether a block was written with this checksum function.
     #[must_use]
-    pub const fn has_checksum(&self, id: u8) -> bool {
-        id < 32 && self.checksums & 1 << id != 0
+    pub const fn has_checksum(&self, function: ChecksumType) -> bool {
+        self.checksums & 1 << function.id() != 0
     }
 
     /// The properties of a block.

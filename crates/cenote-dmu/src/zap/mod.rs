@@ -244,10 +244,10 @@ impl Zap {
 
     /// The single integer of a name that must exist.
     pub async fn require_u64(&self, name: &str) -> Result<u64> {
-        match self.lookup_u64(name).await? {
-            Some(value) => Ok(value),
-            None => Err(self.dnode.locate(Error::not_found(format!("zap: no entry '{name}'")))),
-        }
+        self.lookup_u64(name).await?.ok_or_else(|| {
+            let cause = ZapError::NoEntry { key: name.to_owned() };
+            self.dnode.locate(Error::not_found(cause))
+        })
     }
 
     fn single(&self, value: &Value) -> Result<u64> {

@@ -3,6 +3,7 @@
 use cenote_dmu::live::{Live, LiveError, ObjectSpec};
 use cenote_dmu::{Dnode, ObjSet};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{ObjSetFlags, ObjSetType};
 use cenote_rt::Kind;
@@ -182,7 +183,7 @@ fn sync_reports_blocks_that_activate_features() {
     run(async |mut bench| {
         bench.policies.0.compression =
             cenote_block::policy::CompressionSetting::from_property(16).unwrap();
-        bench.policies.0.checksum = cenote_ondisk::checksum_type::ChecksumType::Blake3;
+        bench.policies.0.checksum = ChecksumType::Blake3;
         let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
         let spec = ObjectSpec::new(FILE, 1 << 20);
         let object = live.apply(4, |tx| tx.allocate(&spec)).await.unwrap();
@@ -192,8 +193,10 @@ fn sync_reports_blocks_that_activate_features() {
         live.apply(5, |tx| tx.write(object, 0, &text)).await.unwrap();
         bench.sync(&live, 5).await;
         let facts = *bench.facts.lock().unwrap();
-        assert!(facts.has_large_block && facts.has_zstd && facts.has_checksum(14));
-        assert!(!facts.has_large_dnode && !facts.has_checksum(11));
+        assert!(
+            facts.has_large_block && facts.has_zstd && facts.has_checksum(ChecksumType::Blake3)
+        );
+        assert!(!facts.has_large_dnode && !facts.has_checksum(ChecksumType::Sha512));
         let file = dnode(&bench, &live, object).await;
         assert!(file.read_at(0, text.len()).await.unwrap()[..] == text[..]);
         // Equal bytes are not written again (nopwrite).

@@ -12,6 +12,7 @@ use cenote_dmu::live::Synced;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
@@ -137,10 +138,10 @@ fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> 
         ("large_dnode", facts.has_large_dnode),
         ("zstd_compress", facts.has_zstd),
         ("longname", facts.has_long_name),
-        ("sha512", facts.has_checksum(11)),
-        ("skein", facts.has_checksum(12)),
-        ("edonr", facts.has_checksum(13)),
-        ("blake3", facts.has_checksum(14)),
+        ("sha512", facts.has_checksum(ChecksumType::Sha512)),
+        ("skein", facts.has_checksum(ChecksumType::Skein)),
+        ("edonr", facts.has_checksum(ChecksumType::EdonR)),
+        ("blake3", facts.has_checksum(ChecksumType::Blake3)),
         ("userobj_accounting", flags.contains(ObjSetFlags::USEROBJACCOUNTING_COMPLETE)),
         ("project_quota", flags.contains(ObjSetFlags::PROJECTQUOTA_COMPLETE)),
     ];

@@ -247,7 +247,7 @@ fn next_entry(tx: &mut Tx<'_>, stalled: &[BlockPtr]) -> TxResult<Option<(u64, u6
     let header = bptree::header(tx, queue)?;
     for index in header.begin..header.end {
         let entry = bptree::entry(tx, queue, index)?;
-        if entry.birth_txg != bptree::DONE && !stalled.contains(&entry.bp) {
+        if !entry.is_done() && !stalled.contains(&entry.bp) {
             return Ok(Some((queue, index, entry)));
         }
     }

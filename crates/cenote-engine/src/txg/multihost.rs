@@ -22,7 +22,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_ondisk::label::LABEL_COUNT;
-use cenote_ondisk::uberblock::{Mmp, Uberblock};
+use cenote_ondisk::uberblock::{MMP_SEQUENCE_MAX, Mmp, Uberblock};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Notify, Result, tunables};
 use cenote_vdev::LeafId;
@@ -107,7 +107,7 @@ impl Multihost {
         Mmp {
             delay_ns: self.delay_ns.load(Ordering::Acquire).max(1),
             interval_ms: Some(tunables::MULTIHOST_INTERVAL.get()),
-            sequence: Some(sequence & 0xffff),
+            sequence: Some(sequence & MMP_SEQUENCE_MAX),
             fail_intervals: Some(tunables::MULTIHOST_FAIL_INTERVALS.get()),
         }
     }

@@ -34,6 +34,7 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
 
 use crate::IntentLogs;
+use crate::error::ZilError;
 use crate::zil::Head;
 use crate::zil::chain::no_header;
 use crate::zil::commit::adopt;
@@ -47,8 +48,7 @@ const TXGS_AHEAD_MAX: u64 = 1 << 24;
 /// Refuses a block from a txg that cannot have been reached (Z1).
 fn check_birth(bp: &BlockPtr, first_txg: u64) -> Result<()> {
     if bp.birth() > first_txg.saturating_add(TXGS_AHEAD_MAX) {
-        let birth = bp.birth();
-        return Err(Error::corrupt(format!("a log block of txg {birth}, far after {first_txg}")));
+        return Err(Error::corrupt(ZilError::Birth { birth: bp.birth(), first_txg }));
     }
     Ok(())
 }

@@ -16,8 +16,7 @@ use std::sync::atomic::Ordering;
 use cenote_block::LOG_BLOCK_ALIGN;
 use cenote_dmu::TxStop;
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::words;
-use cenote_ondisk::zil::{ZIL_CHAIN_LEN, ZilHeader};
+use cenote_ondisk::zil::{LogBlock, ZIL_CHAIN_LEN, ZilHeader};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -26,6 +25,7 @@ use crate::EngineError;
 use crate::IntentLogs;
 use crate::dsl;
 use crate::dsl::props;
+use crate::error::ZilError;
 use crate::zil::chain::{BlockState, Stage};
 use crate::zil::queue::Queued;
 use crate::zil::record::Piece;
@@ -70,7 +70,7 @@ impl IntentLogs<'_> {
         let (records, last) = log.queue().take();
         let way = match records {
             Some(records) => self.write_records(head, &mut bursts, records).await,
-            None => Err(Error::new(Kind::Busy, "a writer did not come back")),
+            None => Err(Error::new(Kind::Busy, ZilError::WriterGone)),
         };
         let way = match way {
             Err(error) if error.kind() == Kind::Invariant => return Err(error),
@@ -133,7 +133,7 @@ impl IntentLogs<'_> {
         // A leaf that left service meanwhile was not flushed, and may be the only one with the
         // blocks. Callers are then answered after a sync instead.
         if self.engine.tree.service_changes() != service {
-            return Err(Error::new(Kind::Io, "a device left service while a log was written"));
+            return Err(Error::new(Kind::Io, ZilError::LeafLeft));
         }
         head.activity().committed(count);
         Ok(CommitPath::Chain)
@@ -207,7 +207,7 @@ impl IntentLogs<'_> {
             let (bp, mut seq) = {
                 let chain = log.chain();
                 let Some(link) = chain.links.back().filter(|_| chain.stage == Stage::Live) else {
-                    return Err(Error::new(Kind::Busy, "the log was taken away"));
+                    return Err(Error::new(Kind::Busy, ZilError::ChainGone));
                 };
                 (link.bp, chain.last_record)
             };
@@ -301,7 +301,7 @@ impl IntentLogs<'_> {
         let bp = self.engine.store.alloc_log(size, txg, identity).await?;
         let is_pushed = log.chain().push(bp);
         note(is_pushed);
-        if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, "the log was taken away")) }
+        if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, ZilError::ChainGone)) }
     }
 
     /// Reads the properties again if they may have changed.
@@ -388,9 +388,6 @@ fn has_records(header: &ZilHeader) -> bool {
 /// Encodes a block without magic and checksum, which the store adds.
 fn encode(bp: &BlockPtr, next: &BlockPtr, records: &[u8]) -> BufMut {
     let mut block = BufMut::zeroed(bp.lsize() as usize);
-    let used = (ZIL_CHAIN_LEN + records.len()) as u64;
-    block[8..136].copy_from_slice(&next.to_bytes());
-    block[136..144].copy_from_slice(&words::to_bytes(&[used]));
-    block[ZIL_CHAIN_LEN..ZIL_CHAIN_LEN + records.len()].copy_from_slice(records);
+    LogBlock::fill_slim(&mut block, next, records).expect("records are packed by the block's room");
     block
 }

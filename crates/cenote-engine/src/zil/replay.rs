@@ -25,6 +25,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::IntentLogs;
 use crate::Notice;
+use crate::error::ZilError;
 use crate::txg::apply::ApplyOptions;
 use crate::zil::Head;
 use crate::zil::chain::Stage;
@@ -215,7 +216,7 @@ impl IntentLogs<'_> {
             }
         }
         match chain.cut {
-            Some(seq) => Err(Error::corrupt(format!("block {seq} of the log cannot be read"))),
+            Some(seq) => Err(Error::corrupt(ZilError::Unreadable { seq })),
             None => Ok(()),
         }
     }
@@ -276,7 +277,7 @@ impl IntentLogs<'_> {
             // A hole need not have a size.
             let len = len.max(bp.lsize());
             if len > BLOCK_SIZE_MAX {
-                return Err(Error::corrupt(format!("a log record has a hole of {len} bytes")));
+                return Err(Error::corrupt(ZilError::Hole { len }));
             }
             return Ok(cenote_rt::BufMut::zeroed(len as usize).freeze());
         }

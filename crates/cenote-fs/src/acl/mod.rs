@@ -77,11 +77,11 @@ pub(crate) mod flag {
     /// It was inherited.
     pub(crate) const INHERITED: u16 = 0x80;
     /// `owner@`
-    pub(crate) const OWNER: u16 = 0x1000;
+    pub(crate) const OWNER: u16 = cenote_ondisk::acl::ACE_OWNER;
     /// `group@`
-    pub(crate) const GROUP: u16 = 0x2040;
+    pub(crate) const GROUP: u16 = cenote_ondisk::acl::ACE_GROUP;
     /// `everyone@`
-    pub(crate) const EVERYONE: u16 = 0x4000;
+    pub(crate) const EVERYONE: u16 = cenote_ondisk::acl::ACE_EVERYONE;
     /// All inheritance flags except `INHERITED`.
     pub(crate) const INHERIT: u16 = FILE_INHERIT | DIRECTORY_INHERIT | NO_PROPAGATE | INHERIT_ONLY;
 }

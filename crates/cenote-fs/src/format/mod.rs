@@ -18,7 +18,7 @@ mod sa;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::acl::{ACE_ALLOW, Ace};
+use cenote_ondisk::acl::{ACE_ALLOW, ACE_EVERYONE, ACE_GROUP, ACE_OWNER, Ace};
 use cenote_ondisk::master_node as key;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
@@ -194,11 +194,8 @@ fn new_zap(tx: &mut Tx<'_>, object_type: ObjectType) -> TxResult<u64> {
 
 /// Returns the ACL of a directory with mode 0755.
 fn trivial_acl_of_root() -> [Ace; 3] {
-    const OWNER: u16 = 0x1000;
-    const GROUP: u16 = 0x2040;
-    const EVERYONE: u16 = 0x4000;
     let allow = |flags, mask| Ace { kind: ACE_ALLOW, flags, mask, id: 0, object: None };
-    [allow(OWNER, 0x1e_01ff), allow(GROUP, 0x12_00a9), allow(EVERYONE, 0x12_00a9)]
+    [allow(ACE_OWNER, 0x1e_01ff), allow(ACE_GROUP, 0x12_00a9), allow(ACE_EVERYONE, 0x12_00a9)]
 }
 
 #[cfg(test)]

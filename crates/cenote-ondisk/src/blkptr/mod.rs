@@ -202,6 +202,12 @@ impl BlockPtr {
         self.words[6]
     }
 
+    /// Whether sizes, functions, type, level and byte order of both pointers are equal.
+    #[must_use]
+    pub const fn has_same_properties(&self, other: &Self) -> bool {
+        self.property() == other.property()
+    }
+
     /// Whether the pointer is embedded data or a redaction (E bit).
     #[must_use]
     pub const fn is_embedded(&self) -> bool {

@@ -27,6 +27,7 @@ pub use xvattr::{XvAttrs, XvMask};
 pub use crate::objset::ZIL_HEADER_LEN;
 
 use crate::blkptr::BlockPtr;
+use crate::checksum_type::ChecksumType;
 use crate::words;
 use bitflags::bitflags;
 
@@ -34,10 +35,12 @@ use bitflags::bitflags;
 pub const ZIL_CHAIN_LEN: usize = 184;
 /// Magic of the trailer.
 pub const ZIL_TRAILER_MAGIC: u64 = 0x0210_da7a_b10c_7a11;
-/// Checksum number of a slim block.
-pub const CHECKSUM_ZILOG2: u8 = 9;
-/// Checksum number of a full block.
-pub const CHECKSUM_ZILOG: u8 = 5;
+/// Offset in the chain structure of the pointer to the next block.
+const NEXT_AT: usize = 8;
+/// Offset in the chain structure of the number of used bytes, after the pointer.
+const USED_AT: usize = 136;
+/// Offset in the chain structure of the trailer's magic.
+const MAGIC_AT: usize = 144;
 
 /// Why bytes of an intent log are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -195,7 +198,7 @@ impl<'a> LogBlock<'a> {
     /// Decodes the block at `bp`; the pointer's checksum type distinguishes slim from full blocks.
     pub fn decode(block: &'a [u8], bp: &BlockPtr) -> Result<Self, CorruptZil> {
         let size = CorruptZil::BlockLength { len: block.len() };
-        let is_slim = bp.checksum_id() != CHECKSUM_ZILOG;
+        let is_slim = bp.checksum_type() != Some(ChecksumType::Zilog);
         let (chain, records) = if is_slim {
             block.split_at_checked(ZIL_CHAIN_LEN)
         } else {
@@ -203,9 +206,9 @@ impl<'a> LogBlock<'a> {
             at.and_then(|at| block.split_at_checked(at)).map(|(records, chain)| (chain, records))
         }
         .ok_or(size)?;
-        let next = BlockPtr::from_bytes(&words::array_at(chain, 8).ok_or(size)?);
-        let used = words::u64_at(chain, 136).ok_or(size)?;
-        let found = words::u64_at(chain, 144).ok_or(size)?;
+        let next = BlockPtr::from_bytes(&words::array_at(chain, NEXT_AT).ok_or(size)?);
+        let used = words::u64_at(chain, USED_AT).ok_or(size)?;
+        let found = words::u64_at(chain, MAGIC_AT).ok_or(size)?;
         if found != ZIL_TRAILER_MAGIC {
             return Err(CorruptZil::Magic { found });
         }
@@ -220,6 +223,24 @@ impl<'a> LogBlock<'a> {
             return Err(CorruptZil::Successor { found: block_seq(&next), expected });
         }
         Ok(Self { next, used, records })
+    }
+
+    /// Fills an empty slim block with the pointer to the next block, the number of used bytes and
+    /// the records. Magic and checksum are added when the block is written. Returns `None` if the
+    /// records do not fit.
+    pub fn fill_slim(block: &mut [u8], next: &BlockPtr, records: &[u8]) -> Option<()> {
+        let (chain, room) = block.split_at_mut_checked(ZIL_CHAIN_LEN)?;
+        room.get_mut(..records.len())?.copy_from_slice(records);
+        chain.get_mut(NEXT_AT..USED_AT)?.copy_from_slice(&next.to_bytes());
+        let used = ZIL_CHAIN_LEN.checked_add(records.len())? as u64;
+        chain.get_mut(USED_AT..MAGIC_AT)?.copy_from_slice(&used.to_le_bytes());
+        Some(())
+    }
+
+    /// Returns the number of used bytes of a slim block in this machine's byte order, as stored.
+    #[must_use]
+    pub fn used_of_slim(block: &[u8]) -> Option<u64> {
+        words::u64_at(block, USED_AT)
     }
 }
 

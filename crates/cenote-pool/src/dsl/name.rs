@@ -94,6 +94,12 @@ pub enum BadName {
     /// More than one `@` or `#`.
     #[error("multiple '@' and/or '#' delimiters in name")]
     MultipleDelimiters,
+    /// The name of a bookmark where one of a dataset is needed.
+    #[error("a bookmark is not a dataset")]
+    Bookmark,
+    /// The name of a dataset where one of a bookmark is needed.
+    #[error("not the name of a bookmark")]
+    NotBookmark,
     /// The component `.`.
     #[error("self reference, '.' is found in name")]
     SelfReference,

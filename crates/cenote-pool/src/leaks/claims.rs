@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cenote_dmu::{Bpobj, Bptree, Deadlist, SpaceMap};
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::deadlist::is_livelist_free;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::indirect::MappingEntry;
 use cenote_ondisk::spacemap::{Geometry, Item};
@@ -130,7 +131,7 @@ impl<'a, C: Census> Claimer<'a, C> {
             for index in tree.phys().begin..tree.phys().end {
                 let entry = tree.entry(index).await?;
                 // Already freed completely, out of order.
-                if entry.birth_txg == u64::MAX {
+                if entry.is_done() {
                     continue;
                 }
                 traverse::destroyed(pool.store(), pool.grounds(), &entry, self).await?;
@@ -146,7 +147,7 @@ impl<'a, C: Census> Claimer<'a, C> {
                 .await?
                 .for_each(|bp| {
                     // In reverse, so that a FREE comes before its ALLOC.
-                    let is_free = bp.words()[FILL_WORD] & 1 == 1;
+                    let is_free = is_livelist_free(bp);
                     let waiting = freed.entry(bp.dva(0)).or_default();
                     match (is_free, *waiting) {
                         (true, _) => *waiting += 1,
@@ -280,9 +281,6 @@ impl<'a, C: Census> Claimer<'a, C> {
         }
     }
 }
-
-/// Index of the word of a livelist entry whose lowest bit marks a FREE.
-const FILL_WORD: usize = 11;
 
 impl<C: Census> Visitor for Claimer<'_, C> {
     async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {

@@ -7,7 +7,7 @@ use cenote_rt::{Error, Kind, Result};
 
 use super::Pool;
 use crate::dsl::dataset::load_phys;
-use crate::dsl::{Bookmark, Dataset, DatasetName, Dir, DslError, Suffix, name};
+use crate::dsl::{BadName, Bookmark, Dataset, DatasetName, Dir, DslError, Suffix, name};
 use crate::mos;
 
 /// Maximum depth of dirs, limited by the length of names.
@@ -26,7 +26,7 @@ impl Pool {
             Suffix::None => Ok(head),
             Suffix::Snapshot(short) => head.snapshot(short).await,
             Suffix::Bookmark(_) => {
-                Err(Error::new(Kind::Invalid, "a bookmark is no dataset").in_dataset(name))
+                Err(Error::new(Kind::Invalid, BadName::Bookmark).in_dataset(name))
             }
         }
     }
@@ -35,7 +35,7 @@ impl Pool {
     pub async fn bookmark(self: &Arc<Self>, name: &str) -> Result<Bookmark> {
         let parsed = self.parse(name)?;
         let Suffix::Bookmark(short) = parsed.suffix else {
-            return Err(Error::new(Kind::Invalid, "not the name of a bookmark").in_dataset(name));
+            return Err(Error::new(Kind::Invalid, BadName::NotBookmark).in_dataset(name));
         };
         self.head(&parsed).await?.bookmark(short).await
     }
