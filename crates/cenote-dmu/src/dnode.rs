@@ -18,6 +18,8 @@ use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use crate::error::DmuError;
 use crate::geometry::Geometry;
+use crate::live::TxResult;
+use crate::objects::ReadObjects;
 use crate::objset::Set;
 use crate::stream::BlockStream;
 
@@ -212,6 +214,14 @@ impl Dnode {
         let place =
             Bookmark { objset: self.set.id, object: self.object, level: level.into(), blkid };
         ReadContext { place, bypass_cache, ..self.set.context() }
+    }
+
+    /// Reads the object set: runs `look` until it has all blocks that it needs.
+    pub(crate) async fn read_set<T>(
+        &self,
+        look: impl FnMut(&mut dyn ReadObjects) -> TxResult<T>,
+    ) -> Result<T> {
+        self.set.read(look).await
     }
 
     /// Adds the object to an error.

@@ -40,7 +40,7 @@ pub use dnodes::Dnodes;
 pub use error::DmuError;
 pub use geometry::Geometry;
 pub use live::{Live, Tx, TxResult, TxStop};
-pub use objects::Objects;
+pub use objects::{Objects, ReadObjects};
 pub use objset::ObjSet;
 pub use space::Space;
 pub use spacemap::SpaceMap;

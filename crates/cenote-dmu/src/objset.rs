@@ -23,6 +23,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 use crate::dnode::Dnode;
 use crate::dnodes::Dnodes;
 use crate::error::DmuError;
+use crate::live::Tree;
 
 /// Number of the meta-dnode.
 pub const META_DNODE: u64 = 0;
@@ -36,6 +37,8 @@ pub(crate) struct Set {
     pub(crate) is_encrypted: bool,
     /// How the pointers of the set were obtained.
     pub(crate) grounds: Grounds,
+    /// The root block, and what was decoded of the blocks below it.
+    pub(crate) tree: Tree,
 }
 
 impl Set {
@@ -59,8 +62,6 @@ impl Set {
 #[derive(Debug)]
 pub struct ObjSet {
     set: Arc<Set>,
-    root: BlockPtr,
-    phys: ObjSetPhys,
     meta: Arc<Dnode>,
 }
 
@@ -101,12 +102,25 @@ impl ObjSet {
         }
         let is_encrypted = root.is_protected();
         let keys = keys.filter(|_| is_encrypted);
-        let set = Arc::new(Set { store, keys, id, is_encrypted, grounds });
         let place = Bookmark { objset: id, object: 0, level: LEVEL_OBJSET, blkid: 0 };
-        let block = set.store.read(root, &ReadContext { place, ..set.context() }).await?;
+        let context = ReadContext {
+            place,
+            keys: keys.as_ref(),
+            is_encrypted,
+            bypass_cache: false,
+            grounds: &grounds,
+        };
+        let block = store.read(root, &context).await?;
         let phys = ObjSetPhys::decode(&block).map_err(|error| at(Error::corrupt(error)))?;
-        let meta = Dnode::new(Arc::clone(&set), META_DNODE, phys.meta_dnode.clone());
-        Ok(Arc::new(Self { set, root: *root, phys, meta: Arc::new(meta) }))
+        let meta = phys.meta_dnode.clone();
+        let tree = Tree::new(*root, phys);
+        let set = Arc::new(Set { store, keys, id, is_encrypted, grounds, tree });
+        let meta = Arc::new(Dnode::new(Arc::clone(&set), META_DNODE, meta));
+        Ok(Arc::new(Self { set, meta }))
+    }
+
+    pub(crate) fn set(&self) -> &Set {
+        &self.set
     }
 
     /// Number of the dataset; 0 for the MOS.
@@ -116,22 +130,22 @@ impl ObjSet {
 
     /// The contents of the root block.
     pub fn phys(&self) -> &ObjSetPhys {
-        &self.phys
+        &self.set.tree.phys
     }
 
     /// The pointer to the root block.
     pub fn root(&self) -> &BlockPtr {
-        &self.root
+        &self.set.tree.root
     }
 
     /// Type of the object set.
     pub fn kind(&self) -> ObjSetType {
-        self.phys.kind
+        self.phys().kind
     }
 
     /// Number of allocated objects, from the root pointer's fill count.
     pub fn object_count(&self) -> u64 {
-        self.root.fill()
+        self.root().fill()
     }
 
     /// Whether the blocks of the set are encrypted or authenticated.
@@ -192,7 +206,7 @@ impl ObjSet {
     }
 
     fn special(&self, object: u64) -> Option<Arc<Dnode>> {
-        let phys = self.phys.special_dnode(object)?;
+        let phys = self.phys().special_dnode(object)?;
         Some(self.object(object, phys.clone()))
     }
 

@@ -10,16 +10,10 @@ use cenote_rt::{BoxFuture, Buf, Result};
 
 use super::stop::Missing;
 
-/// Reads and writes blocks.
-pub trait Blocks: Send + Sync {
+/// Reads blocks.
+pub trait ReadBlocks: Send + Sync {
     /// Returns the block of `pointer` if that needs no I/O.
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf>;
-
-    /// Returns the present moment, to be taken before pointers are looked up. `is_retry`: an
-    /// earlier read was overtaken.
-    fn since(&self, _is_retry: bool) -> Since {
-        Since::default()
-    }
 
     /// Reads the block of a pointer that was looked up.
     ///
@@ -28,16 +22,25 @@ pub trait Blocks: Send + Sync {
     /// again.
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>>;
 
-    /// Reads the block of `pointer`, which is allocated, for a sync. A sync has no caller that
-    /// could handle an error.
-    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        self.read(Missing { pointer, place, since: self.since(true) })
-    }
-
     /// Starts reading the block of `pointer` into memory; returns false if too many prefetches are
     /// in flight. The default implementation does nothing.
     fn prefetch(&self, _missing: &Missing) -> bool {
         true
+    }
+}
+
+/// Reads and writes blocks.
+pub trait Blocks: ReadBlocks {
+    /// Returns the present moment, to be taken before pointers are looked up. `is_retry`: an
+    /// earlier read was overtaken.
+    fn since(&self, _is_retry: bool) -> Since {
+        Since::default()
+    }
+
+    /// Reads the block of `pointer`, which is allocated, for a sync. A sync has no caller that
+    /// could handle an error.
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        self.read(Missing { pointer, place, since: self.since(true) })
     }
 
     /// Writes a block.
@@ -51,13 +54,9 @@ pub trait Blocks: Send + Sync {
     fn dsize(&self, pointer: &BlockPtr) -> u64;
 }
 
-impl Blocks for BlockStore {
+impl ReadBlocks for BlockStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         Self::cached(self, pointer, &ReadContext { place: *place, ..ReadContext::default() })
-    }
-
-    fn since(&self, is_retry: bool) -> Since {
-        Self::since(self, is_retry)
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
@@ -67,6 +66,12 @@ impl Blocks for BlockStore {
             let context = ReadContext { place, grounds, ..ReadContext::default() };
             Self::read(self, &pointer, &context).await
         })
+    }
+}
+
+impl Blocks for BlockStore {
+    fn since(&self, is_retry: bool) -> Since {
+        Self::since(self, is_retry)
     }
 
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {

@@ -15,6 +15,7 @@ use super::set::Entry;
 use super::stop::TxResult;
 use super::view::View;
 use crate::error::DmuError;
+use crate::objects::read_bytes;
 
 /// An object set as seen and changed by a closure.
 pub struct Tx<'a> {
@@ -125,6 +126,13 @@ impl<'a> Tx<'a> {
         self.view().spill(object)
     }
 
+    /// Starts reading a data block into memory, if it is not there.
+    pub fn prefetch(&self, object: u64, blkid: u64) {
+        if let Some(missing) = self.view().unread(object, blkid) {
+            self.source.blocks.prefetch(&missing);
+        }
+    }
+
     /// Records that a directory got a name of more than 255 bytes, which activates the dataset's
     /// feature `longname`.
     pub fn note_long_name(&mut self) {
@@ -155,28 +163,4 @@ impl<'a> Tx<'a> {
     pub(super) fn no_object(&self, object: u64) -> Error {
         Error::not_found(DmuError::NoObject { object }).in_object(self.source.id, object)
     }
-}
-
-/// Reads the bytes `offset .. offset + len` of blocks of `size` bytes, zeros in holes.
-fn read_bytes(
-    size: u64,
-    offset: u64,
-    len: usize,
-    block: impl Fn(u64) -> TxResult<Option<Buf>>,
-) -> TxResult<Vec<u8>> {
-    let mut bytes = vec![0; len];
-    let mut done = 0;
-    while done < len {
-        let at = offset.saturating_add(done as u64);
-        let within = (at % size) as usize;
-        let count = (len - done).min(size as usize - within);
-        if let Some(block) = block(at / size)?
-            && let (Some(target), Some(source)) =
-                (bytes.get_mut(done..done + count), block.get(within..within + count))
-        {
-            target.copy_from_slice(source);
-        }
-        done += count;
-    }
-    Ok(bytes)
 }

@@ -16,7 +16,7 @@ use cenote_ondisk::objset::{ObjSetPhys, PROJECTUSED_OBJECT};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, Error, FixedMap, Kind};
 
-use super::blocks::Blocks;
+use super::blocks::ReadBlocks;
 use super::layer::{Layer, Patch};
 use super::set::Entry;
 use super::stop::{Missing, TxResult, TxStop};
@@ -30,15 +30,15 @@ pub(super) type Fetched = FixedMap<BlockPtr, Buf>;
 
 /// A tree on disk: the root block and its pointer.
 #[derive(Debug, Clone)]
-pub(super) struct Tree {
-    pub(super) root: BlockPtr,
-    pub(super) phys: Arc<ObjSetPhys>,
+pub(crate) struct Tree {
+    pub(crate) root: BlockPtr,
+    pub(crate) phys: Arc<ObjSetPhys>,
     dnodes: Arc<Dnodes>,
     pointers: Arc<Pointers>,
 }
 
 impl Tree {
-    pub(super) fn new(root: BlockPtr, phys: ObjSetPhys) -> Self {
+    pub(crate) fn new(root: BlockPtr, phys: ObjSetPhys) -> Self {
         Self { root, phys: Arc::new(phys), dnodes: Arc::default(), pointers: Arc::default() }
     }
 }
@@ -58,7 +58,8 @@ impl Default for Dnodes {
 }
 
 impl Dnodes {
-    // Held for a look-up; always taken under the object set's lock or by a sync.
+    // Held for a look-up; taken under a writable object set's lock, by a sync, or by a
+    // reader of a frozen set.
     fn lock(&self) -> MutexGuard<'_, FixedMap<u64, Arc<DnodePhys>>> {
         self.0.lock()
     }
@@ -91,7 +92,8 @@ impl Default for Pointers {
 }
 
 impl Pointers {
-    // Held for a look-up; always taken under the object set's lock or by a sync.
+    // Held for a look-up; taken under a writable object set's lock, by a sync, or by a
+    // reader of a frozen set.
     fn get(&self, object: u64, number: u64) -> Option<Buf> {
         let places = self.0.lock();
         match places.get(place_of(object, number))? {
@@ -125,7 +127,7 @@ pub(super) fn geometry_of(phys: &DnodePhys) -> Geometry {
 
 /// The sources of a read.
 pub(super) struct View<'a> {
-    pub(super) blocks: &'a dyn Blocks,
+    pub(super) blocks: &'a dyn ReadBlocks,
     pub(super) id: u64,
     /// Layers, from the oldest to the newest.
     pub(super) below: &'a VecDeque<Entry>,
@@ -293,6 +295,17 @@ impl<'a> View<'a> {
             return Ok(None);
         }
         self.fetch_checked(&pointer, object, &geometry_of(&phys), 0, blkid).map(Some)
+    }
+
+    /// A data block that is stored and not in memory, if its pointer is in memory.
+    pub(super) fn unread(&self, object: u64, blkid: u64) -> Option<Box<Missing>> {
+        match self.block(object, blkid) {
+            Err(TxStop::Need(missing)) => {
+                let is_block = (missing.place.object, missing.place.level) == (object, 0);
+                is_block.then_some(missing)
+            }
+            _ => None,
+        }
     }
 
     /// The present spill block.

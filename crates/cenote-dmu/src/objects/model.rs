@@ -12,7 +12,7 @@ use cenote_ondisk::dnode::{DnodeFlags, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Buf, Error, Kind, Result};
 
-use super::Objects;
+use super::{Objects, ReadObjects};
 use crate::error::DmuError;
 use crate::live::{Missing, ObjectSpec, TxResult, TxStop};
 
@@ -145,24 +145,9 @@ impl Model {
     }
 }
 
-impl Objects for Model {
+impl ReadObjects for Model {
     fn dnode(&mut self, object: u64) -> TxResult<Arc<DnodePhys>> {
         self.get(object).map(|found| Arc::new(found.dnode.clone()))
-    }
-
-    fn read(&mut self, object: u64, offset: u64, len: usize) -> TxResult<Vec<u8>> {
-        let size = self.get(object)?.dnode.data_block_size();
-        let mut bytes = Vec::with_capacity(len);
-        while bytes.len() < len {
-            let at = offset + bytes.len() as u64;
-            let (blkid, within) = (at / size, (at % size) as usize);
-            let run = (len - bytes.len()).min(size as usize - within);
-            match self.block(object, blkid)? {
-                Some(block) => bytes.extend_from_slice(&block[within..within + run]),
-                None => bytes.resize(bytes.len() + run, 0),
-            }
-        }
-        Ok(bytes)
     }
 
     fn block(&mut self, object: u64, blkid: u64) -> TxResult<Option<Buf>> {
@@ -171,6 +156,18 @@ impl Objects for Model {
         Ok(Some(block))
     }
 
+    fn bonus(&mut self, object: u64) -> TxResult<Vec<u8>> {
+        Ok(self.get(object)?.dnode.bonus().to_vec())
+    }
+
+    fn spill(&mut self, _object: u64) -> TxResult<Option<Buf>> {
+        Ok(None)
+    }
+
+    fn prefetch(&mut self, _object: u64, _blkid: u64) {}
+}
+
+impl Objects for Model {
     fn write(&mut self, object: u64, offset: u64, bytes: &[u8]) -> TxResult<()> {
         let size = self.get(object)?.dnode.data_block_size();
         let mut done = 0;
@@ -253,10 +250,6 @@ impl Objects for Model {
         let before = self.objects.remove(&object).map(Box::new);
         self.journal.push(Undo::Object { object, before });
         Ok(())
-    }
-
-    fn bonus(&mut self, object: u64) -> TxResult<Vec<u8>> {
-        Ok(self.get(object)?.dnode.bonus().to_vec())
     }
 
     fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {

@@ -1,9 +1,10 @@
 //! ZAP objects: names (or arrays of u64) to arrays of integers.
 //!
-//! `cenote-ondisk` decodes the blocks of a ZAP; this module finds and reads them: the header once
-//! at opening, then one pointer and one leaf per look-up, whatever the size of the ZAP. A pointer
-//! table that does not fit into the header has blocks of its own, which are read (through the
-//! cache) when needed. Iteration is in cursor order, ascending (hash, cd), and holds one leaf.
+//! `cenote-ondisk` decodes the blocks of a ZAP; this module finds and reads them. [`read`] looks up
+//! keys in any [`ReadObjects`]: it reads the header, one pointer and one leaf, whatever the size of
+//! the ZAP. A pointer table that does not fit into the header has blocks of its own, which are read
+//! when needed. A [`Zap`] is one of a frozen object set; its iteration is in cursor order, ascending
+//! (hash, cd), and holds one leaf.
 //!
 //! Damage causes errors, not loops: a pointer must refer to a block of the object that holds a leaf
 //! owning the hash, so a walk always advances (spec 03 §5.2, §6.9).
@@ -12,18 +13,20 @@
 
 pub mod edit;
 mod entries;
+mod fat;
+pub mod read;
 mod stats;
 
 use std::sync::Arc;
 
 use cenote_ondisk::zap::hash::high_bits;
 use cenote_ondisk::zap::{
-    CorruptZap, Cursor, Entry, FatHeader, Key, Leaf, MatchKind, MicroZap, NormFlags, Value,
-    ZapFlags, ZapHash, ZapKind, matches, micro,
+    CorruptZap, Cursor, Entry, FatHeader, Key, KeyRef, Leaf, MatchKind, MicroZap, NormFlags, Value,
+    ZapFlags, ZapHash, ZapKind,
 };
 use cenote_rt::{Buf, Error, Kind, Result};
 
-use crate::{Dnode, ObjSet};
+use crate::{Dnode, ObjSet, ReadObjects};
 
 pub use entries::Entries;
 pub use stats::{FatStats, HISTOGRAM_LEN, ZapStats};
@@ -219,18 +222,15 @@ impl Zap {
 
     /// The value of exactly this name.
     pub async fn lookup(&self, name: impl AsRef<[u8]> + Send) -> Result<Option<Value>> {
-        let name = name.as_ref();
-        match &self.body {
-            Body::Micro(block) => {
-                let zap = MicroZap::decode(block).map_err(|error| self.corrupt(error, 0))?;
-                Ok(zap.get(name).map(|entry| Value::U64(entry.value)))
-            }
-            Body::Fat { header, .. } => {
-                let hash = header.hash().name(name);
-                let (number, leaf) = self.leaf_of(header, hash).await?;
-                let entry = self.decode_leaf(header, &leaf, number, hash)?.get(hash, name);
-                Ok(entry.map_err(|error| self.corrupt(error, number))?.map(|entry| entry.value))
-            }
+        self.find(KeyRef::Name(name.as_ref())).await
+    }
+
+    async fn find(&self, key: KeyRef<'_>) -> Result<Option<Value>> {
+        let object = self.dnode.object();
+        match self.dnode.read_set(|objects| read::lookup(objects, object, key)).await {
+            // No entry has such a key.
+            Err(error) if matches!(error.cause(), Some(ZapError::Key { .. })) => Ok(None),
+            found => found,
         }
     }
 
@@ -259,11 +259,7 @@ impl Zap {
 
     /// The value of a key of words.
     pub async fn lookup_words(&self, key: &[u64]) -> Result<Option<Value>> {
-        let Body::Fat { header, .. } = &self.body else { return Ok(None) };
-        let hash = header.hash().words(key);
-        let (number, leaf) = self.leaf_of(header, hash).await?;
-        let entry = self.decode_leaf(header, &leaf, number, hash)?.get_words(hash, key);
-        Ok(entry.map_err(|error| self.corrupt(error, number))?.map(|entry| entry.value))
+        self.find(KeyRef::Words(key)).await
     }
 
     /// The first entry, in cursor order, whose name matches by `kind`.
@@ -271,39 +267,10 @@ impl Zap {
     /// The entry has the name as stored. `Kind::Unsupported` if names are to be folded and the ZAP
     /// does not fold them.
     pub async fn lookup_normalized(&self, name: &[u8], kind: MatchKind) -> Result<Option<Entry>> {
-        let hashing = self.hash();
-        let normflags = hashing.normflags;
-        if kind != MatchKind::Exact && normflags.is_empty() {
-            let error = Error::new(Kind::Unsupported, ZapError::NotNormalized);
-            return Err(self.dnode.locate(error));
-        }
-        let hash = hashing.name(name);
-        let answers = |stored: &[u8]| matches(stored, name, kind, normflags);
-        match &self.body {
-            Body::Micro(block) => {
-                let zap = MicroZap::decode(block).map_err(|error| self.corrupt(error, 0))?;
-                let best = zap
-                    .slots()
-                    .filter(|slot| hashing.name(slot.name) == hash && answers(slot.name))
-                    .min_by_key(|slot| slot.cd);
-                Ok(best.map(|slot| micro_entry(hash, &slot)))
-            }
-            Body::Fat { header, .. } => {
-                let (number, leaf) = self.leaf_of(header, hash).await?;
-                let leaf = self.decode_leaf(header, &leaf, number, hash)?;
-                let mut best: Option<Entry> = None;
-                for entry in leaf.with_hash(hash) {
-                    let entry = entry
-                        .and_then(|entry| leaf.entry(&entry))
-                        .map_err(|error| self.corrupt(error, number))?;
-                    let is_better = best.as_ref().is_none_or(|best| entry.cd < best.cd);
-                    if is_better && entry.key.name().is_some_and(answers) {
-                        best = Some(entry);
-                    }
-                }
-                Ok(best)
-            }
-        }
+        let object = self.dnode.object();
+        let look =
+            |objects: &mut dyn ReadObjects| read::lookup_normalized(objects, object, name, kind);
+        self.dnode.read_set(look).await
     }
 
     /// The name of the first entry whose first integer, masked, is `value`.
@@ -397,8 +364,4 @@ impl Zap {
     fn corrupt(&self, error: CorruptZap, block: u64) -> Error {
         self.dnode.locate(Error::corrupt(error)).in_block(0, block)
     }
-}
-
-fn micro_entry(hash: u64, slot: &micro::MicroEntry<'_>) -> Entry {
-    Entry { hash, cd: slot.cd, key: Key::Name(slot.name.to_vec()), value: Value::U64(slot.value) }
 }

@@ -13,7 +13,7 @@ use cenote_block::{BlockStore, CacheConfig, Draft, Since, WriteMethod, WritePoli
 use cenote_device::{Device, MemoryDevice};
 use cenote_dmu::live::Missing;
 use cenote_dmu::live::{
-    BlockSink, Blocks, Facts, Live, OwnerProbe, PolicySource, SyncContext, Synced,
+    BlockSink, Blocks, Facts, Live, OwnerProbe, PolicySource, ReadBlocks, SyncContext, Synced,
 };
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -48,19 +48,21 @@ pub(crate) struct FlakyStore {
     how: Mutex<BTreeMap<&'static str, u64>>,
 }
 
-impl Blocks for FlakyStore {
+impl ReadBlocks for FlakyStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         let missed =
             self.rng.lock().unwrap().below(100) < self.misses_percent.load(Ordering::Relaxed);
-        if missed { None } else { Blocks::cached(&*self.store, pointer, place) }
-    }
-
-    fn since(&self, is_retry: bool) -> Since {
-        Blocks::since(&*self.store, is_retry)
+        if missed { None } else { ReadBlocks::cached(&*self.store, pointer, place) }
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
-        Blocks::read(&*self.store, missing)
+        ReadBlocks::read(&*self.store, missing)
+    }
+}
+
+impl Blocks for FlakyStore {
+    fn since(&self, is_retry: bool) -> Since {
+        Blocks::since(&*self.store, is_retry)
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

@@ -38,7 +38,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
 use cenote_codec::crypto::BlockKeys;
-use cenote_dmu::live::{Blocks, Missing};
+use cenote_dmu::live::{Blocks, Missing, ReadBlocks};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_pool::{Reason, SuspensionProbe};
@@ -381,13 +381,9 @@ impl SuspendAwareStore {
     }
 }
 
-impl Blocks for SuspendAwareStore {
+impl ReadBlocks for SuspendAwareStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         self.store.cached(pointer, &self.context(place, &Grounds::Offline))
-    }
-
-    fn since(&self, is_retry: bool) -> Since {
-        self.store.since(is_retry)
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
@@ -401,13 +397,19 @@ impl Blocks for SuspendAwareStore {
         })
     }
 
-    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
-        Box::pin(self.read_held(pointer, place, &Grounds::Allocated))
-    }
-
     fn prefetch(&self, missing: &Missing) -> bool {
         let grounds = Grounds::Live(missing.since);
         self.store.prefetch(&missing.pointer, &self.context(&missing.place, &grounds))
+    }
+}
+
+impl Blocks for SuspendAwareStore {
+    fn since(&self, is_retry: bool) -> Since {
+        self.store.since(is_retry)
+    }
+
+    fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(self.read_held(pointer, place, &Grounds::Allocated))
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

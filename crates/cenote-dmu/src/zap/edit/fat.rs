@@ -1,6 +1,4 @@
-//! Fat ZAPs: finds the leaf of a hash; changes, splits and joins leaves.
-//!
-//!     header.table[hash >> (64 - shift)] = block of the leaf
+//! Changes fat ZAPs: changes, splits and joins leaves.
 //!
 //! The blocks that an edit changes are held here and written together by [`Fat::finish`]; an edit
 //! that fails writes none. Splitting repeats until the entry fits; when a leaf has as many prefix
@@ -15,58 +13,19 @@ use cenote_ondisk::words;
 use cenote_ondisk::zap::fat_edit::{doubled_block, doubled_embedded, fill_span};
 use cenote_ondisk::zap::leaf::LeafEntry;
 use cenote_ondisk::zap::leaf_edit::entry_cost;
-use cenote_ondisk::zap::{
-    CorruptZap, Cursor, Entry, FatHeader, KeyRef, Leaf, LeafMut, Value, ZapFlags, ZapHash,
-};
-use cenote_rt::{Buf, BufMut, Kind};
+use cenote_ondisk::zap::{CorruptZap, Entry, FatHeader, KeyRef, LeafMut, Value};
+use cenote_rt::Kind;
 
 use super::{Present, exists};
 use crate::live::{TxResult, TxStop};
 use crate::objects::{Objects, corrupt, fail};
 use crate::zap::ZapError;
+use crate::zap::fat::{Block, Fat};
 
-/// A block of the ZAP, unchanged or changed.
-enum Block {
-    Clean(Buf),
-    Dirty(BufMut),
-}
-
-impl Block {
-    fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Clean(block) => block,
-            Self::Dirty(block) => block,
-        }
-    }
-}
-
-/// A fat ZAP that is being read or changed.
-pub(super) struct Fat<'t> {
-    tx: &'t mut dyn Objects,
-    object: u64,
-    header: FatHeader,
-    /// The header stored in block 0.
-    stored: FatHeader,
-    blocks: BTreeMap<u64, Block>,
-}
-
-impl<'t> Fat<'t> {
-    /// Opens a fat ZAP from its header block.
-    pub(super) fn open(tx: &'t mut dyn Objects, object: u64, block: Buf) -> TxResult<Self> {
-        let header = FatHeader::decode(&block).map_err(|error| corrupt(object, error))?;
-        let object_blocks = tx.dnode(object)?.maxblkid.saturating_add(1);
-        let (first, count) = (header.table_block, header.table_block_count);
-        if first.checked_add(count).is_none_or(|end| end > object_blocks) {
-            let cause = ZapError::TableRange { block: first, count, object_blocks };
-            return Err(corrupt(object, cause));
-        }
-        let blocks = BTreeMap::from([(0, Block::Clean(block))]);
-        Ok(Self { tx, object, header, stored: header, blocks })
-    }
-
+impl<'t> Fat<'t, dyn Objects + 't> {
     /// Creates a fat ZAP with one leaf.
     pub(super) fn fresh(
-        tx: &'t mut dyn Objects,
+        tx: &'t mut (dyn Objects + 't),
         object: u64,
         header: FatHeader,
         leaf: Vec<u8>,
@@ -74,56 +33,6 @@ impl<'t> Fat<'t> {
         let head = Block::Dirty(header.fresh_block().into());
         let blocks = BTreeMap::from([(0, head), (1, Block::Dirty(leaf.into()))]);
         Self { tx, object, header, stored: header, blocks }
-    }
-
-    /// Salt, normalization and kind of keys.
-    pub(super) fn hash(&self) -> ZapHash {
-        self.header.hash()
-    }
-
-    /// Number of entries according to the header.
-    pub(super) fn entry_count(&self) -> u64 {
-        self.header.entry_count
-    }
-
-    /// The value of exactly this key.
-    pub(super) fn lookup(&mut self, key: &KeyRef<'_>) -> TxResult<Option<Value>> {
-        let hash = self.hash().key(key);
-        let number = self.leaf_of(hash)?;
-        let object = self.object;
-        let leaf = self.leaf(number)?;
-        let found = leaf.find(hash, key).and_then(|entry| match entry {
-            Some(entry) => leaf.value(&entry).map(Some),
-            None => Ok(None),
-        });
-        found.map_err(|error| corrupt(object, error))
-    }
-
-    /// The entries with a hash, in cursor order.
-    pub(super) fn with_hash(&mut self, hash: u64) -> TxResult<Vec<Entry>> {
-        let number = self.leaf_of(hash)?;
-        let object = self.object;
-        let leaf = self.leaf(number)?;
-        let entries: Result<Vec<Entry>, CorruptZap> =
-            leaf.with_hash(hash).map(|entry| leaf.entry(&entry?)).collect();
-        let mut entries = entries.map_err(|error| corrupt(object, error))?;
-        entries.sort_by_key(Entry::cursor);
-        Ok(entries)
-    }
-
-    /// At most `max` entries of the leaf that contains a cursor position, from that position on,
-    /// and where the next leaf begins.
-    pub(super) fn leaf_entries(
-        &mut self,
-        from: Cursor,
-        max: usize,
-    ) -> TxResult<(Vec<Entry>, Option<Cursor>)> {
-        let number = self.leaf_of(from.hash)?;
-        let object = self.object;
-        let leaf = self.leaf(number)?;
-        let next = Cursor::next_leaf(from.hash, leaf.header().prefix_len.into());
-        let entries = leaf.entries_from(from, max).map_err(|error| corrupt(object, error))?;
-        Ok((entries, next))
     }
 
     /// Adds an entry, or changes the value of an existing one.
@@ -316,25 +225,6 @@ impl<'t> Fat<'t> {
         self.tx.free_range(self.object, first << shift, len)
     }
 
-    /// The block of the leaf for a hash; the leaf's prefix is checked.
-    fn leaf_of(&mut self, hash: u64) -> TxResult<u64> {
-        let number = self.pointer(self.header.pointer_index(hash))?;
-        let (object, table_shift) = (self.object, self.header.table_shift);
-        let leaf = self.leaf(number)?;
-        let (prefix, prefix_len) = (leaf.header().prefix, leaf.header().prefix_len);
-        if !leaf.owns(hash) || u32::from(prefix_len) > table_shift {
-            let cause = ZapError::Leaf { block: number, prefix, prefix_len, hash };
-            return Err(corrupt(object, cause));
-        }
-        Ok(number)
-    }
-
-    fn pointer(&mut self, index: u64) -> TxResult<u64> {
-        let (object, header) = (self.object, self.header);
-        let table = self.block(header.place(index).block)?;
-        header.pointer(table, index).map_err(|error| corrupt(object, error))
-    }
-
     /// The entry of a key in its leaf, and the number of chunks in a leaf.
     fn find(
         &mut self,
@@ -352,11 +242,6 @@ impl<'t> Fat<'t> {
         Ok(cost <= usize::from(self.leaf(number)?.header().free_count))
     }
 
-    fn leaf(&mut self, number: u64) -> TxResult<Leaf<'_>> {
-        let (object, words) = (self.object, self.has_word_keys());
-        Leaf::decode(self.block(number)?, words).map_err(|error| corrupt(object, error))
-    }
-
     fn edit_leaf<T>(
         &mut self,
         number: u64,
@@ -368,14 +253,6 @@ impl<'t> Fat<'t> {
             .map_err(|error| corrupt(object, error))
     }
 
-    fn has_word_keys(&self) -> bool {
-        self.header.flags.contains(ZapFlags::UINT64_KEY)
-    }
-
-    fn block(&mut self, number: u64) -> TxResult<&[u8]> {
-        Ok(self.load(number)?.bytes())
-    }
-
     fn block_mut(&mut self, number: u64) -> TxResult<&mut [u8]> {
         let block = self.load(number)?;
         if let Block::Clean(clean) = block {
@@ -384,17 +261,6 @@ impl<'t> Fat<'t> {
         match block {
             Block::Dirty(block) => Ok(block),
             Block::Clean(_) => Ok(&mut []),
-        }
-    }
-
-    fn load(&mut self, number: u64) -> TxResult<&mut Block> {
-        use std::collections::btree_map::Entry as Slot;
-        match self.blocks.entry(number) {
-            Slot::Occupied(slot) => Ok(slot.into_mut()),
-            Slot::Vacant(slot) => match self.tx.block(self.object, number)? {
-                Some(block) => Ok(slot.insert(Block::Clean(block))),
-                None => Err(corrupt(self.object, ZapError::Hole { block: number })),
-            },
         }
     }
 

@@ -7,8 +7,7 @@ use cenote_ondisk::zap::micro_edit::{
 use cenote_ondisk::zap::{Entry, FatHeader, Key, KeyRef, MicroZap, Value, leaf_edit};
 use cenote_rt::Buf;
 
-use super::fat::Fat;
-use super::{Body, Present, decode_micro, exists, open};
+use super::{Body, Fat, Present, decode_micro, exists, open};
 use crate::live::TxResult;
 use crate::objects::Objects;
 
@@ -80,7 +79,10 @@ pub(super) fn remove(
 }
 
 /// Converts a micro ZAP to a fat one. Hashes and differentiators stay, so cursors stay valid.
-pub(super) fn convert(tx: &mut dyn Objects, object: u64) -> TxResult<Fat<'_>> {
+pub(super) fn convert<'t>(
+    tx: &'t mut (dyn Objects + 't),
+    object: u64,
+) -> TxResult<Fat<'t, dyn Objects + 't>> {
     let block = match open(tx, object)? {
         Body::Micro(block) => block,
         Body::Fat(block) => return Fat::open(tx, object, block),

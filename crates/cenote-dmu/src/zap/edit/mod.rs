@@ -1,4 +1,4 @@
-//! Changes ZAPs, and reads them as seen by a transaction.
+//! Changes ZAPs. The functions of [`super::read`] are here, too.
 //!
 //!     create ──> micro: one slot is written per change
 //!                  | another value than one u64, a name of 50 bytes, 128 KiB full, ...
@@ -13,7 +13,6 @@
 //! Sources: spec 03 §1-§7.
 
 mod create;
-mod entries;
 mod fat;
 mod micro;
 mod numbered;
@@ -21,120 +20,27 @@ mod numbered;
 mod tests;
 
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::zap::{
-    Entry, KEY_LEN_MAX, KEY_WORDS_MAX, KeyRef, LONG_KEY_LEN_MAX, MatchKind, MicroZap,
-    VALUE_LEN_MAX, Value, ZapFlags, ZapHash, ZapKind, matches, micro_edit,
-};
-use cenote_rt::{Buf, Kind};
+use cenote_ondisk::zap::{KeyRef, VALUE_LEN_MAX, Value, micro_edit};
+use cenote_rt::Kind;
 
 use super::ZapError;
+use super::fat::Fat;
+use super::read::{Body, check_key, decode_micro, missing, open, printable};
 use crate::live::{TxResult, TxStop};
-use crate::objects::{Objects, corrupt, fail, failure};
+use crate::objects::{Objects, fail, failure};
 
+pub use super::read::{
+    Page, contains, entries, entries_from, len, lookup, lookup_normalized, lookup_u64, name_of,
+    require_u64,
+};
 pub use create::{ZapOptions, create, format};
-pub use entries::{Page, entries, entries_from, len, name_of};
 pub use numbered::{contains_number, hex_key, insert_number, numbers, remove_number};
-
-use fat::Fat;
-
-/// A ZAP in its present state.
-enum Body {
-    Micro(Buf),
-    Fat(Buf),
-}
 
 /// What to do if the key exists.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Present {
     Refuse,
     Replace,
-}
-
-/// The value of exactly this key.
-pub fn lookup<'k>(
-    tx: &mut dyn Objects,
-    object: u64,
-    key: impl Into<KeyRef<'k>>,
-) -> TxResult<Option<Value>> {
-    let key = key.into();
-    match open(tx, object)? {
-        Body::Micro(block) => {
-            let zap = decode_micro(object, &block)?;
-            check_key(object, &key, zap.hash(), ObjectType::DIRECTORY_CONTENTS)?;
-            let KeyRef::Name(name) = key else { return Ok(None) };
-            Ok(zap.get(name).map(|entry| Value::U64(entry.value)))
-        }
-        Body::Fat(block) => {
-            let mut zap = Fat::open(tx, object, block)?;
-            check_key(object, &key, zap.hash(), ObjectType::DIRECTORY_CONTENTS)?;
-            zap.lookup(&key)
-        }
-    }
-}
-
-/// The single integer of exactly this key; any other value is an error.
-pub fn lookup_u64<'k>(
-    tx: &mut dyn Objects,
-    object: u64,
-    key: impl Into<KeyRef<'k>>,
-) -> TxResult<Option<u64>> {
-    match lookup(tx, object, key)? {
-        None => Ok(None),
-        Some(value) => single(object, &value).map(Some),
-    }
-}
-
-/// The single integer of a key that must exist; `Kind::NotFound` otherwise.
-pub fn require_u64<'k>(
-    tx: &mut dyn Objects,
-    object: u64,
-    key: impl Into<KeyRef<'k>>,
-) -> TxResult<u64> {
-    let key = key.into();
-    match lookup_u64(tx, object, key)? {
-        Some(value) => Ok(value),
-        None => Err(missing(object, &key)),
-    }
-}
-
-/// Whether the key exists.
-pub fn contains<'k>(
-    tx: &mut dyn Objects,
-    object: u64,
-    key: impl Into<KeyRef<'k>>,
-) -> TxResult<bool> {
-    lookup(tx, object, key).map(|found| found.is_some())
-}
-
-/// The first entry, in cursor order, whose name matches by `kind`; it has the name as stored.
-/// `Kind::Unsupported` if names are to be folded and the ZAP does not fold.
-pub fn lookup_normalized(
-    tx: &mut dyn Objects,
-    object: u64,
-    name: &[u8],
-    kind: MatchKind,
-) -> TxResult<Option<Entry>> {
-    let body = open(tx, object)?;
-    let candidates = match body {
-        Body::Micro(block) => {
-            let zap = decode_micro(object, &block)?;
-            expect_normalized(object, kind, zap.hash())?;
-            let (hash, mut all) = (zap.hash().name(name), zap.entries());
-            all.retain(|entry| entry.hash == hash);
-            (zap.hash().normflags, all)
-        }
-        Body::Fat(block) => {
-            let mut zap = Fat::open(tx, object, block)?;
-            expect_normalized(object, kind, zap.hash())?;
-            let hash = zap.hash().name(name);
-            (zap.hash().normflags, zap.with_hash(hash)?)
-        }
-    };
-    let (normflags, entries) = candidates;
-    let answers = |entry: &Entry| {
-        entry.key.name().is_some_and(|stored| matches(stored, name, kind, normflags))
-    };
-    Ok(entries.into_iter().find(answers))
 }
 
 /// Adds an entry; `Kind::Exists` if the key exists.
@@ -256,46 +162,6 @@ fn convert_and_put(
     zap.finish()
 }
 
-/// Reads block 0 and determines the format.
-fn open(tx: &mut dyn Objects, object: u64) -> TxResult<Body> {
-    let object_type = tx.dnode(object)?.object_type;
-    if !object_type.is_zap() {
-        return fail(Kind::Invalid, object, ZapError::NotAZap { object_type: object_type.0 });
-    }
-    let Some(block) = tx.block(object, 0)? else {
-        return Err(corrupt(object, ZapError::Hole { block: 0 }));
-    };
-    match ZapKind::of(&block).map_err(|error| corrupt(object, error))? {
-        ZapKind::Micro => Ok(Body::Micro(block)),
-        ZapKind::Fat => Ok(Body::Fat(block)),
-    }
-}
-
-fn decode_micro(object: u64, block: &Buf) -> TxResult<MicroZap<'_>> {
-    MicroZap::decode(block).map_err(|error| corrupt(object, error))
-}
-
-fn check_key(
-    object: u64,
-    key: &KeyRef<'_>,
-    hash: ZapHash,
-    object_type: ObjectType,
-) -> TxResult<()> {
-    let has_words = hash.flags.contains(ZapFlags::UINT64_KEY);
-    let is_legal = match key {
-        KeyRef::Words(words) => has_words && (1..=KEY_WORDS_MAX).contains(&words.len()),
-        KeyRef::Name(name) => {
-            let is_long = object_type == ObjectType::DIRECTORY_CONTENTS;
-            let max = if is_long { LONG_KEY_LEN_MAX } else { KEY_LEN_MAX };
-            !has_words && !name.is_empty() && name.len() < max && !name.contains(&0)
-        }
-    };
-    if is_legal {
-        return Ok(());
-    }
-    fail(Kind::Invalid, object, ZapError::Key { len: key.stored_len(), has_words })
-}
-
 fn check_value(object: u64, value: &Value) -> TxResult<()> {
     let (len, size) = (value.stored().len(), value.integer_size());
     if len > VALUE_LEN_MAX || !value.is_well_formed() {
@@ -304,31 +170,6 @@ fn check_value(object: u64, value: &Value) -> TxResult<()> {
     Ok(())
 }
 
-fn expect_normalized(object: u64, kind: MatchKind, hash: ZapHash) -> TxResult<()> {
-    if kind != MatchKind::Exact && hash.normflags.is_empty() {
-        return fail(Kind::Unsupported, object, ZapError::NotNormalized);
-    }
-    Ok(())
-}
-
-fn single(object: u64, value: &Value) -> TxResult<u64> {
-    value.single().ok_or_else(|| {
-        let cause = ZapError::NotSingle { count: value.count(), size: value.integer_size() };
-        failure(Kind::Invalid, object, cause)
-    })
-}
-
 fn exists(object: u64, key: &KeyRef<'_>) -> TxStop {
     failure(Kind::Exists, object, ZapError::Exists { key: printable(key) })
-}
-
-fn missing(object: u64, key: &KeyRef<'_>) -> TxStop {
-    failure(Kind::NotFound, object, ZapError::NoEntry { key: printable(key) })
-}
-
-fn printable(key: &KeyRef<'_>) -> String {
-    match key {
-        KeyRef::Name(name) => String::from_utf8_lossy(name).into_owned(),
-        KeyRef::Words(words) => format!("{words:x?}"),
-    }
 }

@@ -6,7 +6,7 @@
 use super::{contains, entries, insert, remove};
 use crate::error::DmuError;
 use crate::live::TxResult;
-use crate::objects::{Objects, corrupt};
+use crate::objects::{Objects, ReadObjects, corrupt};
 
 /// The key of a number.
 #[must_use]
@@ -30,12 +30,12 @@ pub fn remove_number(tx: &mut dyn Objects, object: u64, number: u64) -> TxResult
 }
 
 /// Whether a number is in a set.
-pub fn contains_number(tx: &mut dyn Objects, object: u64, number: u64) -> TxResult<bool> {
+pub fn contains_number(tx: &mut dyn ReadObjects, object: u64, number: u64) -> TxResult<bool> {
     contains(tx, object, &hex_key(number))
 }
 
 /// The numbers that are keys, with their values, in cursor order.
-pub fn numbers(tx: &mut dyn Objects, object: u64) -> TxResult<Vec<(u64, u64)>> {
+pub fn numbers(tx: &mut dyn ReadObjects, object: u64) -> TxResult<Vec<(u64, u64)>> {
     let entries = entries(tx, object)?;
     let pair = |entry: cenote_ondisk::zap::Entry| {
         let number = entry.key.name().and_then(number_of)?;
