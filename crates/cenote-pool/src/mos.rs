@@ -1,14 +1,19 @@
 //! Reads the meta object set: entries of its ZAPs, bonus buffers, packed nvlists.
 //!
-//! The pool layer reads the MOS through these functions only, so that every error has the object
-//! number, and a missing entry is `None` rather than an error.
+//! The functions over [`ReadObjects`] read a committed state as well as the open one, where a
+//! missing entry is `None` rather than an error. The async ones read a committed state; every error
+//! has the object number.
 
 use std::sync::Arc;
 
-use cenote_dmu::{ObjSet, Zap};
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
+use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::zap::{Key, Value};
+use cenote_ondisk::zap::{Key, MatchKind, Value};
 use cenote_rt::{Error, Kind, Result};
+
+use crate::dsl::DslError;
 
 /// The object number of the pool directory.
 pub const DIRECTORY: u64 = 1;
@@ -16,19 +21,91 @@ pub const DIRECTORY: u64 = 1;
 /// Entries of a ZAP with string keys.
 pub(crate) type Entries = Vec<(String, Value)>;
 
+/// Returns the object of an entry of the pool directory, `None` if it is missing or 0.
+pub fn directory_object(objects: &mut dyn ReadObjects, name: &str) -> TxResult<Option<u64>> {
+    Ok(zap::lookup_u64(objects, DIRECTORY, name)?.filter(|object| *object != 0))
+}
+
+/// Returns the dnode of a dir or dataset, which is recognised by the type of its bonus.
+pub(crate) fn dnode_with(
+    objects: &mut dyn ReadObjects,
+    object: u64,
+    bonus_type: ObjectType,
+) -> TxResult<Arc<DnodePhys>> {
+    let dnode = objects.dnode(object)?;
+    let (found, expected) = (dnode.bonus_type.0, bonus_type.0);
+    if found != expected {
+        return Err(corrupt(object)(DslError::BonusType { object, found, expected }).into());
+    }
+    Ok(dnode)
+}
+
+/// Returns all entries with string keys, in ZAP order. Keys that are not UTF-8 are converted
+/// lossily.
+pub fn named(objects: &mut dyn ReadObjects, zap: u64) -> TxResult<Vec<(String, Value)>> {
+    let name = |key| match key {
+        Key::Name(name) => Some(String::from_utf8_lossy(&name).into_owned()),
+        Key::Words(_) => None,
+    };
+    let entries = zap::entries(objects, zap)?.into_iter();
+    Ok(entries.filter_map(|entry| Some((name(entry.key)?, entry.value))).collect())
+}
+
+/// Returns all entries with string keys and numbers, in ZAP order.
+pub fn numbered(objects: &mut dyn ReadObjects, zap: u64) -> TxResult<Vec<(String, u64)>> {
+    let entries = named(objects, zap)?.into_iter();
+    Ok(entries.filter_map(|(name, value)| Some((name, value.first()?))).collect())
+}
+
+/// Returns the entry of a snapshot or bookmark with its name as stored. If `is_folded`, case does
+/// not matter; the ZAP determines which of several names is found.
+pub(crate) fn find(
+    objects: &mut dyn ReadObjects,
+    zap: u64,
+    name: &str,
+    is_folded: bool,
+) -> TxResult<Option<(String, Value)>> {
+    if is_folded {
+        match zap::lookup_normalized(objects, zap, name.as_bytes(), MatchKind::Normalized) {
+            // The ZAP has no normalized names.
+            Err(stop) if stop.error().is_some_and(|error| error.kind() == Kind::Unsupported) => {}
+            found => {
+                return Ok(found?.and_then(|entry| {
+                    let stored = entry.key.name().map(String::from_utf8_lossy);
+                    Some((stored?.into_owned(), entry.value))
+                }));
+            }
+        }
+    }
+    Ok(zap::lookup(objects, zap, name)?.map(|value| (name.to_owned(), value)))
+}
+
+/// Whether a dir or dataset is zapified, so that it can have extra keys (spec 04 §4).
+pub fn is_zapified(objects: &mut dyn ReadObjects, object: u64) -> TxResult<bool> {
+    Ok(objects.dnode(object)?.object_type == ObjectType::ZAP_METADATA)
+}
+
+/// Returns an extra key of a dir or dataset, `None` if it is not zapified.
+pub fn extra_value(
+    objects: &mut dyn ReadObjects,
+    object: u64,
+    key: &str,
+) -> TxResult<Option<Value>> {
+    if is_zapified(objects, object)? { zap::lookup(objects, object, key) } else { Ok(None) }
+}
+
 /// Returns the type and contents of an object's bonus buffer.
 pub(crate) async fn bonus(objset: &Arc<ObjSet>, object: u64) -> Result<(ObjectType, Vec<u8>)> {
-    let dnode = objset.dnode(object).await?;
-    Ok((dnode.phys().bonus_type, dnode.bonus()?.to_vec()))
+    objset.read(|objects| Ok((objects.dnode(object)?.bonus_type, objects.bonus(object)?))).await
 }
 
 pub(crate) async fn object_type(objset: &Arc<ObjSet>, object: u64) -> Result<ObjectType> {
-    Ok(objset.dnode(object).await?.phys().object_type)
+    objset.read(|objects| Ok(objects.dnode(object)?.object_type)).await
 }
 
 /// Returns the value of `name` in the ZAP in `object`.
 pub(crate) async fn value(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option<Value>> {
-    Zap::open(objset, object).await?.lookup(name).await
+    objset.read(|objects| zap::lookup(objects, object, name)).await
 }
 
 /// Returns the first integer of the value of `name`, or `None` if there is no such entry.
@@ -36,25 +113,14 @@ pub async fn u64(objset: &Arc<ObjSet>, object: u64, name: &str) -> Result<Option
     Ok(value(objset, object, name).await?.and_then(|value| value.first()))
 }
 
-/// Returns all entries with string keys, in ZAP order. Keys that are not UTF-8 are converted
-/// lossily.
+/// Like [`named`], of a committed state.
 pub(crate) async fn entries(objset: &Arc<ObjSet>, object: u64) -> Result<Entries> {
-    let mut cursor = Zap::open(objset, object).await?.entries();
-    let mut entries = Vec::new();
-    while let Some(entry) = cursor.next().await? {
-        if let Key::Name(name) = entry.key {
-            entries.push((String::from_utf8_lossy(&name).into_owned(), entry.value));
-        }
-    }
-    Ok(entries)
+    objset.read(|objects| named(objects, object)).await
 }
 
-/// Returns an extra key of a dir or dataset, `None` if it is not zapified.
+/// Like [`extra_value`], of a committed state.
 pub(crate) async fn extra(objset: &Arc<ObjSet>, object: u64, key: &str) -> Result<Option<Value>> {
-    if object_type(objset, object).await? != ObjectType::ZAP_METADATA {
-        return Ok(None);
-    }
-    value(objset, object, key).await
+    objset.read(|objects| extra_value(objects, object, key)).await
 }
 
 /// Converts a "not found" error to `None`.

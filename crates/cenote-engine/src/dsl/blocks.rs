@@ -16,6 +16,8 @@ use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
+use cenote_pool::dsl::bookmark::bookmark_table;
+use cenote_pool::mos::is_zapified;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::Tree;
 
@@ -42,7 +44,7 @@ pub(crate) fn account(
     let (mut killed, mut gone, mut kept) = (Sizes::default(), Sizes::default(), 0);
     let mut of_previous = 0;
     let mut of_bookmarks = Vec::new();
-    let has_bookmarks = bookmark::table(tx, object)?.is_some();
+    let has_bookmarks = bookmark_table(tx, object)?.is_some();
     let previous = previous_snapshot(tx, object, &head)?;
     for block in &entries.killed {
         let sizes = Sizes::of(block, tree);
@@ -183,9 +185,4 @@ pub(crate) fn zapify(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     zap::format(tx, object, ZapOptions::default())?;
     features::add(tx, "extensible_dataset", 1)?;
     Ok(())
-}
-
-/// Whether a dir or dataset is zapified.
-pub(crate) fn is_zapified(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
-    Ok(tx.dnode(object)?.object_type == ObjectType::ZAP_METADATA)
 }

@@ -17,54 +17,16 @@ use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Space, Tx, TxResult};
 use cenote_ondisk::dsl::bookmark::{BOOKMARK_V1_WORDS, BOOKMARK_V2_WORDS};
-use cenote_ondisk::dsl::{BookmarkFlags, BookmarkPhys, DatasetFlags, DatasetPhys, key};
+use cenote_ondisk::dsl::{BookmarkFlags, BookmarkPhys, DatasetPhys, key};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::zap::{MatchKind, NormFlags, Value};
-use cenote_rt::Error;
+use cenote_ondisk::zap::{NormFlags, Value};
+use cenote_pool::dsl::bookmark::{bookmark_table, bookmarks_of, find_bookmark};
 
 use crate::dsl::space::Sizes;
 use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
 
-pub(super) type Named = (String, BookmarkPhys);
-
-/// Returns the bookmark ZAP of a head, if it has any.
-pub(super) fn table(tx: &mut Tx<'_>, head: u64) -> TxResult<Option<u64>> {
-    if tx.dnode(head)?.object_type != ObjectType::ZAP_METADATA {
-        return Ok(None);
-    }
-    zap::lookup_u64(tx, head, key::BOOKMARKS)
-}
-
-/// Returns all bookmarks of a head.
-pub(super) fn all(tx: &mut Tx<'_>, head: u64) -> TxResult<Vec<Named>> {
-    let Some(table) = table(tx, head)? else { return Ok(Vec::new()) };
-    let mut found = Vec::new();
-    for entry in zap::entries(tx, table)? {
-        let Some(name) = names::text(&entry.key) else { continue };
-        found.push((name.to_owned(), decode(table, &entry.value)?));
-    }
-    Ok(found)
-}
-
-fn decode(table: u64, value: &Value) -> TxResult<BookmarkPhys> {
-    let phys = BookmarkPhys::decode(&value.words());
-    phys.map_err(|error| Error::corrupt(error).in_object(0, table).into())
-}
-
 fn has_sums(mark: &BookmarkPhys) -> bool {
     mark.flags.contains(BookmarkFlags::HAS_FBN)
-}
-
-fn find(tx: &mut Tx<'_>, head: u64, name: &str) -> TxResult<Option<BookmarkPhys>> {
-    let Some(table) = table(tx, head)? else { return Ok(None) };
-    let is_folded = get_dataset(tx, head)?.flags.contains(DatasetFlags::CI_DATASET);
-    let value = if is_folded {
-        zap::lookup_normalized(tx, table, name.as_bytes(), MatchKind::Normalized)?
-            .map(|entry| entry.value)
-    } else {
-        zap::lookup(tx, table, name)?
-    };
-    value.map(|value| decode(table, &value)).transpose()
 }
 
 /// Splits `pool/fs#name`.
@@ -81,13 +43,13 @@ pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> Tx
     names::check_pool(env, source)?;
     let (dataset, last) = parts(name)?;
     let head = names::head(tx, dataset)?;
-    if find(tx, head, last)?.is_some() {
+    if find_bookmark(tx, head, last)?.is_some() {
         return Err(OpError::Exists.into());
     }
     let (point, text) = if source.contains('#') {
         let (of, source_name) = parts(source)?;
         let of = names::head(tx, of)?;
-        let mark = find(tx, of, source_name)?.ok_or(OpError::NotFound)?;
+        let (_, mark) = find_bookmark(tx, of, source_name)?.ok_or(OpError::NotFound)?;
         if !is_before(tx, of, mark.creation_txg, head)? {
             return Err(OpError::NotAnAncestor.into());
         }
@@ -157,7 +119,7 @@ fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bo
 
 /// Adds a bookmark to a head, and counts its features.
 pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
-    let table = if let Some(table) = table(tx, head)? {
+    let table = if let Some(table) = bookmark_table(tx, head)? {
         table
     } else {
         blocks::zapify(tx, head)?;
@@ -179,7 +141,7 @@ pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys
 
 /// Removes a bookmark from a head, and its features; the ZAP is removed with the last.
 pub(super) fn take(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
-    let Some(table) = table(tx, head)? else { return Err(OpError::NotFound.into()) };
+    let Some(table) = bookmark_table(tx, head)? else { return Err(OpError::NotFound.into()) };
     zap::remove(tx, table, name)?;
     if mark.word_count > BOOKMARK_V1_WORDS {
         features::add(tx, "bookmark_v2", -1)?;
@@ -204,12 +166,12 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
         Err(step) if names::is_missing(&step) => return Ok(()),
         Err(step) => return Err(step),
     };
-    let Some(mark) = find(tx, head, last)? else { return Ok(()) };
+    let Some((last, mark)) = find_bookmark(tx, head, last)? else { return Ok(()) };
     if mark.redaction_obj != 0 {
         // Bookmarks with redaction lists are kept and not changed.
         return Err(OpError::Unsupported.into());
     }
-    remove(tx, head, last, &mark)?;
+    remove(tx, head, &last, &mark)?;
     history::log(tx, env, "remove bookmark", head, &format!("name={last}"))
 }
 
@@ -231,13 +193,13 @@ fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResu
 
 /// Whether a bookmark of the head needs the txg as a key of deadlists.
 pub(super) fn keeps_key(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<bool> {
-    let marks = all(tx, head)?;
+    let marks = bookmarks_of(tx, head)?;
     Ok(marks.iter().any(|(_, mark)| has_sums(mark) && mark.creation_txg == txg))
 }
 
 /// Frees the bookmarks of a destroyed head.
 pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
-    for (name, mark) in all(tx, head)? {
+    for (name, mark) in bookmarks_of(tx, head)? {
         take(tx, head, &name, &mark)?;
     }
     Ok(())
@@ -245,7 +207,7 @@ pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
 
 /// Returns the txgs of bookmarks with sums after `txg`, which a new deadlist has as keys.
 pub(super) fn keys_after(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<BTreeSet<u64>> {
-    let marks = all(tx, head)?.into_iter();
+    let marks = bookmarks_of(tx, head)?.into_iter();
     Ok(marks
         .filter(|(_, mark)| has_sums(mark) && mark.creation_txg > txg)
         .map(|(_, mark)| mark.creation_txg)
@@ -253,7 +215,7 @@ pub(super) fn keys_after(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<BTree
 }
 
 fn store(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
-    let table = table(tx, head)?.ok_or(OpError::NotFound)?;
+    let table = bookmark_table(tx, head)?.ok_or(OpError::NotFound)?;
     // An update stores all words, whatever the length was.
     let mark = BookmarkPhys { word_count: BOOKMARK_V2_WORDS, ..*mark };
     zap::update(tx, table, name, Value::words_of(&mark.encode()))
@@ -272,7 +234,7 @@ pub(super) fn note_killed(
     prev_snap_txg: u64,
     killed: &[(u64, Sizes)],
 ) -> TxResult<()> {
-    for (name, mut mark) in all(tx, head)? {
+    for (name, mut mark) in bookmarks_of(tx, head)? {
         if !has_sums(&mark) || mark.creation_txg < prev_snap_txg {
             continue;
         }
@@ -297,7 +259,7 @@ pub(super) fn note_destroyed(
     next_deadlist: u64,
 ) -> TxResult<bool> {
     let mut is_kept = false;
-    for (name, mut mark) in all(tx, head)? {
+    for (name, mut mark) in bookmarks_of(tx, head)? {
         if !has_sums(&mark) {
             continue;
         }
@@ -323,7 +285,7 @@ pub(super) fn note_next_changed(
     txg: u64,
     next_deadlist: u64,
 ) -> TxResult<()> {
-    for (name, mut mark) in all(tx, head)? {
+    for (name, mut mark) in bookmarks_of(tx, head)? {
         if has_sums(&mark) && mark.creation_txg == txg {
             mark.freed_before_next = words(deadlist::space(tx, next_deadlist)?);
             store(tx, head, &name, &mark)?;

@@ -3,9 +3,12 @@
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::key;
-use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::dsl::dataset::snapshots_of;
+use cenote_pool::dsl::deleg::permits;
+use cenote_pool::mos::extra_value;
+use cenote_pool::props::lookup::own_value;
 
-use crate::dsl::{Env, OpError, blocks, deleg, features, get_dataset, get_dir, names, props};
+use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, names};
 use crate::invariant;
 
 const NO_LIMIT: u64 = u64::MAX;
@@ -75,10 +78,10 @@ fn is_temporary(name: &str) -> bool {
 
 /// Returns the count of a dir, `None` if it keeps none.
 pub(crate) fn get(tx: &mut Tx<'_>, dir: u64, what: Count) -> TxResult<Option<u64>> {
-    if dir == 0 || tx.dnode(dir)?.object_type != ObjectType::ZAP_METADATA {
+    if dir == 0 {
         return Ok(None);
     }
-    zap::lookup_u64(tx, dir, what.key())
+    Ok(extra_value(tx, dir, what.key())?.and_then(|value| value.first()))
 }
 
 /// Refuses `more` if a limit on the way up forbids it; from the dir `until` on nothing changes.
@@ -99,12 +102,15 @@ pub(crate) fn check(
     while dir != until && dir != 0 {
         // Ancestors of a dir without a count have none either.
         let Some(found) = get(tx, dir, what)? else { break };
-        let limit = props::effective(tx, dir, what.limit(), false)?;
-        let limit = limit.and_then(|value| value.first()).unwrap_or(NO_LIMIT);
-        if found.saturating_add(more) > limit && !deleg::permits(tx, env, dir, what.limit())? {
+        let phys = get_dir(tx, dir)?;
+        let limit = own_value(tx, phys.props_zapobj, what.limit())?;
+        let limit = limit.and_then(|(value, _)| value.first()).unwrap_or(NO_LIMIT);
+        if found.saturating_add(more) > limit
+            && !permits(tx, (dir, false), &env.requester, &[what.limit()])?
+        {
             return Err(OpError::Limit.into());
         }
-        dir = get_dir(tx, dir)?.parent_obj;
+        dir = phys.parent_obj;
     }
     Ok(())
 }
@@ -162,7 +168,7 @@ fn init(tx: &mut Tx<'_>, dir: u64) -> TxResult<(u64, u64)> {
     let head = get_dir(tx, dir)?.head_dataset_obj;
     if head != 0 {
         let head = get_dataset(tx, head)?;
-        let own = names::snapshots(tx, &head)?.into_iter();
+        let own = snapshots_of(tx, &head)?.into_iter();
         snapshots += own.filter(|(name, _)| !name.starts_with('%')).count() as u64;
     }
     blocks::zapify(tx, dir)?;

@@ -5,12 +5,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::dsl::key;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_pool::dsl::deleg::{Grant, grants_of, is_granted};
+use cenote_pool::dsl::dir::ancestry;
+use cenote_pool::mos::named;
 use cenote_rt::seeded::{Bug, is_on};
 
-use crate::dsl::{Env, directory_object, get_dir, history, names, new_zap, put_dir, room};
+use crate::dsl::{Env, get_dir, history, names, new_zap, put_dir};
 
 /// Create-time permissions, and create-time sets.
 const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
@@ -21,15 +21,11 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult
     let uid = if is_on(Bug::OneCreatorPerTxg) { first_of_txg(tx, uid) } else { uid };
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
-        for above in room::ancestry(tx, dir)?.into_iter().skip(1) {
-            let deleg = get_dir(tx, above)?.deleg_zapobj;
-            if deleg == 0 {
-                continue;
-            }
-            if let Some(jump) = zap::lookup_u64(tx, deleg, source)? {
-                let entries = zap::entries(tx, jump)?;
-                granted
-                    .extend(entries.iter().filter_map(|e| names::text(&e.key).map(str::to_owned)));
+        for (_, above) in ancestry(tx, dir)?.into_iter().skip(1) {
+            if above.deleg_zapobj != 0
+                && let Some(jump) = zap::lookup_u64(tx, above.deleg_zapobj, source)?
+            {
+                granted.extend(named(tx, jump)?.into_iter().map(|(name, _)| name));
             }
         }
         if granted.is_empty() {
@@ -57,39 +53,6 @@ fn first_of_txg(tx: &Tx<'_>, uid: u32) -> u32 {
         FIRST.store(uid, Ordering::Relaxed);
     }
     FIRST.load(Ordering::Relaxed)
-}
-
-/// Whether the requester has a permission on the dataset of `dir`; false if the pool's `delegation`
-/// property is off.
-pub(crate) fn permits(tx: &mut Tx<'_>, env: &Env, dir: u64, permission: &str) -> TxResult<bool> {
-    if let Some(properties) = directory_object(tx, key::POOL_PROPS)?
-        && zap::lookup_u64(tx, properties, "delegation")? == Some(0)
-    {
-        return Ok(false);
-    }
-    let mut all = Vec::new();
-    for at in room::ancestry(tx, dir)? {
-        let deleg = get_dir(tx, at)?.deleg_zapobj;
-        if deleg != 0 {
-            all.push((at == dir, grants(tx, deleg)?));
-        }
-    }
-    let all: Vec<_> = all.iter().map(|(is_here, grants)| (*is_here, &grants[..])).collect();
-    Ok(is_granted(&all, &env.requester, permission))
-}
-
-/// Reads the grants in a delegation ZAP.
-fn grants(tx: &mut Tx<'_>, deleg: u64) -> TxResult<Vec<Grant>> {
-    let mut found = Vec::new();
-    for entry in zap::entries(tx, deleg)? {
-        let (Some(key), Some(jump)) = (names::text(&entry.key), entry.value.first()) else {
-            continue;
-        };
-        let granted = zap::entries(tx, jump)?;
-        let granted = granted.iter().filter_map(|e| names::text(&e.key).map(str::to_owned));
-        found.push((key.to_owned(), granted.collect()));
-    }
-    Ok(grants_of(found))
 }
 
 /// A change under one key of a dataset's delegation ZAP.

@@ -9,12 +9,12 @@ use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Space, Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, SpaceUse, key};
-use cenote_pool::mos::DIRECTORY;
+use cenote_pool::mos::{DIRECTORY, extra_value};
 
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{
-    Effects, Env, OpError, blocks, bookmark, counts, deleg, directory_object, errors, features,
+    Effects, Env, OpError, bookmark, counts, deleg, directory_object, errors, features,
     get_dataset, get_dir, history, names, need_directory_object, put_dataset, put_dir, settings,
     snapshot,
 };
@@ -155,8 +155,7 @@ pub(crate) fn abandoned(tx: &mut Tx<'_>, root_dir: u64) -> TxResult<Vec<u64>> {
     }
     let head = get_dir(tx, root_dir)?.head_dataset_obj;
     if head != 0 && get_dataset(tx, head)?.is_inconsistent() {
-        let is_zapified = blocks::is_zapified(tx, head)?;
-        if !is_zapified || !zap::contains(tx, head, key::RESUME_TOGUID)? {
+        if extra_value(tx, head, key::RESUME_TOGUID)?.is_none() {
             found.push(head);
         }
     }

@@ -4,7 +4,7 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, key};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_pool::mos::DIRECTORY;
+use cenote_pool::mos::{DIRECTORY, named};
 
 use crate::dsl::{
     Env, OpError, directory_object, get_dataset, history, names, new_zap, put_dataset, snapshot,
@@ -90,11 +90,8 @@ pub(super) fn is_due(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
 pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
     let Some(table) = directory_object(tx, key::TMP_USERREFS)? else { return Ok(0) };
     let mut count = 0;
-    for entry in zap::entries(tx, table)? {
-        let Some((object, tag)) = names::text(&entry.key).and_then(|key| key.split_once('-'))
-        else {
-            continue;
-        };
+    for (entry, _) in named(tx, table)? {
+        let Some((object, tag)) = entry.split_once('-') else { continue };
         let Some(object) = key::to_number(object.as_bytes()) else { continue };
         let is_held = match tx.find(object)? {
             Some(dnode) if dnode.bonus_type == ObjectType::DSL_DATASET => {
@@ -107,7 +104,7 @@ pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
             release_object(tx, env, object, tag)?;
             count += 1;
         } else {
-            zap::take(tx, table, names::text(&entry.key).unwrap_or_default())?;
+            zap::take(tx, table, &entry)?;
         }
     }
     Ok(count)

@@ -48,11 +48,13 @@ use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
+pub(crate) use cenote_pool::dsl::dataset::get_dataset;
+use cenote_pool::dsl::deleg::Requester;
+pub(crate) use cenote_pool::dsl::dir::get_dir;
 use cenote_pool::mos::DIRECTORY;
+pub(crate) use cenote_pool::mos::directory_object;
 use cenote_rt::{Error, Kind};
 use cenote_vdev::Tree;
-
-use cenote_pool::dsl::deleg::Requester;
 
 use crate::dsl::opened::Opened;
 
@@ -262,34 +264,14 @@ impl From<OpError> for TxStop {
     }
 }
 
-/// Converts a decoder's error to one with the object number.
-fn corrupt(object: u64) -> impl FnOnce(cenote_ondisk::dsl::CorruptDsl) -> TxStop {
-    move |cause| TxStop::Fail(Error::corrupt(cause).in_object(0, object))
-}
-
-/// Returns the dir in `object`.
-pub(crate) fn get_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<DirPhys> {
-    DirPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
-}
-
 /// Stores a dir.
 pub(crate) fn put_dir(tx: &mut Tx<'_>, object: u64, dir: &DirPhys) -> TxResult<()> {
     tx.set_bonus(object, &dir.encode())
 }
 
-/// Returns the dataset in `object`.
-pub(crate) fn get_dataset(tx: &mut Tx<'_>, object: u64) -> TxResult<DatasetPhys> {
-    DatasetPhys::decode(&tx.bonus(object)?).map_err(corrupt(object))
-}
-
 /// Stores a dataset.
 pub(crate) fn put_dataset(tx: &mut Tx<'_>, object: u64, dataset: &DatasetPhys) -> TxResult<()> {
     tx.set_bonus(object, &dataset.encode())
-}
-
-/// Returns the object of an entry of the pool directory, `None` if it is missing or 0.
-pub(crate) fn directory_object(tx: &mut Tx<'_>, name: &str) -> TxResult<Option<u64>> {
-    Ok(zap::lookup_u64(tx, DIRECTORY, name)?.filter(|object| *object != 0))
 }
 
 /// Returns the object of a required entry of the pool directory.

@@ -2,17 +2,16 @@
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, key};
-use cenote_ondisk::zap::{Key, MatchKind};
+use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_pool::dsl::DatasetName;
+use cenote_pool::dsl::dataset::find_snapshot;
+use cenote_pool::dsl::dir::{ancestry, children_of, find_dir};
 use cenote_pool::dsl::name::{BadName, NAME_MAX};
 
 use crate::dsl::{Env, OpError, get_dataset, get_dir, need_directory_object};
 
 /// Names of new datasets have fewer slashes than this (`zfs_max_dataset_nesting`).
 pub(crate) const NESTING_MAX: usize = 50;
-/// Maximum depth of dirs, limited by the length of names; deeper chains are loops.
-pub(super) const DEPTH_MAX: usize = 256;
 
 /// A split dataset name: `pool/dir/dir@snapshot`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,32 +80,26 @@ pub(crate) fn check_length(len: usize) -> TxResult<()> {
 
 /// Returns the dir with this name. The first component is the pool's and is ignored.
 pub(crate) fn dir(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
-    let mut object = need_directory_object(tx, key::ROOT_DATASET)?;
-    for component in dataset.split('/').skip(1) {
-        let children = get_dir(tx, object)?.child_dir_zapobj;
-        object = zap::lookup_u64(tx, children, component)?.ok_or(OpError::NotFound)?;
-    }
-    Ok(object)
+    Ok(find(tx, dataset)?.0)
+}
+
+fn find(tx: &mut Tx<'_>, dataset: &str) -> TxResult<(u64, DirPhys)> {
+    let root = need_directory_object(tx, key::ROOT_DATASET)?;
+    find_dir(tx, root, dataset.split('/').skip(1))?.ok_or_else(|| OpError::NotFound.into())
 }
 
 /// Returns the head with this name.
 pub(crate) fn head(tx: &mut Tx<'_>, dataset: &str) -> TxResult<u64> {
-    let dir = dir(tx, dataset)?;
-    match get_dir(tx, dir)?.head_dataset_obj {
+    match find(tx, dataset)?.1.head_dataset_obj {
         0 => Err(OpError::NotFound.into()),
         head => Ok(head),
     }
 }
 
+/// Returns a snapshot of a head, with the file system's rules for case.
 pub(crate) fn snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<u64> {
-    // The names are normalized to upper case; the file system decides whether case matters.
-    let found = if head.flags.contains(DatasetFlags::CI_DATASET) {
-        zap::lookup_normalized(tx, head.snapnames_zapobj, name.as_bytes(), MatchKind::Normalized)?
-            .and_then(|entry| entry.value.first())
-    } else {
-        zap::lookup_u64(tx, head.snapnames_zapobj, name)?
-    };
-    found.ok_or_else(|| OpError::NotFound.into())
+    let (_, snapshot) = find_snapshot(tx, head, name)?.ok_or(OpError::NotFound)?;
+    Ok(snapshot)
 }
 
 pub(crate) fn has_snapshot(tx: &mut Tx<'_>, head: &DatasetPhys, name: &str) -> TxResult<bool> {
@@ -170,19 +163,14 @@ pub(crate) fn name_of_dir(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<S
 }
 
 fn dir_below(tx: &mut Tx<'_>, pool: &str, object: u64) -> TxResult<String> {
-    let mut name = String::new();
-    let mut at = object;
-    for _ in 0..DEPTH_MAX {
-        let parent = get_dir(tx, at)?.parent_obj;
-        if parent == 0 {
-            break;
-        }
-        let siblings = get_dir(tx, parent)?.child_dir_zapobj;
-        let last = zap::name_of(tx, siblings, at, u64::MAX)?.ok_or(OpError::NotFound)?;
-        name = format!("/{}{name}", String::from_utf8_lossy(&last));
-        at = parent;
+    let dirs = ancestry(tx, object)?;
+    let mut name = pool.to_owned();
+    for ((child, _), (_, parent)) in dirs.iter().zip(dirs.iter().skip(1)).rev() {
+        let last = zap::name_of(tx, parent.child_dir_zapobj, *child, u64::MAX)?;
+        name += "/";
+        name += &String::from_utf8_lossy(&last.ok_or(OpError::NotFound)?);
     }
-    Ok(format!("{pool}{name}"))
+    Ok(name)
 }
 
 /// Returns the full name of a dataset.
@@ -195,33 +183,9 @@ pub(crate) fn name_of(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<Strin
     Ok(format!("{dir}@{}", name_of_snapshot(tx, object)?))
 }
 
-/// Returns the children of a dir as (name, dir), without internal ones.
+/// Returns the children of a dir as (name, dir), without `$ORIGIN` and the like.
 pub(crate) fn children(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<(String, u64)>> {
-    let map = get_dir(tx, dir)?.child_dir_zapobj;
-    let mut children = Vec::new();
-    for (name, child) in zap_names(tx, map)? {
-        if !name.starts_with('$') {
-            children.push((name, child));
-        }
-    }
+    let mut children = children_of(tx, dir)?;
+    children.retain(|(name, _)| !name.starts_with('$'));
     Ok(children)
-}
-
-/// Returns the snapshots of a head as (name, dataset).
-pub(crate) fn snapshots(tx: &mut Tx<'_>, head: &DatasetPhys) -> TxResult<Vec<(String, u64)>> {
-    zap_names(tx, head.snapnames_zapobj)
-}
-
-pub(crate) fn text(key: &Key) -> Option<&str> {
-    std::str::from_utf8(key.name()?).ok()
-}
-
-fn zap_names(tx: &mut Tx<'_>, map: u64) -> TxResult<Vec<(String, u64)>> {
-    let entries = zap::entries(tx, map)?.into_iter();
-    Ok(entries
-        .filter_map(|entry| {
-            let name = text(&entry.key)?.to_owned();
-            Some((name, entry.value.first()?))
-        })
-        .collect())
 }

@@ -18,7 +18,6 @@ use cenote_block::alloc::Class;
 use cenote_block::policy::DatasetPolicy;
 use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::OwnerProbe;
-use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Live, ObjSet, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -26,6 +25,7 @@ use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
 use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyError;
+use cenote_pool::mos::extra_value;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
@@ -371,13 +371,8 @@ impl Datasets<'_> {
 
     /// Returns the keys of a dir, if it is encrypted.
     async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
-        let found = self.engine.mos.inspect(|tx| {
-            if !dsl::blocks::is_zapified(tx, dir)? {
-                return Ok(None);
-            }
-            zap::lookup_u64(tx, dir, key::CRYPTO_KEY_OBJ)
-        });
-        let Some(object) = found.await? else { return Ok(None) };
+        let found = self.engine.mos.inspect(|tx| extra_value(tx, dir, key::CRYPTO_KEY_OBJ)).await?;
+        let Some(object) = found.and_then(|value| value.first()) else { return Ok(None) };
         let keys = self.engine.views.keys.block_keys(object);
         keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
     }

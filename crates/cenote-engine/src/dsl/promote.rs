@@ -14,6 +14,8 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::dsl::bookmark::bookmarks_of;
+use cenote_pool::dsl::dataset::snapshots_of;
 
 use crate::dsl::counts;
 use crate::dsl::counts::Count;
@@ -145,7 +147,7 @@ fn check(tx: &mut Tx<'_>, env: &Env, parts: &Parts, used: Sizes, name_len: usize
     room::check_pool(tx, env, room::Reserve::Half, 2 + parts.shared.len() as u64)?;
     let head = get_dataset(tx, parts.head)?;
     let origin_head = get_dataset(tx, parts.origin_head)?;
-    let theirs = names::snapshots(tx, &origin_head)?;
+    let theirs = snapshots_of(tx, &origin_head)?;
     let mut count = 0;
     for (name, object) in &theirs {
         if !parts.shared.iter().any(|(shared, _)| shared == object) {
@@ -157,9 +159,9 @@ fn check(tx: &mut Tx<'_>, env: &Env, parts: &Parts, used: Sizes, name_len: usize
         }
         count += u64::from(!name.starts_with('%'));
     }
-    let ours = bookmark::all(tx, parts.head)?;
+    let ours = bookmarks_of(tx, parts.head)?;
     let txg = get_dataset(tx, parts.origin)?.creation_txg;
-    for (name, mark) in bookmark::all(tx, parts.origin_head)? {
+    for (name, mark) in bookmarks_of(tx, parts.origin_head)? {
         if mark.creation_txg <= txg && ours.iter().any(|(our, _)| *our == name) {
             return Err(OpError::Exists.into());
         }
@@ -224,7 +226,7 @@ fn branches(tx: &mut Tx<'_>, shared: &DatasetPhys) -> TxResult<Vec<u64>> {
 fn move_snapshots(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     let head = get_dataset(tx, parts.head)?;
     let origin_head = get_dataset(tx, parts.origin_head)?;
-    let all = names::snapshots(tx, &origin_head)?;
+    let all = snapshots_of(tx, &origin_head)?;
     for (object, _) in &parts.shared {
         let Some((name, _)) = all.iter().find(|(_, named)| named == object) else {
             return Err(invariant(format!("snapshot {object} has no name")));
@@ -245,7 +247,7 @@ fn move_snapshots(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
 /// Moves bookmarks of points that are now in the clone's line.
 fn move_bookmarks(tx: &mut Tx<'_>, parts: &Parts, first: u64) -> TxResult<()> {
     let txg = get_dataset(tx, parts.origin)?.creation_txg;
-    for (name, mark) in bookmark::all(tx, parts.origin_head)? {
+    for (name, mark) in bookmarks_of(tx, parts.origin_head)? {
         if mark.creation_txg <= txg {
             bookmark::take(tx, parts.origin_head, &name, &mark)?;
             bookmark::insert(tx, parts.head, &name, &mark)?;

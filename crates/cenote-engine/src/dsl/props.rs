@@ -1,7 +1,6 @@
-//! Effective properties in the open state of the MOS, and changes of properties (spec 04 §7).
+//! Block policies in the open state of the MOS, and changes of properties (spec 04 §7).
 //!
-//! [`decide`] evaluates the ZAP of one dir, for readers of committed states as well; here the dirs
-//! are walked from the dataset up, and the first one with a value wins.
+//! [`Settings`] finds effective values, for readers of committed states as well.
 
 use cenote_block::policy::{CompressionSetting, DatasetPolicy, RedundantMetadata};
 use cenote_dmu::zap::edit as zap;
@@ -11,52 +10,16 @@ use cenote_ondisk::dsl::props::{
     HAS_RECEIVED, INHERIT_SUFFIX as INHERIT, IUV_SUFFIX as IUV, RECEIVED_SUFFIX as RECEIVED,
 };
 use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
-use cenote_pool::props::lookup::decide;
-
-use crate::dsl::get_dir;
-
-/// Returns the effective value at a dir, `None` if it is set nowhere.
-pub(crate) fn effective(
-    tx: &mut Tx<'_>,
-    dir: u64,
-    name: &str,
-    is_inherited: bool,
-) -> TxResult<Option<Value>> {
-    let mut at = dir;
-    while at != 0 {
-        let phys = get_dir(tx, at)?;
-        if let Some(value) = local(tx, phys.props_zapobj, name)? {
-            return Ok(Some(value));
-        }
-        if !is_inherited {
-            break;
-        }
-        at = phys.parent_obj;
-    }
-    Ok(None)
-}
-
-fn local(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<Option<Value>> {
-    // A name that leaves no space for a suffix has no such entry.
-    let get = |key: &str| match key.len() {
-        KEY_LEN_MAX.. => Ok(None),
-        _ => zap::lookup(tx, props, key),
-    };
-    Ok(decide(name, get)?.map(|(value, _)| value))
-}
-
-/// Returns the effective number at a dir.
-pub(crate) fn number(tx: &mut Tx<'_>, dir: u64, name: &str, default: u64) -> TxResult<u64> {
-    Ok(effective(tx, dir, name, true)?.and_then(|value| value.first()).unwrap_or(default))
-}
+use cenote_pool::props::lookup::{Settings, own_value};
 
 /// Returns the block policy in the properties of a dir.
 pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
     let default = DatasetPolicy::DEFAULT;
-    let compression = number(tx, dir, "compression", 1)?;
-    let checksum = number(tx, dir, "checksum", 1)?;
-    let copies = number(tx, dir, "copies", 1)?;
-    let redundant = number(tx, dir, "redundant_metadata", 0)?;
+    let settings = Settings::of_dir(tx, dir)?;
+    let compression = settings.number("compression", 1);
+    let checksum = settings.number("checksum", 1);
+    let copies = settings.number("copies", 1);
+    let redundant = settings.number("redundant_metadata", 0);
     Ok(DatasetPolicy {
         compression: CompressionSetting::from_property(compression).unwrap_or(default.compression),
         checksum: u8::try_from(checksum)
@@ -66,10 +29,10 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         copies: copies.clamp(1, 3) as u8,
         redundant_metadata: RedundantMetadata::from_id(redundant)
             .unwrap_or(default.redundant_metadata),
-        special_small_blocks: number(tx, dir, "special_small_blocks", 0)?,
+        special_small_blocks: settings.number("special_small_blocks", 0),
         // New blocks are never put into dedup tables: nothing on disk requires it.
         is_dedup: false,
-        indirect_shift: indirect_shift(tx, dir)?,
+        indirect_shift: indirect_shift(&settings),
         ..default
     })
 }
@@ -78,10 +41,9 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
 /// values are ignored.
 pub(crate) const INDIRECT_BLOCK_SIZE: &str = "cenote:indirect_block_size";
 
-fn indirect_shift(tx: &mut Tx<'_>, dir: u64) -> TxResult<u8> {
-    let value = effective(tx, dir, INDIRECT_BLOCK_SIZE, true)?;
-    let text = value.as_ref().and_then(Value::as_str);
-    Ok(text.and_then(shift_of).unwrap_or(0))
+fn indirect_shift(settings: &Settings) -> u8 {
+    let value = settings.find(INDIRECT_BLOCK_SIZE, true);
+    value.and_then(|(value, _)| shift_of(value.as_str()?)).unwrap_or(0)
 }
 
 /// Returns log2 of a valid size of indirect blocks.
@@ -95,7 +57,7 @@ fn shift_of(text: &str) -> Option<u8> {
 
 /// Returns a dir's own number for a property that is not inherited, 0 if it has none.
 pub(crate) fn own_number(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<u64> {
-    Ok(local(tx, props, name)?.and_then(|value| value.first()).unwrap_or(0))
+    Ok(own_value(tx, props, name)?.and_then(|(value, _)| value.first()).unwrap_or(0))
 }
 
 /// Removes the entry of a name with a suffix, if the name leaves space for the suffix.

@@ -4,6 +4,7 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::DirPhys;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::dsl::dataset::snapshots_of;
 
 use crate::dsl::counts;
 use crate::dsl::counts::Count;
@@ -93,7 +94,7 @@ fn check_below(
     let head = get_dir(tx, dir)?.head_dataset_obj;
     if head != 0 {
         let head = get_dataset(tx, head)?;
-        for (name, _) in names::snapshots(tx, &head)? {
+        for (name, _) in snapshots_of(tx, &head)? {
             names::check_length(len + 1 + name.len())?;
         }
     }

@@ -3,8 +3,8 @@
 use cenote_dmu::bpobj::edit as bpobj;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DirPhys, key};
+use cenote_pool::dsl::dir;
 
-use crate::dsl::names::DEPTH_MAX;
 use crate::dsl::{Env, OpError, directory_object, get_dir, need_directory_object};
 
 /// Charge for a changed MOS block: three copies of this size.
@@ -97,16 +97,9 @@ pub(crate) fn available_after(
     dir: u64,
     relief: (u64, u64),
 ) -> TxResult<u64> {
-    let mut chain = Vec::new();
-    let mut at = dir;
-    while at != 0 && chain.len() < DEPTH_MAX {
-        let phys = get_dir(tx, at)?;
-        chain.push((at, phys));
-        at = phys.parent_obj;
-    }
     let pool = env.space.usable(Reserve::Normal, parked(tx)?);
     let mut space: Option<u64> = None;
-    for (object, phys) in chain.into_iter().rev() {
+    for (object, phys) in dir::ancestry(tx, dir)?.into_iter().rev() {
         let quota = if phys.quota == 0 { u64::MAX } else { phys.quota };
         let mut used = phys.used_bytes;
         let above = space.map(|space| space.saturating_add(phys.reserved.saturating_sub(used)));
@@ -128,13 +121,7 @@ pub(crate) fn share(dir: &DirPhys) -> u64 {
 
 /// Returns the dirs from `dir` up to the root.
 pub(crate) fn ancestry(tx: &mut Tx<'_>, dir: u64) -> TxResult<Vec<u64>> {
-    let mut chain = Vec::new();
-    let mut at = dir;
-    while at != 0 && chain.len() < DEPTH_MAX {
-        chain.push(at);
-        at = get_dir(tx, at)?.parent_obj;
-    }
-    Ok(chain)
+    Ok(dir::ancestry(tx, dir)?.into_iter().map(|(object, _)| object).collect())
 }
 
 /// Checks whether `bytes` can move from the dir `from` to the dir `to`, which frees them above

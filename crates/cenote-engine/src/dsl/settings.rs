@@ -14,6 +14,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
+use cenote_pool::props::lookup::Settings;
 use cenote_pool::props::table::{Access, PropType, Property, dataset_property};
 
 use crate::dsl::space;
@@ -105,7 +106,7 @@ fn describe(
     let is_inherited = dataset_property(property).is_none_or(|property| property.is_inheritable);
     let value = match change {
         Change::Set(value) => Some(value.clone()),
-        _ => props::effective(tx, dir, property, is_inherited)?,
+        _ => Settings::of_dir(tx, dir)?.find(property, is_inherited).map(|(value, _)| value),
     };
     let value = match value {
         Some(value) => value.single().map_or_else(

@@ -8,6 +8,7 @@
 use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
+use cenote_pool::dsl::bookmark::bookmarks_of;
 
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
@@ -53,7 +54,7 @@ pub(crate) fn rollback(
         // The origin is not the dataset's own snapshot, unless it is named.
         return Err(OpError::NoSnapshot.into());
     }
-    let marks = bookmark::all(tx, object)?;
+    let marks = bookmarks_of(tx, object)?;
     if marks.iter().any(|(_, mark)| mark.creation_txg > head.prev_snap_txg) {
         return Err(OpError::NotLatest.into());
     }

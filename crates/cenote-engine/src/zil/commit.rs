@@ -17,6 +17,7 @@ use cenote_block::LOG_BLOCK_ALIGN;
 use cenote_dmu::TxStop;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::{LogBlock, ZIL_CHAIN_LEN, ZilHeader};
+use cenote_pool::props::lookup::Settings;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
@@ -24,7 +25,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::EngineError;
 use crate::IntentLogs;
 use crate::dsl;
-use crate::dsl::props;
 use crate::error::ZilError;
 use crate::zil::chain::{BlockState, Stage};
 use crate::zil::queue::Queued;
@@ -316,7 +316,8 @@ impl IntentLogs<'_> {
             .mos
             .inspect(|tx| {
                 let dir = dsl::get_dataset(tx, object)?.dir_obj;
-                Ok((props::number(tx, dir, "sync", 0)?, props::number(tx, dir, "logbias", 0)?))
+                let settings = Settings::of_dir(tx, dir)?;
+                Ok((settings.number("sync", 0), settings.number("logbias", 0)))
             })
             .await;
         match looked_up {

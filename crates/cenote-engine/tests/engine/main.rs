@@ -15,6 +15,7 @@ mod ops;
 mod pads;
 mod paths;
 mod races;
+mod readers;
 mod scans;
 mod short;
 mod space;

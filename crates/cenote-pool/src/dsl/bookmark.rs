@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
-use cenote_ondisk::dsl::{BookmarkPhys, key};
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
+use cenote_ondisk::dsl::{BookmarkPhys, DatasetFlags, key};
 use cenote_ondisk::redaction::RedactionPhys;
+use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
+use super::dataset::get_dataset;
 use crate::mos;
 
 /// A bookmark of a file system or volume.
@@ -42,17 +44,47 @@ impl Bookmark {
     }
 }
 
-/// Returns all bookmarks of the head in `object`, by creation txg and then name.
-pub(crate) async fn all(mos: &Arc<ObjSet>, object: u64, dataset: &str) -> Result<Vec<Bookmark>> {
-    let Some(zap) = mos::extra(mos, object, key::BOOKMARKS).await?.and_then(|value| value.first())
-    else {
-        return Ok(Vec::new());
-    };
-    let mut bookmarks = Vec::new();
-    for (short, value) in mos::entries(mos, zap).await? {
-        let phys = BookmarkPhys::decode(&value.words()).map_err(mos::corrupt(zap))?;
-        bookmarks.push(Bookmark { name: format!("{dataset}#{short}"), phys });
-    }
-    bookmarks.sort_by(|a, b| (a.phys.creation_txg, &a.name).cmp(&(b.phys.creation_txg, &b.name)));
-    Ok(bookmarks)
+/// Returns the bookmark ZAP of a head, if it has any.
+///
+/// # Errors
+/// `Kind::Corrupt` if the head's extra keys are damaged.
+pub fn bookmark_table(objects: &mut dyn ReadObjects, head: u64) -> TxResult<Option<u64>> {
+    Ok(mos::extra_value(objects, head, key::BOOKMARKS)?.and_then(|value| value.first()))
+}
+
+/// Returns all bookmarks of a head, by creation txg and then name.
+///
+/// # Errors
+/// `Kind::Corrupt` if a bookmark is damaged.
+pub fn bookmarks_of(
+    objects: &mut dyn ReadObjects,
+    head: u64,
+) -> TxResult<Vec<(String, BookmarkPhys)>> {
+    let Some(table) = bookmark_table(objects, head)? else { return Ok(Vec::new()) };
+    let decode = |(name, value): (_, Value)| Ok((name, decode(table, &value)?));
+    let named = mos::named(objects, table)?.into_iter();
+    let mut found = named.map(decode).collect::<TxResult<Vec<(String, BookmarkPhys)>>>()?;
+    found.sort_by(|(a, left), (b, right)| (left.creation_txg, a).cmp(&(right.creation_txg, b)));
+    Ok(found)
+}
+
+/// Returns the bookmark of a head that is called `short`, with its name as stored. The file system
+/// decides whether case matters.
+///
+/// # Errors
+/// `Kind::Corrupt` if the bookmark is damaged.
+pub fn find_bookmark(
+    objects: &mut dyn ReadObjects,
+    head: u64,
+    short: &str,
+) -> TxResult<Option<(String, BookmarkPhys)>> {
+    let Some(table) = bookmark_table(objects, head)? else { return Ok(None) };
+    let is_folded = get_dataset(objects, head)?.flags.contains(DatasetFlags::CI_DATASET);
+    let found = mos::find(objects, table, short, is_folded)?;
+    found.map(|(name, value)| Ok((name, decode(table, &value)?))).transpose()
+}
+
+fn decode(table: u64, value: &Value) -> TxResult<BookmarkPhys> {
+    let phys = BookmarkPhys::decode(&value.words());
+    phys.map_err(|error| mos::corrupt(table)(error).into())
 }

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use cenote_codec::crypto::BlockKeys;
-use cenote_dmu::ObjSet;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
 
 use super::{Bookmark, Deadlist, Dir, DslError, bookmark};
@@ -157,16 +158,10 @@ impl Dataset {
 
     /// Returns its snapshots, oldest first.
     pub async fn snapshots(&self) -> Result<Vec<Self>> {
-        let zap = self.phys.snapnames_zapobj;
         let mut snapshots = Vec::new();
-        if zap != 0 {
-            for (short, value) in mos::entries(self.mos(), zap).await? {
-                if let Some(object) = value.first() {
-                    let name = format!("{}@{short}", self.name);
-                    snapshots
-                        .push(Self::load(&self.pool, object, Arc::clone(&self.dir), name).await?);
-                }
-            }
+        for (short, object) in self.mos().read(|objects| snapshots_of(objects, &self.phys)).await? {
+            let name = format!("{}@{short}", self.name);
+            snapshots.push(Self::load(&self.pool, object, Arc::clone(&self.dir), name).await?);
         }
         snapshots
             .sort_by(|a, b| (a.phys.creation_txg, &a.name).cmp(&(b.phys.creation_txg, &b.name)));
@@ -175,22 +170,9 @@ impl Dataset {
 
     /// Returns the snapshot called `short`; case may differ if the dataset is case-insensitive.
     pub async fn snapshot(&self, short: &str) -> Result<Self> {
-        let not_found = || Error::not_found(DslError::NoSnapshot).in_dataset(&self.name);
-        let zap = self.phys.snapnames_zapobj;
-        if zap == 0 {
-            return Err(not_found());
-        }
-        let found = if self.phys.flags.contains(DatasetFlags::CI_DATASET) {
-            let wanted = short.to_uppercase();
-            let entries = mos::entries(self.mos(), zap).await?;
-            let exact = entries.iter().find(|(name, _)| name == short);
-            exact
-                .or_else(|| entries.iter().find(|(name, _)| name.to_uppercase() == wanted))
-                .and_then(|(name, value)| Some((name.clone(), value.first()?)))
-        } else {
-            mos::u64(self.mos(), zap, short).await?.map(|object| (short.to_owned(), object))
-        };
-        let (short, object) = found.ok_or_else(not_found)?;
+        let found = self.mos().read(|objects| find_snapshot(objects, &self.phys, short)).await?;
+        let (short, object) =
+            found.ok_or_else(|| Error::not_found(DslError::NoSnapshot).in_dataset(&self.name))?;
         let name = format!("{}@{short}", self.name);
         Self::load(&self.pool, object, Arc::clone(&self.dir), name).await
     }
@@ -209,16 +191,19 @@ impl Dataset {
 
     /// Returns its bookmarks, oldest first.
     pub async fn bookmarks(&self) -> Result<Vec<Bookmark>> {
-        bookmark::all(self.mos(), self.object, &self.name).await
+        let found = self.mos().read(|objects| bookmark::bookmarks_of(objects, self.object)).await?;
+        let named = |(short, phys)| Bookmark { name: format!("{}#{short}", self.name), phys };
+        Ok(found.into_iter().map(named).collect())
     }
 
-    /// Returns the bookmark called `short`.
+    /// Returns the bookmark called `short`; case may differ if the dataset is case-insensitive.
     pub async fn bookmark(&self, short: &str) -> Result<Bookmark> {
-        let bookmarks = self.bookmarks().await?;
-        bookmarks
-            .into_iter()
-            .find(|bookmark| bookmark.short_name() == short)
-            .ok_or_else(|| Error::not_found(DslError::NoBookmark).in_dataset(&self.name))
+        let mos = self.mos();
+        let found =
+            mos.read(|objects| bookmark::find_bookmark(objects, self.object, short)).await?;
+        let (short, phys) =
+            found.ok_or_else(|| Error::not_found(DslError::NoBookmark).in_dataset(&self.name))?;
+        Ok(Bookmark { name: format!("{}#{short}", self.name), phys })
     }
 
     /// Returns the origin snapshot of a clone.
@@ -250,16 +235,7 @@ impl Dataset {
 
     /// Returns the holds on this snapshot, by tag.
     pub async fn holds(&self) -> Result<Vec<Hold>> {
-        if self.phys.userrefs_obj == 0 {
-            return Ok(Vec::new());
-        }
-        let entries = mos::entries(self.mos(), self.phys.userrefs_obj).await?;
-        let mut holds: Vec<_> = entries
-            .into_iter()
-            .map(|(tag, value)| Hold { tag, time: value.first().unwrap_or(0) })
-            .collect();
-        holds.sort_by(|a, b| a.tag.cmp(&b.tag));
-        Ok(holds)
+        self.mos().read(|objects| holds_of(objects, &self.phys)).await
     }
 
     /// Reads its deadlist.
@@ -281,11 +257,61 @@ impl Dataset {
 
 /// Reads the stored dataset in `object`.
 pub(crate) async fn load_phys(mos: &Arc<ObjSet>, object: u64) -> Result<DatasetPhys> {
-    let (found, bonus) = mos::bonus(mos, object).await?;
-    let expected = ObjectType::DSL_DATASET;
-    if found != expected {
-        let cause = DslError::BonusType { object, found: found.0, expected: expected.0 };
-        return Err(Error::corrupt(cause).in_object(0, object));
+    mos.read(|objects| get_dataset(objects, object)).await
+}
+
+/// Returns the dataset in `object`.
+///
+/// # Errors
+/// `Kind::Corrupt` if it is no dataset.
+pub fn get_dataset(objects: &mut dyn ReadObjects, object: u64) -> TxResult<DatasetPhys> {
+    let dnode = mos::dnode_with(objects, object, ObjectType::DSL_DATASET)?;
+    DatasetPhys::decode(dnode.bonus()).map_err(|error| mos::corrupt(object)(error).into())
+}
+
+/// Returns the snapshots of a head as (name, dataset), in ZAP order.
+///
+/// # Errors
+/// `Kind::Corrupt` if the list of snapshots is damaged.
+pub fn snapshots_of(
+    objects: &mut dyn ReadObjects,
+    head: &DatasetPhys,
+) -> TxResult<Vec<(String, u64)>> {
+    match head.snapnames_zapobj {
+        0 => Ok(Vec::new()),
+        zap => mos::numbered(objects, zap),
     }
-    DatasetPhys::decode(&bonus).map_err(mos::corrupt(object))
+}
+
+/// Returns the name, as stored, and the dataset of the snapshot of a head that is called `short`.
+/// The file system decides whether case matters.
+///
+/// # Errors
+/// `Kind::Corrupt` if the list of snapshots is damaged.
+pub fn find_snapshot(
+    objects: &mut dyn ReadObjects,
+    head: &DatasetPhys,
+    short: &str,
+) -> TxResult<Option<(String, u64)>> {
+    if head.snapnames_zapobj == 0 {
+        return Ok(None);
+    }
+    let is_folded = head.flags.contains(DatasetFlags::CI_DATASET);
+    let found = mos::find(objects, head.snapnames_zapobj, short, is_folded)?;
+    Ok(found.and_then(|(name, value)| Some((name, value.first()?))))
+}
+
+/// Returns the holds on a snapshot, by tag.
+///
+/// # Errors
+/// `Kind::Corrupt` if the list of holds is damaged.
+pub fn holds_of(objects: &mut dyn ReadObjects, snapshot: &DatasetPhys) -> TxResult<Vec<Hold>> {
+    let entries = match snapshot.userrefs_obj {
+        0 => Vec::new(),
+        zap => mos::named(objects, zap)?,
+    };
+    let hold = |(tag, value): (_, Value)| Hold { tag, time: value.first().unwrap_or(0) };
+    let mut holds: Vec<_> = entries.into_iter().map(hold).collect();
+    holds.sort_by(|a, b| a.tag.cmp(&b.tag));
+    Ok(holds)
 }

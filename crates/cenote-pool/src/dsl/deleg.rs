@@ -11,14 +11,15 @@
 //! dataset that grants it and its ancestors; the first definition counts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ReadObjects, TxResult};
 use cenote_ondisk::dsl::deleg::{DelegKey, Scope, Who};
-use cenote_ondisk::zap::Value;
+use cenote_ondisk::dsl::key;
 use cenote_rt::Result;
 
-use super::{Dataset, Dir};
+use super::dir::ancestry;
+use super::{Dataset, name};
 use crate::mos;
 
 /// The scope of a permission.
@@ -86,16 +87,10 @@ impl Dataset {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn delegations(&self) -> Result<Vec<Delegation>> {
-        let mut found = Vec::new();
-        let mut dir = Arc::clone(self.dir());
-        loop {
-            let grants = grants(self.mos(), dir.phys.deleg_zapobj).await?;
-            if !grants.is_empty() {
-                found.push(Delegation { dataset: dir.name.clone(), grants });
-            }
-            let Some((above, _)) = dir.name.rsplit_once('/') else { return Ok(found) };
-            dir = Arc::new(Dir::load(self.mos(), dir.phys.parent_obj, above).await?);
-        }
+        let grants = self.mos().read(|objects| grants_above(objects, self.dir().object)).await?;
+        let names = std::iter::successors(Some(&*self.dir().name), |name| name::parent(name));
+        let all = names.zip(grants).filter(|(_, grants)| !grants.is_empty());
+        Ok(all.map(|(name, grants)| Delegation { dataset: name.to_owned(), grants }).collect())
     }
 
     /// Whether a user has all of these permissions on the dataset; false if the pool's `delegation`
@@ -104,24 +99,48 @@ impl Dataset {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn permits(&self, requester: &Requester, permissions: &[&str]) -> Result<bool> {
-        if !self.pool().delegates().await? {
-            return Ok(false);
-        }
-        let (here, all) = (&self.dir().name, self.delegations().await?);
-        let is_here = |found: &Delegation| !self.is_snapshot() && found.dataset == *here;
-        let all: Vec<_> = all.iter().map(|found| (is_here(found), &found.grants[..])).collect();
-        Ok(permissions.iter().all(|permission| is_granted(&all, requester, permission)))
+        let (dir, is_snapshot) = (self.dir().object, self.is_snapshot());
+        let mos = self.mos();
+        mos.read(|objects| permits(objects, (dir, is_snapshot), requester, permissions)).await
     }
 }
 
+/// Whether a user has all of these permissions on the dataset of a dir, or on a snapshot of it;
+/// false if the pool's `delegation` property is off.
+///
+/// # Errors
+/// `Kind::Corrupt` if a delegation or a dir is damaged.
+pub fn permits(
+    objects: &mut dyn ReadObjects,
+    (dir, is_snapshot): (u64, bool),
+    requester: &Requester,
+    permissions: &[&str],
+) -> TxResult<bool> {
+    if let Some(properties) = mos::directory_object(objects, key::POOL_PROPS)?
+        && zap::lookup_u64(objects, properties, "delegation")? == Some(0)
+    {
+        return Ok(false);
+    }
+    let all = grants_above(objects, dir)?;
+    let is_here = |depth| depth == 0 && !is_snapshot;
+    let all: Vec<_> =
+        all.iter().enumerate().map(|(depth, grants)| (is_here(depth), &grants[..])).collect();
+    Ok(permissions.iter().all(|permission| is_granted(&all, requester, permission)))
+}
+
+/// Returns the grants of a dir and of each of its ancestors.
+fn grants_above(objects: &mut dyn ReadObjects, dir: u64) -> TxResult<Vec<Vec<Grant>>> {
+    let dirs = ancestry(objects, dir)?;
+    dirs.iter().map(|(_, dir)| grants(objects, dir.deleg_zapobj)).collect()
+}
+
 /// Reads the grants in a delegation ZAP.
-async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
+fn grants(objects: &mut dyn ReadObjects, deleg: u64) -> TxResult<Vec<Grant>> {
     let mut found = Vec::new();
     if deleg != 0 {
-        for (key, jump) in mos::entries(mos, deleg).await? {
-            let Some(jump) = Value::first(&jump) else { continue };
-            let names = mos::entries(mos, jump).await?;
-            found.push((key, names.into_iter().map(|(name, _)| name).collect()));
+        for (key, jump) in mos::numbered(objects, deleg)? {
+            let names = mos::named(objects, jump)?.into_iter();
+            found.push((key, names.map(|(name, _)| name).collect()));
         }
     }
     Ok(grants_of(found))
@@ -129,8 +148,7 @@ async fn grants(mos: &Arc<ObjSet>, deleg: u64) -> Result<Vec<Grant>> {
 
 /// Returns the grants of a dataset from the keys of its delegation ZAP and the names of each key.
 /// A key that cannot be parsed grants nothing.
-#[must_use]
-pub fn grants_of(entries: Vec<(String, Vec<String>)>) -> Vec<Grant> {
+fn grants_of(entries: Vec<(String, Vec<String>)>) -> Vec<Grant> {
     let mut found: BTreeMap<(u8, String), Grant> = BTreeMap::new();
     for (key, names) in entries {
         let Some(key) = DelegKey::parse(&key) else { continue };
@@ -153,8 +171,7 @@ pub fn grants_of(entries: Vec<(String, Vec<String>)>) -> Vec<Grant> {
 
 /// Whether the user has a permission on a dataset, by the grants of the dataset itself (true) and
 /// of its ancestors (false), the nearest first.
-#[must_use]
-pub fn is_granted(all: &[(bool, &[Grant])], requester: &Requester, permission: &str) -> bool {
+fn is_granted(all: &[(bool, &[Grant])], requester: &Requester, permission: &str) -> bool {
     // No user has a set by its name.
     let is_permission = !permission.starts_with('@');
     // Granted sets, and those of them whose definition was found.

@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
 use cenote_ondisk::dsl::{DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{Error, Result};
+use cenote_rt::Result;
 
 use super::{DslError, name};
 use crate::mos;
+
+/// Maximum depth of dirs, limited by the length of names; deeper chains are loops.
+pub const DEPTH_MAX: usize = 256;
 
 /// A directory with its name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,49 +26,97 @@ pub struct Dir {
     pub phys: DirPhys,
 }
 
+/// Returns the dir in `object`.
+///
+/// # Errors
+/// `Kind::Corrupt` if it is no dir.
+pub fn get_dir(objects: &mut dyn ReadObjects, object: u64) -> TxResult<DirPhys> {
+    let dnode = mos::dnode_with(objects, object, ObjectType::DSL_DIR)?;
+    DirPhys::decode(dnode.bonus()).map_err(|error| mos::corrupt(object)(error).into())
+}
+
+/// Returns the dir in `object`, a child of the dir `parent`. Fails unless the child names that dir
+/// as its parent. Because each child also has one name only, every dir has one place, and walks
+/// over damaged dirs terminate.
+fn get_child(objects: &mut dyn ReadObjects, parent: u64, object: u64) -> TxResult<DirPhys> {
+    let child = get_dir(objects, object)?;
+    if child.parent_obj != parent {
+        let (parent, expected) = (child.parent_obj, parent);
+        return Err(mos::corrupt(object)(DslError::Parent { object, parent, expected }).into());
+    }
+    Ok(child)
+}
+
+/// Returns the dir whose path below the dir `root` has these components.
+///
+/// # Errors
+/// `Kind::Corrupt` if a dir on the way is damaged.
+pub fn find_dir<'a>(
+    objects: &mut dyn ReadObjects,
+    root: u64,
+    components: impl Iterator<Item = &'a str>,
+) -> TxResult<Option<(u64, DirPhys)>> {
+    let (mut object, mut dir) = (root, get_dir(objects, root)?);
+    for component in components {
+        let child = zap::lookup_u64(objects, dir.child_dir_zapobj, component)?;
+        let Some(child) = child else { return Ok(None) };
+        (object, dir) = (child, get_child(objects, object, child)?);
+    }
+    Ok(Some((object, dir)))
+}
+
+/// Returns names and objects of all children of a dir, including internal ones, in name order.
+///
+/// # Errors
+/// `Kind::Corrupt` if the dir or its list of children is damaged.
+pub fn children_of(objects: &mut dyn ReadObjects, dir: u64) -> TxResult<Vec<(String, u64)>> {
+    let map = get_dir(objects, dir)?.child_dir_zapobj;
+    let mut children = mos::numbered(objects, map)?;
+    children.sort();
+    Ok(children)
+}
+
+/// Returns a dir and its ancestors up to the root dir, each with its object.
+///
+/// # Errors
+/// `Kind::Corrupt` if the chain of parents does not end.
+pub fn ancestry(objects: &mut dyn ReadObjects, object: u64) -> TxResult<Vec<(u64, DirPhys)>> {
+    let (mut chain, mut at) = (Vec::new(), object);
+    while at != 0 {
+        if chain.len() >= DEPTH_MAX {
+            return Err(mos::corrupt(object)(DslError::Loop { object }).into());
+        }
+        let dir = get_dir(objects, at)?;
+        let parent = dir.parent_obj;
+        chain.push((at, dir));
+        at = parent;
+    }
+    Ok(chain)
+}
+
 impl Dir {
     /// Reads the directory in `object`.
     pub async fn load(mos: &Arc<ObjSet>, object: u64, name: impl Into<String>) -> Result<Self> {
-        let (found, bonus) = mos::bonus(mos, object).await?;
-        let expected = ObjectType::DSL_DIR;
-        if found != expected {
-            let cause = DslError::BonusType { object, found: found.0, expected: expected.0 };
-            return Err(Error::corrupt(cause).in_object(0, object));
-        }
-        let phys = DirPhys::decode(&bonus).map_err(mos::corrupt(object))?;
+        let phys = mos.read(|objects| get_dir(objects, object)).await?;
         Ok(Self { object, name: name.into(), phys })
-    }
-
-    /// Returns names and objects of all children, including internal ones, in name order.
-    async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
-        let mut children: Vec<_> = mos::entries(mos, self.phys.child_dir_zapobj)
-            .await?
-            .into_iter()
-            .filter_map(|(name, value)| Some((name, value.first()?)))
-            .collect();
-        children.sort();
-        Ok(children)
     }
 
     /// Returns the child called `component`.
     pub async fn child(&self, mos: &Arc<ObjSet>, component: &str) -> Result<Option<Self>> {
-        let Some(object) = mos::u64(mos, self.phys.child_dir_zapobj, component).await? else {
-            return Ok(None);
-        };
-        self.load_child(mos, object, component).await.map(Some)
+        let name = std::iter::once(component);
+        let found = mos.read(|objects| find_dir(objects, self.object, name.clone())).await?;
+        let name = format!("{}/{component}", self.name);
+        Ok(found.map(|(object, phys)| Self { object, name, phys }))
     }
 
-    /// Reads the child in `object`. Fails unless the child names this directory as its parent.
-    /// Because each child also has one name only, every directory has one place, and walks over
-    /// damaged directories terminate.
+    async fn child_entries(&self, mos: &Arc<ObjSet>) -> Result<Vec<(String, u64)>> {
+        mos.read(|objects| children_of(objects, self.object)).await
+    }
+
+    /// Reads the child in `object`.
     async fn load_child(&self, mos: &Arc<ObjSet>, object: u64, component: &str) -> Result<Self> {
-        let child = Self::load(mos, object, format!("{}/{component}", self.name)).await?;
-        let parent = child.phys.parent_obj;
-        if parent != self.object {
-            let cause = DslError::Parent { object, parent, expected: self.object };
-            return Err(mos::corrupt(object)(cause));
-        }
-        Ok(child)
+        let phys = mos.read(|objects| get_child(objects, self.object, object)).await?;
+        Ok(Self { object, name: format!("{}/{component}", self.name), phys })
     }
 
     /// Returns the children that users see, in name order.

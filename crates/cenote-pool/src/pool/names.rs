@@ -2,16 +2,12 @@
 
 use std::sync::Arc;
 
-use cenote_ondisk::dsl::DirPhys;
 use cenote_rt::{Error, Kind, Result};
 
 use super::Pool;
-use crate::dsl::dataset::load_phys;
+use crate::dsl::dataset::{get_dataset, load_phys, snapshots_of};
+use crate::dsl::dir::{DEPTH_MAX, children_of, find_dir, get_dir};
 use crate::dsl::{BadName, Bookmark, Dataset, DatasetName, Dir, DslError, Suffix, name};
-use crate::mos;
-
-/// Maximum depth of dirs, limited by the length of names.
-const DEPTH_MAX: usize = 256;
 
 impl Pool {
     /// Returns the dataset called `name`: `pool/a/b` or `pool/a/b@snapshot`.
@@ -52,11 +48,11 @@ impl Pool {
 
     async fn head(self: &Arc<Self>, name: &DatasetName<'_>) -> Result<Dataset> {
         let missing = || Error::not_found(DslError::NoDataset).in_dataset(name.dataset);
-        let mut dir = Arc::clone(self.root_dir());
-        for component in name.components() {
-            dir = Arc::new(dir.child(self.mos(), component).await?.ok_or_else(missing)?);
-        }
-        self.head_of(dir).await?.ok_or_else(missing)
+        let root = self.root_dir().object;
+        let found = self.mos().read(|objects| find_dir(objects, root, name.components())).await?;
+        let (object, phys) = found.ok_or_else(missing)?;
+        let dir = Dir { object, name: name.dataset.to_owned(), phys };
+        self.head_of(Arc::new(dir)).await?.ok_or_else(missing)
     }
 
     async fn head_of(self: &Arc<Self>, dir: Arc<Dir>) -> Result<Option<Dataset>> {
@@ -91,13 +87,17 @@ impl Pool {
         let phys = load_phys(self.mos(), object).await?;
         let dir_name = self.dir_name(phys.dir_obj).await?;
         let dir = Arc::new(Dir::load(self.mos(), phys.dir_obj, dir_name).await?);
-        let head =
-            Dataset::load(self, dir.phys.head_dataset_obj, Arc::clone(&dir), dir.name.clone());
         if phys.num_children == 0 {
             return Dataset::load(self, object, Arc::clone(&dir), dir.name.clone()).await;
         }
-        let names = mos::entries(self.mos(), head.await?.phys().snapnames_zapobj).await?;
-        let short = names.into_iter().find(|(_, value)| value.first() == Some(object));
+        let names = self
+            .mos()
+            .read(|objects| {
+                let head = get_dataset(objects, dir.phys.head_dataset_obj)?;
+                snapshots_of(objects, &head)
+            })
+            .await?;
+        let short = names.into_iter().find(|(_, found)| *found == object);
         let (short, _) =
             short.ok_or_else(|| Error::not_found(DslError::NoSnapshot).in_object(0, object))?;
         let name = format!("{}@{short}", dir.name);
@@ -120,10 +120,14 @@ impl Pool {
             if below.len() >= DEPTH_MAX {
                 return Err(Error::corrupt(DslError::Loop { object }).in_object(0, object));
             }
-            let parent = self.dir_phys(dir).await?.parent_obj;
-            let children = self.dir_phys(parent).await?.child_dir_zapobj;
-            let entries = mos::entries(self.mos(), children).await?;
-            let entry = entries.iter().find(|(_, value)| value.first() == Some(dir));
+            let (parent, entries) = self
+                .mos()
+                .read(|objects| {
+                    let parent = get_dir(objects, dir)?.parent_obj;
+                    Ok((parent, children_of(objects, parent)?))
+                })
+                .await?;
+            let entry = entries.iter().find(|(_, child)| *child == dir);
             let (component, _) =
                 entry.ok_or_else(|| Error::not_found(DslError::NoDataset).in_object(0, dir))?;
             below.push(component.clone());
@@ -136,17 +140,11 @@ impl Pool {
         // Names all siblings at once: naming thousands of datasets must not read the child map of
         // their parent thousands of times.
         if let Some((parent, _)) = name.rsplit_once('/') {
-            for (component, value) in siblings.into_iter().flatten() {
-                let sibling = value.first().map(|dir| (dir, format!("{parent}/{component}")));
-                cache.extend(sibling);
-            }
+            let siblings = siblings.into_iter().flatten();
+            cache.extend(siblings.map(|(component, dir)| (dir, format!("{parent}/{component}"))));
         }
         cache.insert(object, name.clone());
         Ok(name)
-    }
-
-    async fn dir_phys(&self, object: u64) -> Result<DirPhys> {
-        Ok(Dir::load(self.mos(), object, "").await?.phys)
     }
 
     /// Whether a component is internal to the pool.

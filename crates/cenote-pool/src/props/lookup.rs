@@ -3,24 +3,24 @@
 //!
 //!     snapshot's own ZAP ─> dir ─> parent dir ─> ... ─> root dir ─> compiled-in default
 //!
-//! [`decide`] evaluates the ZAP of one dir, for committed states as well as for the engine.
+//! [`decide`] evaluates the ZAP of one dir, and [`Settings`] those of a dataset and its ancestors,
+//! for committed states as well as for the engine.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
-use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ReadObjects, TxResult};
+use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::dsl::props::{INHERIT_SUFFIX, IUV_SUFFIX, RECEIVED_SUFFIX};
-use cenote_ondisk::zap::Value;
-use cenote_rt::{Error, Result};
+use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
+use cenote_rt::Result;
 
 use super::table::{PropType, Property};
 use super::value::{PropValue, Source};
-use crate::dsl::{Dataset, Dir, DslError};
+use crate::dsl::dir::ancestry;
+use crate::dsl::{Dataset, name};
 use crate::mos;
-
-/// Maximum depth of dirs; a deeper one is a loop, because no name is long enough for it.
-const DEPTH_MAX: usize = 256;
 
 type Map = BTreeMap<String, Value>;
 
@@ -63,73 +63,136 @@ pub fn decide<E>(
     Ok(get(&format!("{name}{RECEIVED_SUFFIX}"))?.map(|value| (value, Origin::Received)))
 }
 
+/// Returns the value that the property ZAP `zap` itself has for a property, as [`decide`].
+///
+/// # Errors
+/// `Kind::Corrupt` if the ZAP is damaged.
+pub fn own_value(
+    objects: &mut dyn ReadObjects,
+    zap: u64,
+    name: &str,
+) -> TxResult<Option<(Value, Origin)>> {
+    // A name that leaves no space for a suffix has no such entry.
+    let get = |key: &str| match key.len() {
+        KEY_LEN_MAX.. => Ok(None),
+        _ => zap::lookup(objects, zap, key),
+    };
+    decide(name, get)
+}
+
+/// Where the value of a property is stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Setter {
+    /// In the dataset itself.
+    Own(Origin),
+    /// In an ancestor: the number of dirs above the dir of the dataset; 0 for a snapshot that
+    /// inherits from its head.
+    Ancestor(usize),
+}
+
 /// The property ZAPs of a dataset and its ancestors.
 #[derive(Debug, Clone)]
-pub struct PropChain {
-    name: String,
+pub struct Settings {
     /// Settings of a snapshot.
     snapshot: Option<Map>,
     is_snapshot: bool,
     /// From the dataset's dir to the root dir.
-    levels: Vec<(String, Arc<Map>)>,
+    levels: Vec<Map>,
 }
 
-async fn map_of(mos: &Arc<ObjSet>, zap: u64) -> Result<Map> {
+impl Settings {
+    /// Reads the property ZAPs of the dataset of a dir and all its ancestors.
+    ///
+    /// # Errors
+    /// `Kind::Corrupt` if a dir or a ZAP is damaged.
+    pub fn of_dir(objects: &mut dyn ReadObjects, dir: u64) -> TxResult<Self> {
+        let dirs = ancestry(objects, dir)?;
+        let levels = dirs.iter().map(|(_, dir)| map_of(objects, dir.props_zapobj));
+        Ok(Self { snapshot: None, is_snapshot: false, levels: levels.collect::<TxResult<_>>()? })
+    }
+
+    /// Reads the property ZAPs of a dataset, which may be a snapshot, and all its ancestors.
+    ///
+    /// # Errors
+    /// As [`of_dir`](Self::of_dir).
+    pub fn of(objects: &mut dyn ReadObjects, dataset: &DatasetPhys) -> TxResult<Self> {
+        let snapshot = match dataset.props_obj {
+            0 => None,
+            zap => Some(map_of(objects, zap)?),
+        };
+        let is_snapshot = dataset.is_snapshot();
+        Ok(Self { snapshot, is_snapshot, ..Self::of_dir(objects, dataset.dir_obj)? })
+    }
+
+    /// Returns the set value of `name` and where it is stored, `None` if it is set nowhere.
+    #[must_use]
+    pub fn find(&self, name: &str, is_inheritable: bool) -> Option<(Value, Setter)> {
+        if let Some(own) = &self.snapshot {
+            if let Some(value) = own.get(name) {
+                return Some((value.clone(), Setter::Own(Origin::Set)));
+            }
+            let is_hidden = is_inheritable && own.contains_key(&(name.to_owned() + INHERIT_SUFFIX));
+            if let (false, Some(value)) = (is_hidden, own.get(&(name.to_owned() + RECEIVED_SUFFIX)))
+            {
+                return Some((value.clone(), Setter::Own(Origin::Received)));
+            }
+        }
+        for (index, map) in self.levels.iter().enumerate() {
+            let is_own = index == 0 && !self.is_snapshot;
+            if !is_own && !is_inheritable {
+                return None;
+            }
+            let Ok(decided) = decide(name, |key| Ok::<_, Infallible>(map.get(key).cloned()));
+            if let Some((value, origin)) = decided {
+                let setter = if is_own { Setter::Own(origin) } else { Setter::Ancestor(index) };
+                return Some((value, setter));
+            }
+        }
+        None
+    }
+
+    /// Returns the effective number of an inheritable property.
+    #[must_use]
+    pub fn number(&self, name: &str, default: u64) -> u64 {
+        self.find(name, true).and_then(|(value, _)| value.first()).unwrap_or(default)
+    }
+}
+
+fn map_of(objects: &mut dyn ReadObjects, zap: u64) -> TxResult<Map> {
     if zap == 0 {
         return Ok(Map::new());
     }
-    Ok(mos::entries(mos, zap).await?.into_iter().collect())
+    Ok(mos::named(objects, zap)?.into_iter().collect())
+}
+
+/// The settings of a dataset with its name.
+#[derive(Debug, Clone)]
+pub struct PropChain {
+    name: String,
+    settings: Settings,
 }
 
 impl PropChain {
     /// Reads the property ZAPs of `dataset` and all its ancestors.
     pub async fn load(dataset: &Dataset) -> Result<Self> {
-        let mos = dataset.mos();
-        let snapshot = match dataset.phys().props_obj {
-            0 => None,
-            zap => Some(map_of(mos, zap).await?),
-        };
-        let mut levels = Vec::new();
-        let mut dir: Dir = Dir::clone(dataset.dir());
-        loop {
-            let map = map_of(mos, dir.phys.props_zapobj).await?;
-            levels.push((dir.name.clone(), Arc::new(map)));
-            let Some(parent) = crate::dsl::name::parent(&dir.name) else { break };
-            if levels.len() > DEPTH_MAX || dir.phys.parent_obj == 0 {
-                return Err(Error::corrupt(DslError::Loop { object: dir.object }));
-            }
-            dir = Dir::load(mos, dir.phys.parent_obj, parent).await?;
-        }
-        let is_snapshot = dataset.is_snapshot();
-        Ok(Self { name: dataset.name().to_owned(), snapshot, is_snapshot, levels })
+        let settings = dataset.mos().read(|objects| Settings::of(objects, dataset.phys())).await?;
+        Ok(Self { name: dataset.name().to_owned(), settings })
     }
 
     /// Returns the set value of `name` with its source, `None` if it is set nowhere.
     #[must_use]
     pub fn find(&self, name: &str, is_inheritable: bool) -> Option<(Value, Source)> {
-        if let Some(own) = &self.snapshot {
-            if let Some(value) = own.get(name) {
-                return Some((value.clone(), Source::Local));
+        let (value, setter) = self.settings.find(name, is_inheritable)?;
+        let source = match setter {
+            Setter::Own(Origin::Set) => Source::Local,
+            Setter::Own(Origin::Received) => Source::Received,
+            Setter::Ancestor(depth) => {
+                let head = self.name.split('@').next();
+                let mut names = std::iter::successors(head, |name| name::parent(name));
+                Source::Inherited(names.nth(depth).unwrap_or_default().to_owned())
             }
-            let is_hidden = is_inheritable && own.contains_key(&(name.to_owned() + INHERIT_SUFFIX));
-            if let (false, Some(value)) = (is_hidden, own.get(&(name.to_owned() + RECEIVED_SUFFIX)))
-            {
-                return Some((value.clone(), Source::Received));
-            }
-        }
-        for (index, (dir, map)) in self.levels.iter().enumerate() {
-            let is_own = index == 0 && !self.is_snapshot;
-            if !is_own && !is_inheritable {
-                return None;
-            }
-            let from = || if is_own { Source::Local } else { Source::Inherited(dir.clone()) };
-            let Ok(decided) = decide(name, |key| Ok::<_, Infallible>(map.get(key).cloned()));
-            if let Some((value, origin)) = decided {
-                let is_received = is_own && origin == Origin::Received;
-                return Some((value, if is_received { Source::Received } else { from() }));
-            }
-        }
-        None
+        };
+        Some((value, source))
     }
 
     /// Returns the effective value of a native property that is stored in property ZAPs.
@@ -145,17 +208,16 @@ impl PropChain {
     #[must_use]
     pub fn received(&self, name: &str) -> Option<&Value> {
         let key = name.to_owned() + RECEIVED_SUFFIX;
-        match (&self.snapshot, self.is_snapshot) {
-            (Some(own), true) => own.get(&key),
-            (None, true) => None,
-            _ => self.levels.first().and_then(|(_, map)| map.get(&key)),
+        match &self.settings {
+            Settings { snapshot, is_snapshot: true, .. } => snapshot.as_ref()?.get(&key),
+            Settings { levels, .. } => levels.first()?.get(&key),
         }
     }
 
     /// Returns the names of all user properties that are set on the dataset or its ancestors.
     #[must_use]
     pub fn user_names(&self) -> Vec<String> {
-        let maps = self.snapshot.iter().chain(self.levels.iter().map(|(_, map)| &**map));
+        let maps = self.settings.snapshot.iter().chain(&self.settings.levels);
         let mut names: Vec<_> = maps
             .flat_map(|map| map.keys())
             .filter(|key| key.contains(':'))

@@ -37,12 +37,6 @@ impl Pool {
         };
         Ok(PoolProps { pool: self, space: self.space().await?, set, bootfs })
     }
-
-    /// Whether delegated permissions are in effect (property `delegation`).
-    pub(crate) async fn delegates(&self) -> Result<bool> {
-        let Some(object) = self.directory_object(key::POOL_PROPS) else { return Ok(true) };
-        Ok(mos::u64(self.mos(), object, "delegation").await? != Some(0))
-    }
 }
 
 fn number(value: u64) -> (PropValue, Source) {

@@ -1,6 +1,7 @@
 //! Properties of datasets and snapshots: effective values and changes.
 
 use cenote_ondisk::zap::Value;
+use cenote_pool::props::lookup::Settings;
 use cenote_rt::Result;
 
 use crate::dsl::operation::Request;
@@ -57,8 +58,9 @@ impl Properties<'_> {
             .mos
             .inspect(|tx| {
                 let dir = dsl::get_dataset(tx, object)?.dir_obj;
-                let number = |(name, default): &(&str, u64)| props::number(tx, dir, name, *default);
-                wanted.iter().map(number).collect()
+                let settings = Settings::of_dir(tx, dir)?;
+                let number = |(name, default): &(&str, u64)| settings.number(name, *default);
+                Ok(wanted.iter().map(number).collect())
             })
             .await
     }

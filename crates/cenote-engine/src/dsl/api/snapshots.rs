@@ -5,6 +5,7 @@ use std::sync::Arc;
 use cenote_block::{Grounds, Hold};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::dataset::snapshots_of;
 use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{Error, Kind, Result};
 
@@ -160,7 +161,7 @@ impl<'e> Snapshots<'e> {
             .mos
             .inspect(|tx| {
                 let head = dsl::get_dataset(tx, head.object())?;
-                names::snapshots(tx, &head)
+                snapshots_of(tx, &head)
             })
             .await?;
         found.sort_unstable_by_key(|(_, object)| *object);
