@@ -7,6 +7,7 @@
 pub mod buf;
 pub mod error;
 mod inline_wait;
+pub mod invariant;
 pub mod lock;
 pub mod net;
 pub mod random;

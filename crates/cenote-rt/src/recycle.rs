@@ -8,6 +8,9 @@
 //! Invariants
 //! * P1 The pool holds at most [`POOL_BYTES_MAX`]. If it is full of other lengths than the next
 //!   one, it is emptied, so that unused lengths do not stay.
+//! * P3 The bytes of the pool are the sum over its storage.
+//!
+//! Guarantees
 //! * P2 It is emptied after two checks of [`tend`] without a request for storage in between.
 
 use std::time::Duration;
@@ -45,7 +48,9 @@ impl Storage {
         let this = pool.get_or_insert_with(Pool::default);
         this.uses += 1;
         let found = this.by_len.get_mut(&len).and_then(Vec::pop);
-        this.bytes -= found.as_ref().map_or(0, Vec::len);
+        let len_found = found.as_ref().map_or(0, Vec::len);
+        // Checks P3.
+        this.bytes = this.bytes.checked_sub(len_found).expect("a part of the sum");
         drop(pool);
         Self(found.unwrap_or_else(|| vec![0; len]))
     }
@@ -99,6 +104,8 @@ impl Drop for Storage {
             emptied = Some(pool.take());
         }
         pool.bytes += len;
+        // Checks P1.
+        assert!(pool.bytes <= POOL_BYTES_MAX, "the pool has {} bytes", pool.bytes);
         pool.by_len.entry(len).or_default().push(bytes);
         // Freed under the lock, which is rare.
         drop(emptied);

@@ -10,7 +10,7 @@
 //! a thread must be released before the poll ends that took the lock: a task that waits with such a
 //! lock blocks a thread of the runtime in every other task that needs the lock.
 //!
-//! Invariants
+//! Guarantees, which builds with debug assertions check
 //! * L1  A thread or task takes locks in ascending order of their ranks.
 //! * L2  No [`super::Mutex`] and no [`super::RwLock`] is held across an await.
 

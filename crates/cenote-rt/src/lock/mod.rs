@@ -16,7 +16,10 @@
 //! as the panicking thread left it. The engine checks its invariants where it relies on them, and a
 //! broken invariant stops the pool; a poisoned lock does not.
 //!
-//! Invariants: L1 and L2 of `checked`.
+//! Invariants
+//! * L3  The rank of a lock of a task is one of tasks, that of a lock of a thread one of threads.
+//!
+//! Guarantees: L1 and L2 of `checked`.
 
 #[cfg(debug_assertions)]
 mod checked;
@@ -59,6 +62,7 @@ pub struct Mutex<T> {
 impl<T> Mutex<T> {
     /// Returns a lock with its place in the order.
     pub const fn new(rank: Rank, value: T) -> Self {
+        // Checks L3.
         assert!(!rank.is_of_tasks(), "an AsyncMutex has this rank");
         Self { place: held::Place::new(rank), inner: std::sync::Mutex::new(value) }
     }
@@ -112,6 +116,7 @@ pub struct RwLock<T> {
 impl<T> RwLock<T> {
     /// Returns a lock with its place in the order.
     pub const fn new(rank: Rank, value: T) -> Self {
+        // Checks L3.
         assert!(!rank.is_of_tasks(), "an AsyncMutex has this rank");
         Self { place: held::Place::new(rank), inner: std::sync::RwLock::new(value) }
     }

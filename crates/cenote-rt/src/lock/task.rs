@@ -18,6 +18,7 @@ pub struct AsyncMutex<T> {
 impl<T> AsyncMutex<T> {
     /// Returns a lock with its place in the order.
     pub const fn new(rank: Rank, value: T) -> Self {
+        // Checks L3.
         assert!(rank.is_of_tasks(), "a Mutex has this rank");
         Self { place: held::Place::new(rank), inner: tokio::sync::Mutex::const_new(value) }
     }
