@@ -10,14 +10,14 @@
 //! The form distinguishes decrypted bytes from those that a reader without keys gets of the same
 //! block.
 //!
-//! Invariants:
-//! 1. The weights of all entries together never exceed the capacity (`zfs_arc_max`); a block's
-//!    weight is the size of its allocation, alignment included. Buffers that readers still hold
-//!    after their entry was evicted are not counted.
-//! 2. One filler per block: the first reader that misses reads it, the others wait. If the filler
-//!    fails or is dropped, the next waiting reader takes over; a failure is never cached.
-//! 3. Eviction is S3-FIFO with ghosts (quick_cache), so a single scan does not evict blocks that
-//!    are used twice.
+//! Guarantees
+//! * C1  The weights of all entries together never exceed the capacity (`zfs_arc_max`); a block's
+//!   weight is the size of its allocation, alignment included. Buffers that readers still hold
+//!   after their entry was evicted are not counted.
+//! * C2  One filler per block: the first reader that misses reads it, the others wait. If the
+//!   filler fails or is dropped, the next waiting reader takes over; a failure is never cached.
+//! * C3  Eviction is S3-FIFO with ghosts (quick_cache), so a single scan does not evict blocks that
+//!   are used twice.
 
 use std::future::Future;
 use std::hash::{Hash, Hasher};

@@ -90,6 +90,7 @@ impl BlockStore {
             Ok(data) => return Ok(data),
             Err(FailedCopies { kind, copies, guard }) => (kind, copies, guard),
         };
+        // Checks E2.
         match self.judge(bp, reading, guard) {
             Evidence::Proven(_) => {
                 let bad = copies.iter().flat_map(|copy| &copy.bad);

@@ -89,6 +89,7 @@ impl Grounds {
     pub fn check(&self) -> Result<()> {
         match self {
             Self::Pinned(pin) => pin.check(),
+            // Checks E2.
             Self::Held(hold) if hold.is_released() => Err(overtaken()),
             _ => Ok(()),
         }
@@ -146,6 +147,7 @@ impl BlockStore {
         reading: ReadAttempt<'_>,
     ) -> Result<Option<Guard>> {
         let Some(since) = reading.since.filter(|_| reading.is_guarded) else { return Ok(None) };
+        // Checks E1.
         match self.guard_since(bp, reading.grounds, since) {
             GuardOutcome::Unchanged(guard) => Ok(Some(guard)),
             GuardOutcome::Outside => Ok(None),

@@ -10,6 +10,9 @@
 //! acknowledged, only after they were flushed. Every earlier block of the chain must be durable too
 //! (spec 07 A9).
 //!
+//! Invariants
+//! * H1  A log block has one address, and is not a gang block.
+//!
 //! Sources: spec 07 A3, A4, A10; spec 02 §3.4.
 
 use cenote_codec::checksum::ChecksumAlgorithm;
@@ -18,7 +21,7 @@ use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr, NewBlock};
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zil::{LogBlock, ZIL_CHAIN_LEN};
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 use cenote_vdev::IoClass;
 
 use crate::alloc::{Class, Request};
@@ -46,6 +49,8 @@ impl BlockStore {
         // block.
         let request = Request { is_gang_part: true, ..request };
         let dvas = self.space()?.allocate(&request).await?;
+        let is_one = dvas.len() == 1 && dvas.iter().all(|dva| !dva.gang);
+        ensure!("H1", is_one, "a log block at {dvas:?}");
         let new = NewBlock {
             lsize: size,
             psize: size,
@@ -59,6 +64,7 @@ impl BlockStore {
             fill: 0,
         };
         let cause = WriteError::Unrepresentable;
+        // Checks W5.
         new.to_block_ptr().ok_or_else(|| Error::new(Kind::Invariant, cause))
     }
 

@@ -31,6 +31,7 @@ impl BlockStore {
     /// block is younger than `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;
+        // Checks W4.
         if bp.birth() > txg {
             let cause = WriteError::FromTheFuture { birth: bp.birth(), txg };
             return Err(Error::new(Kind::Invariant, cause));

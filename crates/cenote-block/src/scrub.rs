@@ -84,6 +84,7 @@ impl BlockStore {
         }
         // The devices were closed under the reader: what could not be read is not bad.
         self.tree().check_open()?;
+        // Checks E2.
         match self.judge(bp, reading, None) {
             Evidence::Proven(_) => {
                 self.tree().count_checksum_errors(report.bad.iter().map(|part| &part.child));

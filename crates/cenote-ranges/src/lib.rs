@@ -157,6 +157,7 @@ impl RangeSet {
 
     /// Adds a range that must not overlap the set; otherwise changes nothing and returns an error.
     pub fn try_add(&mut self, range: Range<u64>) -> Result<(), RangeError> {
+        // Checks R1.
         if range.is_empty() {
             return Err(RangeError::Empty { range });
         }
@@ -173,6 +174,7 @@ impl RangeSet {
             below => below,
         };
         if let Some(below) = below {
+            // Checks R1.
             if below.end > start {
                 return Err(RangeError::Overlap { range, other: below });
             }
@@ -191,9 +193,11 @@ impl RangeSet {
     /// Removes a range that must be entirely in the set; otherwise changes nothing and returns an
     /// error.
     pub fn try_remove(&mut self, range: Range<u64>) -> Result<(), RangeError> {
+        // Checks R1.
         if range.is_empty() {
             return Err(RangeError::Empty { range });
         }
+        // Checks R1.
         let Some(found) = self.find(range.start).filter(|found| found.end >= range.end) else {
             return Err(RangeError::Missing { range });
         };
@@ -205,7 +209,8 @@ impl RangeSet {
         if found.end > range.end {
             self.ends.insert(range.end, found.end);
         }
-        self.bytes -= range.end - range.start;
+        // Checks R2.
+        self.bytes = self.bytes.checked_sub(range.end - range.start).expect("a part of the sum");
         Ok(())
     }
 
@@ -251,7 +256,8 @@ impl RangeSet {
             }
             found += other_end.min(range.end) - other.max(range.start);
         }
-        self.bytes -= found;
+        // Checks R2.
+        self.bytes = self.bytes.checked_sub(found).expect("a part of the sum");
         found == range.end - range.start
     }
 

@@ -9,12 +9,17 @@
 //! it undoes itself and returns the metaslab; the caller loads it without the lock and tries again.
 //! Hard effort examines every metaslab that could serve, so an attempt returns no space exactly
 //! when nothing fits.
+//!
+//! Invariants
+//! * P1  A policy picks a range of whole sectors within the metaslab.
+//! * P2  An attempt that fails has no copy allocated.
+//! * P3  An attempt that succeeds has all copies.
 
 use std::cmp::Reverse;
 use std::ops::Bound;
 
 use cenote_ondisk::blkptr::Dva;
-use cenote_rt::tunables;
+use cenote_rt::{ensure, tunables};
 
 use super::class::Class;
 use super::error::{AllocError, Violation};
@@ -129,7 +134,8 @@ impl State {
             for dva in &dvas {
                 let (id, range) = self.locate_dva(dva, request.txg)?;
                 if let Some(metaslab) = self.metaslab(u64::from(dva.vdev), id) {
-                    metaslab.give_back(range, request.txg)?;
+                    let is_undone = metaslab.give_back(range, request.txg)?;
+                    ensure!("P2", is_undone, "the copy at {dva:?} was recorded meanwhile");
                 }
             }
             match (rotor, (class, self.stream(request))) {
@@ -259,6 +265,7 @@ impl State {
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(SearchResult::Nothing) };
         let Some(group) = vdev.group_for(class) else { return Ok(SearchResult::Nothing) };
         let wanted = PickRequest { size: asize, align: vdev.spec.align };
+        // Checks A3: an unaligned size would leave a part of a stripe that nothing fits into.
         if !asize.is_multiple_of(wanted.align) && vdev.spec.align > 1 << vdev.spec.ashift {
             return Err(Violation::Place { vdev: vdev_id, offset: 0, asize });
         }
@@ -285,6 +292,12 @@ impl State {
                 continue;
             };
             let metaslab = &mut vdev.metaslabs[id];
+            let (own, sector) = (metaslab.range(), 1_u64 << vdev.spec.ashift);
+            ensure!(
+                "P1",
+                offset >= own.start && offset + asize <= own.end && offset.is_multiple_of(sector),
+                "offset {offset:#x} for {asize} bytes of vdev {vdev_id} metaslab {id}"
+            );
             metaslab.take(offset..offset + asize, request.txg)?;
             metaslab.used = (request.txg, cenote_rt::monotonic());
             vdev.update_open_metaslab(id, &search, is_recording, policy.as_ref());

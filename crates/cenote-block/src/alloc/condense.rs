@@ -5,11 +5,15 @@
 //! free at the end of the last txg. That is the usable space, plus deferred frees, plus allocations
 //! by uncommitted txgs: moving a range between these sets does not change their sum, so allocations
 //! may go on meanwhile.
+//!
+//! Invariants
+//! * N1  A map is condensed before the first pass of its txg records changes of the metaslab.
+//! * N2  A condensed map leaves exactly the space free that was not allocated at the last commit.
 
 use std::ops::Range;
 
 use cenote_ranges::RangeSet;
-use cenote_rt::tunables;
+use cenote_rt::{ensure, tunables};
 
 use super::error::Violation;
 use super::metaslab::Metaslab;
@@ -94,6 +98,7 @@ impl State {
         let id = number as usize;
         let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(None) };
         let Some(free) = metaslab.free_at_commit() else { return Ok(None) };
+        // Checks N1.
         if !metaslab.recorded.is_empty() || !metaslab.freed.is_empty() {
             // The sets add up to the state of the last commit only before the first pass records
             // changes.
@@ -101,15 +106,17 @@ impl State {
             return Err(Violation::Order { what: "condense", txg, committed });
         }
         let whole = metaslab.range();
+        let (bytes, allocated, size) = (free.bytes(), metaslab.allocated, metaslab.size);
+        ensure!("N2", bytes + allocated == size, "{bytes} free, {allocated} allocated of {size}");
         metaslab.map_pending = Some(txg);
         metaslab.has_map = true;
         let was_dirty = std::mem::take(&mut metaslab.is_dirty);
         let segments = if was_dirty { metaslab.unflushed.segments() } else { 0 };
         let is_logged = has_logs && metaslab.unflushed_txg != 0;
-        self.flush.segments = self.flush.segments.saturating_sub(segments);
+        self.flush.change_segments(-(segments as i64))?;
         self.mark(txg, vdev, id);
         if is_logged {
-            self.set_unflushed(vdev, id, txg);
+            self.set_unflushed(vdev, id, txg)?;
         }
         Ok(Some(Condense { whole, free, unflushed_txg: is_logged.then_some(txg) }))
     }

@@ -1,6 +1,7 @@
 //! Errors of the allocator: refused allocations and claims, and broken invariants.
 
 use cenote_ranges::RangeError;
+use cenote_rt::invariant::Broken;
 use cenote_rt::{Error, Kind};
 
 use super::class::Class;
@@ -126,6 +127,9 @@ pub enum Violation {
         /// Last committed txg.
         committed: u64,
     },
+    /// Another invariant.
+    #[error(transparent)]
+    Invariant(#[from] Broken),
 }
 
 impl From<Violation> for Error {

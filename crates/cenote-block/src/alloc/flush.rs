@@ -14,11 +14,17 @@
 //! Flushing more is always correct: it costs writes now and saves reads at the next import.
 //!
 //! This module only keeps state: the pool performs the writes that [`Flush`] describes.
+//!
+//! Invariants
+//! * U1  The order contains each metaslab with a log entry exactly once, at its unflushed txg,
+//!   which never decreases: a log before the first entry of the order is not needed any more.
+//! * U2  `segments` is the sum over the metaslabs with changes that are only in the logs.
+//! * U3  No log is forgotten that a metaslab still needs.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_ranges::RangeSet;
-use cenote_rt::tunables;
+use cenote_rt::{ensure, tunables};
 
 use super::error::Violation;
 use super::metaslab::SEGMENT_BYTES;
@@ -60,15 +66,46 @@ pub(super) struct FlushState {
     round: Option<Round>,
 }
 
+impl FlushState {
+    /// Changes the number of segments (U2).
+    pub(super) fn change_segments(&mut self, delta: i64) -> Result<(), Violation> {
+        let (before, now) = (self.segments, self.segments.checked_add_signed(delta));
+        ensure!("U2", now.is_some(), "{before} unflushed segments change by {delta}");
+        self.segments = now.unwrap_or_default();
+        Ok(())
+    }
+}
+
 impl State {
     /// Sets a metaslab's unflushed txg.
-    pub(super) fn set_unflushed(&mut self, vdev: u64, id: usize, txg: u64) {
-        let Some(metaslab) = self.metaslab(vdev, id) else { return };
+    pub(super) fn set_unflushed(
+        &mut self,
+        vdev: u64,
+        id: usize,
+        txg: u64,
+    ) -> Result<(), Violation> {
+        let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(()) };
         let before = std::mem::replace(&mut metaslab.unflushed_txg, txg);
-        self.flush.order.remove(&(before, vdev, id as u64));
-        if txg != 0 {
-            self.flush.order.insert((txg, vdev, id as u64));
-        }
+        let was_there = self.flush.order.remove(&(before, vdev, id as u64));
+        let is_new = txg == 0 || self.flush.order.insert((txg, vdev, id as u64));
+        ensure!(
+            "U1",
+            was_there == (before != 0) && is_new && (txg == 0 || txg >= before),
+            "vdev {vdev} metaslab {id} moves from txg {before} to {txg}"
+        );
+        Ok(())
+    }
+
+    /// Forgets the logs before `txg`.
+    pub(super) fn forget_logs_before(&mut self, txg: u64) -> Result<(), Violation> {
+        let oldest = self.flush.order.first().map_or(u64::MAX, |(oldest, ..)| *oldest);
+        ensure!(
+            "U3",
+            txg <= oldest,
+            "logs before {txg} go, one metaslab needs those from {oldest}"
+        );
+        self.flush.logs = self.flush.logs.split_off(&txg);
+        Ok(())
     }
 
     /// Begins flushing in `txg`.
@@ -85,6 +122,7 @@ impl State {
 
     /// Returns the next metaslab to flush.
     pub(super) fn next_flush(&mut self) -> Result<Option<Flush>, Violation> {
+        // Checks A2.
         let Some(Round { txg, left, is_over }) = self.flush.round else {
             return Err(Violation::Order { what: "flush", txg: 0, committed: self.committed });
         };
@@ -96,7 +134,7 @@ impl State {
             return Ok(None);
         };
         let id = number as usize;
-        self.set_unflushed(vdev, id, txg);
+        self.set_unflushed(vdev, id, txg)?;
         let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(None) };
         let is_dirty = std::mem::take(&mut metaslab.is_dirty);
         let (mut allocs, mut frees) = (RangeSet::new(), RangeSet::new());
@@ -107,7 +145,7 @@ impl State {
             metaslab.map_pending = Some(txg);
             let segments = metaslab.unflushed.segments();
             self.mark(txg, vdev, id);
-            self.flush.segments = self.flush.segments.saturating_sub(segments);
+            self.flush.change_segments(-(segments as i64))?;
             self.flush.round = Some(Round { txg, left: left.saturating_sub(1), is_over });
         }
         Ok(Some(Flush { vdev, metaslab: number, is_dirty, allocs, frees }))

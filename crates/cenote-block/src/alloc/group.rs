@@ -9,9 +9,10 @@
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use cenote_rt::tunables;
+use cenote_rt::{ensure, tunables};
 
 use super::class::Class;
+use super::error::Violation;
 use super::fragmentation;
 use super::metaslab::{Activation, Metaslab};
 use super::policy::Policy;
@@ -48,6 +49,21 @@ pub(super) struct Group {
 }
 
 impl Group {
+    /// Changes the sums of allocated and deferred bytes (A4).
+    pub(super) fn change(&mut self, allocated: i64, deferred: i64) -> Result<(), Violation> {
+        let before = (self.allocated, self.deferred);
+        let sums =
+            before.0.checked_add_signed(allocated).zip(before.1.checked_add_signed(deferred));
+        let (now_allocated, now_deferred) = sums.unwrap_or((0, u64::MAX));
+        ensure!(
+            "A4",
+            now_deferred <= now_allocated,
+            "{before:?} bytes allocated and deferred change by {allocated} and {deferred}"
+        );
+        (self.allocated, self.deferred) = (now_allocated, now_deferred);
+        Ok(())
+    }
+
     /// Free space in percent.
     pub(super) fn free_percent(&self) -> u64 {
         percent(self.space.saturating_sub(self.allocated), self.space)

@@ -53,7 +53,9 @@ impl Drop for Guard {
         let mut state = self.space.lock();
         for (vdev, id) in &self.held {
             if let Some(metaslab) = state.metaslab(*vdev, *id) {
-                metaslab.guards = metaslab.guards.saturating_sub(1);
+                // Checks M6: a guard that is dropped was counted.
+                assert!(metaslab.guards > 0, "vdev {vdev} metaslab {id} has no guards");
+                metaslab.guards -= 1;
             }
         }
     }

@@ -8,6 +8,9 @@
 //! the metaslab's own map; if the map was written since, the result is discarded and the map read
 //! again. All other changes since then are in the small sets and are applied when the tree is
 //! installed.
+//!
+//! Invariants
+//! * B1  A metaslab that was loaded for a pending allocation stays loaded until that ends.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -263,7 +266,9 @@ impl State {
 
     fn unpin(&mut self, vdev: u64, id: usize) {
         if let Some(metaslab) = self.metaslab(vdev, id) {
-            metaslab.pins = metaslab.pins.saturating_sub(1);
+            // Checks B1: every pin is counted until it is dropped.
+            assert!(metaslab.pins > 0, "vdev {vdev} metaslab {id} has no pins");
+            metaslab.pins -= 1;
         }
     }
 

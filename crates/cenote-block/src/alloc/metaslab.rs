@@ -23,6 +23,7 @@
 //! * M5  A range that a valid pin may read is not free: before a range freed in txg t becomes free,
 //!   every pin on a txg before t is marked as overtaken.
 //! * M6  While a guard is held on the metaslab, none of its ranges becomes free.
+//! * M7  The ranges of a metaslab lie within it.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -30,6 +31,7 @@ use std::time::Duration;
 
 use cenote_ondisk::spacemap::{HISTOGRAM_BUCKETS, histogram};
 use cenote_ranges::{RangeError, RangeSet};
+use cenote_rt::ensure;
 
 use super::error::Violation;
 use super::fragmentation;
@@ -97,6 +99,13 @@ pub(super) enum Deferral {
     Nothing,
 }
 
+/// Ranges that a txg freed.
+#[derive(Debug, Default)]
+pub(super) struct Deferred {
+    ranges: RangeSet,
+    freed_in: u64,
+}
+
 /// Most sets of overdue ranges that a metaslab keeps apart by txg.
 const OVERDUE_MAX: usize = 32;
 
@@ -118,7 +127,7 @@ pub(super) struct Metaslab {
     pub(super) recorded: RangeSet,
     pub(super) freeing: RangeSet,
     pub(super) freed: RangeSet,
-    pub(super) defer: [RangeSet; 2],
+    pub(super) defer: [Deferred; 2],
     /// Ranges that were deferred for two txgs and are kept back by a pin or a guard, by the txg
     /// that freed them, or a later one.
     pub(super) overdue: BTreeMap<u64, RangeSet>,
@@ -227,7 +236,7 @@ impl Metaslab {
 
     /// The sets of ranges that are freed, committed, and not yet free.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &RangeSet> {
-        self.defer.iter().chain(self.overdue.values())
+        self.defer.iter().map(|deferred| &deferred.ranges).chain(self.overdue.values())
     }
 
     /// Bytes deferred long enough and kept back.
@@ -257,6 +266,7 @@ impl Metaslab {
         let sets = [&self.freeing, &self.freed, &self.held].into_iter().chain(self.waiting());
         // A range allocated by a later txg cannot be freed in this one.
         let later = (1..4).map(|ahead| &self.allocating[((txg + ahead) & 3) as usize]);
+        // Checks M1.
         for set in sets.chain(later).chain(free) {
             if let Some(other) = set.overlap(range) {
                 let cause = RangeError::Overlap { range: range.clone(), other };
@@ -273,7 +283,9 @@ impl Metaslab {
         let Some(loaded) = &mut self.loaded else {
             return Err(error(RangeError::Missing { range }));
         };
+        // Checks M1.
         loaded.free.try_remove(range).map_err(error)?;
+        // Checks M1.
         let error = self.set_error("double allocation");
         self.allocating[(txg & 3) as usize].try_add(again).map_err(error)
     }
@@ -286,9 +298,11 @@ impl Metaslab {
         }
         let error = self.set_error("undone allocation is free");
         // It was loaded for the allocation, and stays loaded while ranges are allocating.
+        // Checks M2: an unloaded metaslab would have the range allocated and free.
         let Some(loaded) = &mut self.loaded else {
             return Err(error(RangeError::Missing { range }));
         };
+        // Checks M1.
         loaded.free.try_add(range).map_err(error)?;
         Ok(true)
     }
@@ -297,6 +311,7 @@ impl Metaslab {
     pub(super) fn free(&mut self, range: Range<u64>, txg: u64) -> Result<(), Violation> {
         self.check_allocated(&range, txg, "free of a free range")?;
         let error = self.set_error("double free");
+        // Checks M1.
         self.freeing.try_add(range).map_err(error)
     }
 
@@ -308,6 +323,7 @@ impl Metaslab {
     ) -> Result<(), Violation> {
         self.check_allocated(&range, txg, "checkpointed free of a free range")?;
         let error = self.set_error("double free");
+        // Checks M1.
         self.held.try_add(range).map_err(error)
     }
 
@@ -315,11 +331,27 @@ impl Metaslab {
     pub(super) fn record(&mut self, txg: u64) -> Result<(RangeSet, RangeSet), Violation> {
         let allocs = self.allocating[(txg & 3) as usize].take();
         let frees = self.freeing.take();
+        for set in [&allocs, &frees] {
+            let (first, last) = (set.first(), set.last());
+            let (start, end) = (first.map(|first| first.start), last.map(|last| last.end));
+            let own = self.range();
+            ensure!(
+                "M7",
+                start.is_none_or(|start| start >= own.start)
+                    && end.is_none_or(|end| end <= own.end),
+                "vdev {} metaslab {} records {start:?} to {end:?}",
+                self.vdev,
+                self.id
+            );
+        }
         let error = self.set_error("allocated in two passes");
+        // Checks M1.
         self.recorded.try_union(&allocs).map_err(error)?;
         let error = self.set_error("freed in two passes");
+        // Checks M1.
         self.freed.try_union(&frees).map_err(error)?;
         let allocated = self.allocated + allocs.bytes();
+        // Checks M2: neither sum leaves its range.
         if allocated > self.size || frees.bytes() > allocated {
             return Err(self.sum_error("allocated, less frees", allocated, frees.bytes()));
         }
@@ -350,7 +382,14 @@ impl Metaslab {
     /// become free. Returns the ranges that became free.
     pub(super) fn finish(&mut self, txg: u64, deferral: Deferral) -> Result<RangeSet, Violation> {
         let freed = self.freed.take();
-        let waited = std::mem::replace(&mut self.defer[(txg % 2) as usize], freed);
+        let now = Deferred { ranges: freed, freed_in: txg };
+        let before = std::mem::replace(&mut self.defer[(txg % 2) as usize], now);
+        let Deferred { ranges: waited, freed_in } = before;
+        ensure!(
+            "M3",
+            waited.is_empty() || freed_in + 2 <= txg,
+            "ranges freed in txg {freed_in} would be reused as of txg {txg}"
+        );
         if !waited.is_empty() {
             // The defer set has the same parity as `txg`, and is older.
             self.put_overdue(txg.saturating_sub(2), &waited)?;
@@ -363,7 +402,8 @@ impl Metaslab {
         };
         if deferral == Deferral::Nothing && self.guards == 0 {
             let error = self.set_error("deferred twice");
-            let freed = self.defer[(txg % 2) as usize].take();
+            let freed = self.defer[(txg % 2) as usize].ranges.take();
+            // Checks M1.
             mature.try_union(&freed).map_err(error)?;
         }
         self.recorded.clear();
@@ -374,6 +414,7 @@ impl Metaslab {
     fn put_overdue(&mut self, freed_in: u64, ranges: &RangeSet) -> Result<(), Violation> {
         let (vdev, metaslab) = (self.vdev, self.id);
         let error = |cause| Violation::Set { vdev, metaslab, what: "deferred twice", cause };
+        // Checks M1.
         self.overdue.entry(freed_in).or_default().try_union(ranges).map_err(error)?;
         while self.overdue.len() > OVERDUE_MAX {
             let Some((_, oldest)) = self.overdue.pop_first() else { break };
@@ -388,6 +429,7 @@ impl Metaslab {
         let mut taken = RangeSet::new();
         while let Some(oldest) = self.overdue.first_entry().filter(|oldest| *oldest.key() <= txg) {
             let ranges = oldest.remove();
+            // Checks M1.
             taken.try_union(&ranges).map_err(self.set_error("deferred twice"))?;
         }
         Ok(taken)
@@ -395,8 +437,11 @@ impl Metaslab {
 
     /// Adds deferred ranges to the free ones.
     pub(super) fn make_free(&mut self, mature: &RangeSet) -> Result<(), Violation> {
+        let (bytes, guards) = (mature.bytes(), self.guards);
+        ensure!("M6", guards == 0 || bytes == 0, "{bytes} bytes become free under {guards} guards");
         let error = self.set_error("deferred range is free");
         if let Some(loaded) = &mut self.loaded {
+            // Checks M1.
             mature.iter().try_for_each(|range| loaded.free.try_add(range)).map_err(error)?;
         } else if !mature.is_empty() {
             self.largest_max = self.usable();
@@ -421,6 +466,7 @@ impl Metaslab {
         for (set, is_alloc) in [(allocs, true), (frees, false)] {
             for range in set.iter() {
                 let error = self.set_error("unflushed change");
+                // Checks M4: a change is not folded twice.
                 self.unflushed.fold(range, is_alloc).map_err(error)?;
             }
         }
@@ -433,6 +479,7 @@ impl Metaslab {
         let found =
             loaded.free.bytes() + self.allocating_bytes() + self.freed.bytes() + self.deferred();
         let expected = self.size.saturating_sub(self.allocated);
+        // Checks M2.
         if found == expected {
             return Ok(());
         }

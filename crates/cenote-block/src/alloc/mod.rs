@@ -66,8 +66,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use cenote_ondisk::blkptr::Dva;
-use cenote_rt::Result;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
+use cenote_rt::{Result, ensure};
 
 use choose::Attempt;
 use load::Pins;
@@ -157,7 +157,11 @@ impl SpaceAllocator {
                 attempt
             };
             match attempt {
-                Attempt::Found(dvas) => return Ok(dvas),
+                Attempt::Found(dvas) => {
+                    let found = dvas.len();
+                    ensure!("P3", found == usize::from(copies), "{found} of {copies} copies");
+                    return Ok(dvas);
+                }
                 // A paused metaslab comes back soon, so the allocation waits.
                 Attempt::Paused => enabled.await,
                 Attempt::NoSpace => {
@@ -216,6 +220,8 @@ impl SpaceAllocator {
         let (id, range) = state.locate_dva(dva, txg)?;
         let vdev = u64::from(dva.vdev);
         state.check_syncing("free", txg)?;
+        let has_checkpoint = state.checkpoint.is_some_and(|checkpoint| checkpoint < txg);
+        ensure!("A7", has_checkpoint, "{dva:?} would be held for a checkpoint that does not exist");
         if let Some(metaslab) = state.metaslab(vdev, id) {
             metaslab.free_checkpointed(range, txg)?;
             state.mark(txg, vdev, id);
@@ -299,9 +305,11 @@ impl SpaceAllocator {
     }
 
     /// Records that the logs of txgs before this one were removed.
-    pub fn forget_logs_before(&self, txg: u64) {
-        let mut state = self.lock();
-        state.flush.logs = state.flush.logs.split_off(&txg);
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if a metaslab still needs one of them (U3).
+    pub fn forget_logs_before(&self, txg: u64) -> Result<()> {
+        Ok(self.lock().forget_logs_before(txg)?)
     }
 
     /// Whether a metaslab's map should be condensed. Only in the first pass.

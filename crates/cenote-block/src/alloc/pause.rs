@@ -7,6 +7,11 @@
 //! ends, however many leaves are trimmed or initialized: each paused metaslab is resumed, and then
 //! there is space or there is none. A task that has paused a metaslab must not pause another one at
 //! the same time.
+//!
+//! Invariants
+//! * D1  The number of all pauses is the sum over the metaslabs.
+//! * D2  Waiting allocations are counted: no metaslab is paused while there are any.
+//! * D3  A paused metaslab stays loaded.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -62,6 +67,9 @@ impl Paused {
         // LOCK state: for the duration of `part`. A paused metaslab stays loaded.
         let mut state = self.space.lock();
         let metaslab = state.metaslab(self.vdev, self.metaslab as usize);
+        let is_unloaded = metaslab.as_ref().is_some_and(|metaslab| metaslab.loaded.is_none());
+        // Checks D3: free ranges that are not known would not be trimmed.
+        assert!(!is_unloaded, "metaslab {} was unloaded while it was paused", self.metaslab);
         let loaded = metaslab.and_then(|metaslab| metaslab.loaded.as_ref());
         loaded.map(|loaded| part(loaded.free.ranges())).unwrap_or_default()
     }
@@ -72,9 +80,13 @@ impl Drop for Paused {
         {
             // LOCK state: short.
             let mut state = self.space.lock();
-            state.disabled = state.disabled.saturating_sub(1);
+            // Checks D1.
+            assert!(state.disabled > 0, "no metaslab is paused");
+            state.disabled -= 1;
             if let Some(metaslab) = state.metaslab(self.vdev, self.metaslab as usize) {
-                metaslab.disabled = metaslab.disabled.saturating_sub(1);
+                // Checks D1.
+                assert!(metaslab.disabled > 0, "metaslab {} is not paused", self.metaslab);
+                metaslab.disabled -= 1;
             }
         }
         self.space.pauses.enabled.notify_waiters();
@@ -144,7 +156,10 @@ pub(super) struct WaitingAllocation<'a>(&'a Pauses);
 
 impl Drop for WaitingAllocation<'_> {
     fn drop(&mut self) {
-        if self.0.waiting.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let waiting = self.0.waiting.fetch_sub(1, Ordering::AcqRel);
+        // Checks D2.
+        assert!(waiting > 0, "no allocation waits");
+        if waiting == 1 {
             self.0.settled.notify_waiters();
         }
     }

@@ -63,6 +63,7 @@ impl Pin {
     /// # Errors
     /// `Kind::Overtaken` if blocks of the pinned state may have been reused.
     pub fn check(&self) -> Result<()> {
+        // Checks M5.
         if self.is_valid() {
             return Ok(());
         }

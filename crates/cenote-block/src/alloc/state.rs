@@ -1,4 +1,15 @@
 //! The state behind the allocator's lock.
+//!
+//! Invariants
+//! * A1  Space is allocated only in txgs that are not committed, and no two of them share a set.
+//! * A2  Frees, recorded passes, flushes and the commit belong to one txg at a time, the syncing
+//!   one.
+//! * A3  A range belongs to one metaslab and consists of whole sectors.
+//! * A4  The allocated and deferred bytes of a group are the sums over its metaslabs, as of the
+//!   last commit; deferred bytes are among the allocated ones.
+//! * A5  Each metaslab with deferred ranges is in `deferring`, so that its ranges become free.
+//! * A6  A commit finds all changes of its txg recorded.
+//! * A7  Freed space stays allocated only for a checkpoint that exists.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -86,6 +97,7 @@ impl State {
             && asize > 0
             && offset.is_multiple_of(sector)
             && asize.is_multiple_of(sector);
+        // Checks A3.
         if fits { Ok((id, offset..end)) } else { Err(error) }
     }
 
@@ -119,6 +131,7 @@ impl State {
     pub(super) fn check_open(&self, what: &'static str, txg: u64) -> Result<(), Violation> {
         // Two txgs whose numbers differ by a multiple of 4 would share a set.
         let clash = self.dirty.keys().any(|other| *other != txg && (other ^ txg).is_multiple_of(4));
+        // Checks A1.
         if txg <= self.committed || clash {
             return Err(Violation::Order { what, txg, committed: self.committed });
         }
@@ -128,6 +141,7 @@ impl State {
     /// Checks that frees and recording belong to one txg at a time, the syncing one.
     pub(super) fn check_syncing(&mut self, what: &'static str, txg: u64) -> Result<(), Violation> {
         self.check_open(what, txg)?;
+        // Checks A2.
         match self.freeing_txg {
             Some(syncing) if syncing != txg => {
                 Err(Violation::Order { what, txg, committed: self.committed })

@@ -6,6 +6,7 @@ use std::sync::atomic::Ordering;
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 use cenote_ranges::RangeSet;
+use cenote_rt::ensure;
 use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
@@ -78,7 +79,7 @@ impl State {
         }
         let histogram = metaslab.histogram;
         if let Some(txg) = unflushed_txg {
-            self.set_unflushed(vdev, id, txg);
+            self.set_unflushed(vdev, id, txg)?;
         }
         Ok(Some(MetaslabChange {
             vdev,
@@ -99,6 +100,7 @@ impl State {
         txg: u64,
         slop: u64,
     ) -> Result<Vec<ReusableRanges>, Violation> {
+        // Checks A2.
         if txg <= self.committed || self.freeing_txg.is_some_and(|syncing| syncing != txg) {
             let committed = self.committed;
             return Err(Violation::Order { what: "commit", txg, committed });
@@ -108,6 +110,7 @@ impl State {
             let metaslab = self.vdevs.get(vdev).and_then(|vdev| vdev.metaslabs.get(*id));
             metaslab.is_none_or(|metaslab| !metaslab.has_changes(txg))
         };
+        // Checks A6.
         if !marked.copied().all(|key| is_recorded(&key)) {
             // The maps just committed lack changes.
             let committed = self.committed;
@@ -196,8 +199,7 @@ impl State {
             metaslab.matured = epoch;
             let (bytes, is_empty) = (mature.bytes(), metaslab.deferred() == 0);
             let group = &mut vdev.groups[metaslab.group];
-            group.allocated = group.allocated.saturating_sub(bytes);
-            group.deferred = group.deferred.saturating_sub(bytes);
+            group.change(-(bytes as i64), -(bytes as i64))?;
             vdev.reweigh(id, policy.as_ref());
             if is_empty {
                 self.deferring.remove(&(vdev_id, id));
@@ -217,6 +219,8 @@ impl State {
         let (has_logs, policy) = (self.has_logs, self.policy.clone());
         let epoch = self.epoch.load(Ordering::Acquire);
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(RangeSet::new()) };
+        let pins = self.pins.len();
+        ensure!("M5", deferral != Deferral::Nothing || pins == 0, "{pins} pins are still valid");
         let Some(metaslab) = vdev.metaslabs.get_mut(id) else { return Ok(RangeSet::new()) };
         let was_pending = metaslab.map_pending == Some(txg);
         let segments = if was_pending { 0 } else { metaslab.unflushed.segments() };
@@ -224,6 +228,11 @@ impl State {
         metaslab.fold(txg, has_logs, (&recorded, &freed))?;
         let now = metaslab.unflushed.segments();
         let deferred = metaslab.deferred();
+        ensure!(
+            "A5",
+            deferred == 0 || self.deferring.contains(&(vdev_id, id)),
+            "{deferred} bytes of vdev {vdev_id} metaslab {id} are deferred and not listed"
+        );
         let mature = metaslab.finish(txg, deferral)?;
         if !mature.is_empty() {
             metaslab.matured = epoch;
@@ -231,11 +240,10 @@ impl State {
         metaslab.update_fragmentation();
         let (after, group) = (metaslab.deferred(), metaslab.group);
         let group = &mut vdev.groups[group];
-        group.allocated =
-            (group.allocated + recorded.bytes() + after).saturating_sub(freed.bytes() + deferred);
-        group.deferred = (group.deferred + after).saturating_sub(deferred);
+        let deferred = after as i64 - deferred as i64;
+        group.change(recorded.bytes() as i64 - freed.bytes() as i64 + deferred, deferred)?;
         vdev.reweigh(id, policy.as_ref());
-        self.flush.segments = (self.flush.segments + now).saturating_sub(segments);
+        self.flush.change_segments(now as i64 - segments as i64)?;
         if after > 0 {
             self.deferring.insert((vdev_id, id));
         } else {

@@ -93,18 +93,25 @@ impl FreeTree {
         inside.into_iter().chain(self.by_offset.iter_from(next))
     }
 
-    fn count(&mut self, range: &Range<u64>, is_there: bool) {
+    fn count(&mut self, range: &Range<u64>) {
+        let size = range.end - range.start;
+        self.histogram[size.ilog2() as usize] += 1;
+        if size >= self.floor {
+            self.by_size.insert((size, range.start));
+        }
+    }
+
+    fn uncount(&mut self, range: &Range<u64>) -> Result<(), RangeError> {
         let size = range.end - range.start;
         let bucket = &mut self.histogram[size.ilog2() as usize];
-        if is_there {
-            *bucket += 1;
-            if size >= self.floor {
-                self.by_size.insert((size, range.start));
-            }
-        } else {
-            *bucket -= 1;
-            self.by_size.remove(&(size, range.start));
+        let missing = || RangeError::Missing { range: range.clone() };
+        // Checks F2.
+        *bucket = bucket.checked_sub(1).ok_or_else(missing)?;
+        // Checks F1.
+        if self.by_size.remove(&(size, range.start)) != (size >= self.floor) {
+            return Err(missing());
         }
+        Ok(())
     }
 
     /// Frees a range no part of which may be free already.
@@ -115,9 +122,9 @@ impl FreeTree {
         let mut joined = range;
         for neighbour in before.into_iter().chain(after) {
             joined = joined.start.min(neighbour.start)..joined.end.max(neighbour.end);
-            self.count(&neighbour, false);
+            self.uncount(&neighbour)?;
         }
-        self.count(&joined, true);
+        self.count(&joined);
         Ok(())
     }
 
@@ -127,10 +134,10 @@ impl FreeTree {
         self.by_offset.try_remove(range.clone())?;
         // The removal succeeded, so the segment around the range was found.
         let Some(found) = found else { return Err(RangeError::Missing { range }) };
-        self.count(&found, false);
+        self.uncount(&found)?;
         for rest in [found.start..range.start, range.end..found.end] {
             if !rest.is_empty() {
-                self.count(&rest, true);
+                self.count(&rest);
             }
         }
         Ok(())

@@ -126,11 +126,11 @@ impl State {
         metaslab.has_map = true;
         metaslab.largest_max = metaslab.usable();
         let after = metaslab.unflushed.segments();
-        self.flush.segments = (self.flush.segments + after).saturating_sub(before);
+        self.flush.change_segments(after as i64 - before as i64)?;
         let policy = self.policy.clone();
         if let Some(found) = self.vdevs.get_mut(&vdev) {
             let group = &mut found.groups[index];
-            group.allocated = (group.allocated + now).saturating_sub(was);
+            group.change(now as i64 - was as i64, 0)?;
             found.reweigh(id, policy.as_ref());
         }
         Ok(())

@@ -14,6 +14,10 @@
 //! Headers always have the classic size and three members, whatever the pool's features allow:
 //! every reader supports them (spec 02 §6.3).
 //!
+//! Invariants
+//! * G1  The members of a gang block are its bytes, once and in order, and fit into its header.
+//! * G2  A gang header has at least as many copies as each of its members.
+//!
 //! Sources: spec 02 §6.
 
 use std::ops::Range;
@@ -22,7 +26,7 @@ use cenote_codec::checksum::embedded::{self, Embedded};
 use cenote_codec::checksum::{self};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr, Dva, NewBlock};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, ensure};
 use futures_util::future::join_all;
 
 use super::{BlockWrite, placement};
@@ -185,6 +189,13 @@ impl Layout {
         dvas.iter().try_for_each(|dva| space.unallocate(dva, txg))
     }
 
+    /// Returns the first address.
+    pub(super) fn first(&self) -> Option<&Dva> {
+        match self {
+            Self::Whole { dvas } | Self::Gang { header: dvas, .. } => dvas.first(),
+        }
+    }
+
     /// Appends every address with the space of that address.
     pub(super) fn addresses(&self, into: &mut Vec<Dva>) {
         match self {
@@ -245,13 +256,22 @@ impl BlockWrite<'_> {
         let mut leader: Vec<Dva> = header.iter().map(|dva| Dva { gang: true, ..*dva }).collect();
         let mut block = BufMut::zeroed(HEADER_SIZE as usize);
         let slots = block.as_chunks_mut::<BLOCK_PTR_LEN>().0;
+        let mut next = start;
         for (member, slot) in members.iter().zip(slots) {
+            let Range { start: from, end: to } = member.range;
+            ensure!("G1", from == next, "a member begins at {from}, the one before ends at {next}");
+            next = to;
             let bp = self.member(member, data, start, writes)?;
+            let (copies, parts) = (leader.len(), bp.dva_count());
+            ensure!("G2", parts <= copies, "a member has {parts} copies, its header {copies}");
             for (whole, part) in leader.iter_mut().zip(bp.dvas()) {
                 whole.asize += part.asize;
             }
             *slot = bp.to_bytes();
         }
+        let end = start + data.len();
+        ensure!("G1", next == end, "the members end at byte {next}, the block at {end}");
+        // Checks G2.
         let first = header.first().ok_or_else(super::unrepresentable)?;
         let (vdev, offset, birth) = (u64::from(first.vdev), first.offset, self.context.txg);
         let kind = Embedded::GangHeader { vdev, offset, birth };
@@ -273,6 +293,7 @@ impl BlockWrite<'_> {
         let Range { start: from, end: to } = member.range;
         let part = from.checked_sub(start).zip(to.checked_sub(start));
         let part = part.and_then(|(from, to)| data.slice(from..to));
+        // Checks G1.
         let part = part.ok_or_else(super::unrepresentable)?;
         let dvas = self.assemble_part(&member.layout, &part, from, writes)?;
         let algorithm = self.policy.checksum;
@@ -290,6 +311,7 @@ impl BlockWrite<'_> {
             birth: self.context.txg,
             fill: 0,
         };
+        // Checks W5.
         new.to_block_ptr().ok_or_else(super::unrepresentable)
     }
 

@@ -19,6 +19,9 @@
 //! * W2 Space allocated for a write that failed is freed before the error is returned, and not
 //!   before a replacement was found, so that the same place is not tried twice.
 //! * W3 The cache never holds bytes under a key that the pointer's checksum does not cover.
+//! * W4 No block is replaced or freed in a txg before its birth.
+//! * W5 A pointer can represent what was allocated and stored.
+//! * W6 A stored block is not longer than its contents.
 //!
 //! Durability: a written block is durable after the next flush of the tree, not before. A write
 //! must be awaited to its end: if its future is dropped, its space stays allocated.
@@ -38,7 +41,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, Error, Kind, Result, tunables};
+use cenote_rt::{Buf, Error, Kind, Result, ensure, tunables};
 use cenote_vdev::{IoClass, Vdev, VdevKind};
 
 use crate::alloc::{Placement, SpaceAllocator};
@@ -174,6 +177,8 @@ impl BlockStore {
             }
             Prepared::Stored(stored) => stored,
         };
+        let psize = stored.data.len() as u64;
+        ensure!("W6", psize <= lsize, "{psize} bytes are stored for a block of {lsize}");
         let write =
             BlockWrite { store: self, policy, context, salt: self.salt(), lsize, stored, share };
         let previous = previous(old);
@@ -184,6 +189,13 @@ impl BlockStore {
         }
         let written = write.run(previous).await?;
         if let Some(key) = key_of(&written.bp, Form::Plain) {
+            let (len, birth) = (written.bp.lsize(), written.bp.physical_birth());
+            ensure!(
+                "W3",
+                len == lsize && birth == context.txg,
+                "a block of {lsize} bytes of txg {} has a pointer of {len} bytes, birth {birth}",
+                context.txg
+            );
             self.cache().insert(key, data.clone());
         }
         Ok(written)
@@ -228,6 +240,7 @@ fn check(draft: &Draft) -> Result<()> {
     if policy.is_dedup {
         return Err(Error::new(Kind::Unsupported, WriteError::Dedup));
     }
+    // Checks W4.
     if old.birth() > context.txg {
         let cause = WriteError::FromTheFuture { birth: old.birth(), txg: context.txg };
         return Err(Error::new(Kind::Invariant, cause));
@@ -263,6 +276,7 @@ fn hole(
     let is_punched = policy.punches_holes && old.birth() != 0;
     let birth = if is_punched { context.txg } else { 0 };
     let bp = BlockPtr::punched(lsize, policy.object_type, policy.level, birth);
+    // Checks W5.
     let bp = bp.ok_or_else(unrepresentable)?;
     Ok(Written { bp, method: WriteMethod::Hole })
 }
@@ -275,6 +289,7 @@ fn embedded(
     context: &WriteContext,
 ) -> Result<Written> {
     let bp = BlockPtr::embedding(payload, lsize, compression, policy.object_type, context.txg);
+    // Checks W5.
     let bp = bp.ok_or_else(unrepresentable)?;
     Ok(Written { bp, method: WriteMethod::Embedded })
 }
@@ -322,6 +337,7 @@ impl BlockWrite<'_> {
             birth: self.context.txg,
             fill: self.context.fill,
         };
+        // Checks W5.
         new.to_block_ptr().ok_or_else(unrepresentable)
     }
 
@@ -371,6 +387,10 @@ impl BlockWrite<'_> {
     /// and the old one is freed like any other.
     async fn rewrite(&self, old: &BlockPtr) -> Result<Option<BlockPtr>> {
         assert_rewritable(old, self.context.txg)?;
+        let checksum = self.policy.checksum;
+        let has_checksum =
+            !matches!(checksum, ChecksumAlgorithm::Off | ChecksumAlgorithm::NoParity);
+        ensure!("W3", has_checksum, "{checksum:?} does not tell two contents of one place apart");
         let layout = match Layout::of(self.store, old).await {
             Ok(layout) => layout,
             Err(error) if is_of_device(&error) => return Ok(None),
@@ -425,6 +445,12 @@ impl BlockWrite<'_> {
                 // Having no other place is not the original error.
                 Err(error) => return Err(failure.unwrap_or(error)),
             };
+            ensure!(
+                "W2",
+                given_up.iter().all(|failed| failed.first() != layout.first()),
+                "{:?} was tried before",
+                layout.first()
+            );
             let (dvas, writes) = match self.assemble(&layout) {
                 Ok(assembled) => assembled,
                 Err(error) => {
@@ -433,7 +459,11 @@ impl BlockWrite<'_> {
                 }
             };
             match self.issue(writes).await {
-                Ok(()) => return self.pointer(&dvas),
+                Ok(()) => {
+                    let (found, copies) = (dvas.len(), usize::from(self.policy.copies));
+                    ensure!("G2", found >= copies, "{found} addresses for {copies} copies");
+                    return self.pointer(&dvas);
+                }
                 Err(error) => {
                     given_up.push(layout);
                     if !is_of_device(&error) || given_up.len() >= attempts {
@@ -476,6 +506,7 @@ fn assert_rewritable(old: &BlockPtr, txg: u64) -> Result<()> {
     if (is_ours || is_on(Bug::RewriteOfOldBlocks)) && !old.is_dedup() && !old.is_protected() {
         return Ok(());
     }
+    // Checks W1.
     let cause = WriteError::RewriteOfAnotherTxg { birth: old.physical_birth(), txg };
     Err(Error::new(Kind::Invariant, cause))
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::{Class, SpaceAllocator};
 
+mod broken;
 mod disk;
 mod model;
 mod rows;

@@ -197,7 +197,7 @@ impl Run {
             }
         }
         disk.drop_logs(self.space.oldest_unflushed(), txg);
-        self.space.forget_logs_before(self.space.oldest_unflushed().unwrap_or(txg));
+        self.space.forget_logs_before(self.space.oldest_unflushed().unwrap_or(txg)).unwrap();
         for _pass in 0..3 {
             self.record(&mut disk, txg);
             yield_now().await;
