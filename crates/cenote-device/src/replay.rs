@@ -8,8 +8,8 @@
 //! choice: all, none, all but one, a seeded subset, a seeded tear. A sector is written entirely or
 //! not at all, as devices guarantee; writes are not ordered against one another.
 //!
-//! Invariants
-//! * R1  Pending writes that overlap are applied in the order in which they began. A pending write
+//! Guarantees
+//! * P1  Pending writes that overlap are applied in the order in which they began. A pending write
 //!   may overwrite one that began later and is covered: then it had not returned while the other
 //!   was in flight, and the program left their order open.
 

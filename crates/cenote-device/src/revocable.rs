@@ -70,7 +70,9 @@ impl Drop for OngoingIo<'_> {
         // First: a task that waits for the count must find the device released.
         self.device = None;
         self.owner.answered.fetch_add(1, Ordering::Relaxed);
-        self.owner.in_flight.fetch_sub(1, Ordering::AcqRel);
+        let before = self.owner.in_flight.fetch_sub(1, Ordering::AcqRel);
+        // Checks V2: every I/O is counted until it ends.
+        assert!(before > 0, "an I/O of {} ended twice", self.owner.info.path);
         if self.owner.is_revoked() {
             self.owner.ended.notify_waiters();
         }
@@ -121,6 +123,13 @@ impl Revocable {
             }
         };
         let is_quiet = cenote_rt::until(timeout, ended).await.is_some();
+        let left = self.in_flight.load(Ordering::Acquire);
+        // Checks V2.
+        assert!(
+            !is_quiet || left == 0 || !self.is_revoked(),
+            "{left} I/Os of the closed {}",
+            self.info.path
+        );
         drop(device);
         if !is_quiet {
             self.is_cut.store(true, Ordering::Release);
@@ -150,6 +159,7 @@ impl Revocable {
                 self.in_flight.fetch_add(1, Ordering::AcqRel);
                 Ok(OngoingIo { owner: self, device: Some(Arc::clone(device)) })
             }
+            // Checks V1.
             None => Err(self.closed(offset)),
         }
     }

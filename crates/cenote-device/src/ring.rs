@@ -8,7 +8,7 @@
 //! that an exiting thread has submitted). A sleeping reactor is woken through an eventfd, on which
 //! a read is always pending in the ring.
 //!
-//! Invariants
+//! Guarantees
 //! * R1  A buffer that the kernel may read or write is owned by the slab, from before its SQE is
 //!   pushed until its CQE is reaped. Dropping a future loses only its completion.
 //! * R2  The descriptor of an operation is held open by the slab in the same way.

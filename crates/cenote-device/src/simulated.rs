@@ -10,6 +10,7 @@
 //!
 //! Invariants
 //! * S1  Extents do not overlap, and none is empty or all zeros.
+//! * S2  The number of raw sectors is the sum over the raw extents.
 
 use std::collections::BTreeMap;
 
@@ -64,13 +65,19 @@ impl Extents {
         if let Content::Raw(_) = extent.content {
             self.raw_sectors += u64::from(extent.sectors);
         }
-        self.by_start.insert(start, extent);
+        // Checks S1.
+        assert!(extent.sectors > 0, "an empty extent at sector {start}");
+        let before = self.by_start.insert(start, extent);
+        // Checks S1.
+        assert!(before.is_none(), "two extents at sector {start}");
     }
 
     fn remove(&mut self, start: u64) -> Option<Extent> {
         let extent = self.by_start.remove(&start)?;
         if let Content::Raw(_) = extent.content {
-            self.raw_sectors -= u64::from(extent.sectors);
+            let left = self.raw_sectors.checked_sub(u64::from(extent.sectors));
+            // Checks S2.
+            self.raw_sectors = left.expect("a part of the sum");
         }
         Some(extent)
     }

@@ -15,6 +15,7 @@
 //!   more, and the devices are unlocked.
 //! * T2  A device that `close` names gets no new requests. Requests that were sent before may still
 //!   be carried out when the device answers again, and it stays locked until then.
+//! * T3  A device on trial is known until its trial ends, so that it is closed with the others.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -37,6 +38,7 @@ impl Tree {
     /// # Errors
     /// `Kind::Closed`; the cause is a [`TreeClosed`](crate::TreeClosed).
     pub fn check_open(&self) -> Result<()> {
+        // Checks T2.
         if self.is_closed() { Err(closed()) } else { Ok(()) }
     }
 
@@ -48,7 +50,10 @@ impl Tree {
         // All devices are revoked before the first is waited for.
         let closed = join_all(handles.iter().map(|handle| handle.close(timeout))).await;
         let silent = handles.iter().zip(closed).filter(|(_, is_quiet)| !is_quiet);
-        silent.map(|(handle, _)| handle.info().path.clone()).collect()
+        let silent: Vec<_> = silent.map(|(handle, _)| handle.info().path.clone()).collect();
+        // Checks T1.
+        assert!(!silent.is_empty() || self.in_flight() == 0, "I/O in flight on a closed device");
+        silent
     }
 
     /// Returns for each leaf the number of I/Os in flight on its devices, and the number of I/Os

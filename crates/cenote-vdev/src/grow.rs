@@ -3,6 +3,9 @@
 //! The new vdev is built in a tree of its own. Its vdevs and leaves are then renumbered to follow
 //! the existing ones and linked below the root. Nothing else changes but the state of the root.
 //!
+//! Invariants
+//! * R1  A vdev that is added gets the next id.
+//!
 //! Concurrency: leaves are added first, then vdevs, then the link below the root, so a reader that
 //! finds the vdev finds all of it. The caller must not grow the tree from two tasks at once, or
 //! rely on its number of leaves meanwhile.
@@ -45,6 +48,7 @@ impl Tree {
         self.check_open()?;
         let count = self.tops.len();
         if usize::try_from(top.id).ok() != Some(count) {
+            // Checks R1.
             return Err(Error::new(Kind::Invalid, GrowError::Place { id: top.id, count }));
         }
         let options = BuildOptions {

@@ -24,7 +24,7 @@ use std::sync::{Arc, Weak};
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard};
-use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
+use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensure};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
@@ -240,6 +240,7 @@ impl Leaf {
     pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<DeviceAccess>> {
         let access = DeviceAccess::new(device, &self.load);
         let mut devices = self.devices();
+        // Checks T2.
         if devices.is_closed {
             return Err(closed());
         }
@@ -255,7 +256,11 @@ impl Leaf {
     pub(crate) fn end_trial(&self, access: &Arc<DeviceAccess>, is_accepted: bool) -> Result<()> {
         {
             let mut devices = self.devices();
+            let before = devices.candidates.len();
             devices.candidates.retain(|candidate| !Arc::ptr_eq(candidate, access));
+            let after = devices.candidates.len();
+            ensure!("T3", after + 1 == before, "{after} of {before} devices are still on trial");
+            // Checks T2.
             if devices.is_closed {
                 return Err(closed());
             }
@@ -402,6 +407,24 @@ impl Leaf {
         (dtl.is_known || !dtl.missing.is_empty()).then(|| dtl.missing.clone())
     }
 
+    /// Checks that a range lies between the labels (W3 of [`crate::write`]).
+    pub(crate) fn check_data_area(&self, offset: u64, len: u64) -> Result<()> {
+        let Some(device) = self.device() else { return Ok(()) };
+        let (size, end) = (label::leaf_asize(device.info().size), offset.saturating_add(len));
+        ensure!(
+            "W3",
+            offset >= DATA_START && end <= DATA_START.saturating_add(size),
+            "{len} bytes at {offset:#x} of leaf {}, which has {size} between its labels",
+            self.guid
+        );
+        Ok(())
+    }
+
+    /// Whether the dirty time log contains `txg`.
+    pub(crate) fn lacks(&self, txg: u64) -> bool {
+        self.dtl.read().missing.contains(txg)
+    }
+
     /// The txgs of blocks that a scan found bad on this leaf and could not repair.
     pub fn scrub_dtl(&self) -> TxgRanges {
         self.dtl.read().scrub.clone()
@@ -532,9 +555,15 @@ impl Leaf {
             (unflushed.generation(), txg.is_some() && unflushed.is_full())
         };
         let access = self.access().filter(|_| self.is_writable());
+        let first = parts.first().map_or(DATA_START, |part| part.offset);
         let Some(access) = access else {
             return Err(self.no_device(parts.first().map_or(0, |part| part.offset)));
         };
+        ensure!(
+            "W3",
+            txg.is_none() || first >= DATA_START,
+            "a block at {first:#x} would overwrite labels"
+        );
         if is_full {
             self.count_write_error();
             return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid }));

@@ -54,7 +54,32 @@ pub struct ColumnId {
     pub column: usize,
 }
 
+impl Row {
+    /// Whether no child has two columns that take space.
+    pub(crate) fn has_distinct_children(&self) -> bool {
+        let mut seen = [0_u64; 4];
+        self.columns.iter().filter(|column| column.len > 0).all(|column| {
+            let (word, bit) = (column.child / 64 % 4, 1 << (column.child % 64));
+            let is_new = seen[word] & bit == 0;
+            seen[word] |= bit;
+            is_new
+        })
+    }
+}
+
 impl Map {
+    /// Whether the data columns together have the length of the block, and none ends beyond it.
+    pub(crate) fn covers(&self, len: usize) -> bool {
+        let columns = self.rows.iter().flat_map(|row| &row.columns);
+        let mut sum = 0;
+        let mut fits = self.size == len;
+        for column in columns {
+            sum += column.data_len;
+            fits &= column.data_start + column.data_len <= len && column.data_len <= column.len;
+        }
+        fits && sum == len
+    }
+
     /// Every column that has a place.
     pub fn columns(&self) -> impl Iterator<Item = (ColumnId, &Column)> {
         self.rows.iter().enumerate().flat_map(|(row, r)| {

@@ -7,7 +7,7 @@
 //! present number of children; where the two differ, each row has its own parity (spec 06 §4, §5).
 //!
 //! Invariants
-//! * Z1  The columns of a map cover its data exactly once, in order.
+//! * Z1  The columns of a map cover its data exactly once.
 //! * Z2  No two columns of a row are on one child.
 
 use cenote_rt::seeded::{Bug, is_on};

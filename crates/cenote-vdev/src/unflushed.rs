@@ -13,6 +13,9 @@
 //! flush. Buffers are shared, and their total is bounded: a flush is started when it exceeds
 //! [`tunables::UNFLUSHED_MAX`], and if that fails, the leaf refuses further writes.
 //!
+//! Invariants
+//! * U1  A flush that succeeds ends a batch that a flush has begun.
+//!
 //! A leaf that is taken out of service does not need its buffers: its dirty time log has the txgs.
 
 use cenote_rt::tunables;
@@ -128,6 +131,8 @@ impl Unflushed {
         if flush.generation != self.generation {
             return FlushResult::Inconclusive;
         }
+        // Checks U1: otherwise writes would count as durable that no flush covered.
+        assert!(self.flushing.needs_flush, "a flush ends that has not begun");
         if is_ok && !self.pending.is_suspect {
             self.flushing = Batch::default();
             self.has_failed_flush = false;

@@ -14,6 +14,7 @@
 //!   copy was written, since a reader uses any valid copy.
 //! * L2  The slot of an uberblock is that of its top-level vdev's ashift.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_codec::checksum::embedded::{self, Embedded};
@@ -22,7 +23,7 @@ use cenote_ondisk::config::PoolState;
 use cenote_ondisk::label::{self, Area, LABEL_COUNT};
 use cenote_ondisk::nvlist::{Encoding, NvList, NvString};
 use cenote_ondisk::uberblock::{self, Uberblock};
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 use futures_util::future::join_all;
 
 use crate::leaf::{Content, Part};
@@ -246,6 +247,9 @@ impl Tree {
 
     /// Each place by itself: one that is broken must not keep the others from being written.
     async fn write_each(&self, id: LeafId, writes: Vec<LabelWrite>) -> Result<()> {
+        let offsets: BTreeSet<_> = writes.iter().map(|(offset, _)| *offset).collect();
+        let copies = offsets.len();
+        ensure!("L1", copies == writes.len() && matches!(copies, 2 | 4), "{copies} copies");
         let writes = writes.into_iter().map(|(offset, data)| {
             let part = Part { offset, content: Content::Data(data) };
             self.leaf(id).write(vec![part], None, IoClass::SyncWrite)
@@ -280,6 +284,7 @@ fn uberblock_write(
 ) -> Result<LabelWrite> {
     let slot_size = uberblock::slot_size(ashift);
     let no_slot = || Error::new(Kind::Invalid, LabelWriteError::Slot { slot, slot_size });
+    // Checks L2.
     let at = uberblock::slot_offset(ashift, slot).ok_or_else(no_slot)?;
     let area = Area { at: label::RING.at + at, len: slot_size };
     Ok(sealed(offset_of(device, number)?, area, &uberblock.encode()))

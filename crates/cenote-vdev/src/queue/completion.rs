@@ -31,8 +31,10 @@ impl Answer {
             Self::Done(batch, member) => batch.done(member, result.err()),
             Self::Read(sender) => {
                 let missing = || Error::new(Kind::Invariant, Abandoned);
+                // Checks Q7: only a read that the device answered with fewer bytes has none.
+                let result = result.and_then(|read| read.ok_or_else(missing));
                 // Sending fails if the caller dropped its future.
-                let _ = sender.send(result.and_then(|read| read.ok_or_else(missing)));
+                let _ = sender.send(result);
             }
         }
     }
@@ -81,7 +83,10 @@ impl Batch {
             self.lock().failed.push((member, error));
         }
         // The last member sees all changes that the others made before they counted down.
-        if self.left.fetch_sub(1, Ordering::AcqRel) == 1 {
+        let left = self.left.fetch_sub(1, Ordering::AcqRel);
+        // Checks Q7.
+        assert!(left > 0, "a batch has more answers than requests");
+        if left == 1 {
             let mut outcome = self.lock();
             let failed = std::mem::take(&mut outcome.failed);
             if let Some(sender) = outcome.sender.take() {

@@ -23,8 +23,13 @@
 //! that contains it, and each caller gets its own error.
 //!
 //! Invariants
-//! * Q4  Buffers of an issue are owned by its task until the device has answered.
 //! * Q5  Every issue is counted as ended exactly once, also when its task is dropped ([`Active`]).
+//! * Q6  The buffers of a write fill the range of its issue exactly.
+//! * Q7  Every request of a batch is answered exactly once, a read with its bytes.
+//! * Q8  Holds and reads in flight are counted until they end.
+//!
+//! Guarantees
+//! * Q4  Buffers of an issue are owned by its task until the device has answered.
 //!
 //! Concurrency: one mutex per queue, held for bookkeeping only, never across I/O.
 //! Durability: `flush` covers the writes that returned before it was called, as the device's flush
@@ -44,7 +49,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_device::Device;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, oneshot};
+use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, ensure, oneshot};
 
 use crate::IoClass;
 use completion::{Answer, Batch, Failed};
@@ -291,7 +296,9 @@ impl<'a> InFlight<'a> {
 
 impl Drop for InFlight<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        let before = self.0.fetch_sub(1, Ordering::Relaxed);
+        // Checks Q8.
+        assert!(before > 0, "an I/O in flight ended twice");
     }
 }
 
@@ -333,7 +340,12 @@ impl WriteGroup {
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        self.shared.lock().holds -= 1;
+        {
+            let mut state = self.shared.lock();
+            // Checks Q8: otherwise the queue would be held for ever.
+            assert!(state.holds > 0, "the queue is not held");
+            state.holds -= 1;
+        }
         Shared::pump(&self.shared);
     }
 }
@@ -390,7 +402,8 @@ impl Shared {
                     let now = now_ns();
                     let mut parts = Vec::with_capacity(issue.parts.len());
                     for (id, request) in &issue.parts {
-                        let Some(waiting) = state.waiting.remove(id) else { continue };
+                        // Checks Q2: a write without one of its parts would move the next ones.
+                        let waiting = state.waiting.remove(id).expect("a queued request");
                         state.recorded.waited(request.class, now.saturating_sub(waiting.since_ns));
                         parts.push(Part { request: *request, waiting });
                     }
@@ -505,7 +518,11 @@ async fn transfer(
 ) -> Result<Option<Buf>> {
     match direction {
         Direction::Discard => device.discard(offset, len).await.map(|()| None),
-        Direction::Write => device.write(offset, bytes).await.map(|()| None),
+        Direction::Write => {
+            let found: u64 = bytes.iter().map(|part| part.len() as u64).sum();
+            ensure!("Q6", found == len, "{found} bytes for {len} bytes at {offset:#x}");
+            device.write(offset, bytes).await.map(|()| None)
+        }
         Direction::Read => {
             let buf = BufMut::for_filling(len as usize);
             device.read(offset, buf).await.map(|buf| Some(buf.freeze()))

@@ -4,6 +4,9 @@
 //! the first write before there is a second one to aggregate it with. While a [`Plug`] exists,
 //! queues issue no async writes; when the last one is dropped, the deferred queues continue.
 //!
+//! Invariants
+//! * P1  Plugs are counted until they are dropped: the deferred queues continue after the last one.
+//!
 //! Lock order: a queue's lock, then the lock of [`Plugs`] (`Rank::Queue`, `Rank::Plugs`).
 
 use std::sync::Arc;
@@ -70,8 +73,10 @@ impl Plug {
 impl Drop for Plug {
     fn drop(&mut self) {
         let mut due = self.load.plugs.due();
-        let is_last = self.load.plugs.count.fetch_sub(1, Ordering::Relaxed) == 1;
-        let queues = if is_last { std::mem::take(&mut *due) } else { Vec::new() };
+        let count = self.load.plugs.count.fetch_sub(1, Ordering::Relaxed);
+        // Checks P1.
+        assert!(count > 0, "a plug was dropped twice");
+        let queues = if count == 1 { std::mem::take(&mut *due) } else { Vec::new() };
         drop(due);
         for queue in queues {
             Shared::pump_due(&queue);

@@ -160,9 +160,12 @@ impl Scheduler {
     fn take(&mut self, id: u64) -> Option<Request> {
         let queued = self.queued.remove(&id)?;
         let request = queued.request;
-        self.by_class[request.class as usize].remove(&class_key(id, &queued));
+        let was_there = self.by_class[request.class as usize].remove(&class_key(id, &queued));
+        // Checks Q1.
+        assert!(was_there, "request {id} is not queued in its class");
         if let Some(tree) = self.by_offset(request.direction) {
-            tree.remove(&(request.offset, id));
+            // Checks Q1.
+            assert!(tree.remove(&(request.offset, id)), "request {id} is not queued by offset");
         }
         Some(request)
     }
@@ -173,9 +176,11 @@ impl Scheduler {
         let Some(picked) = self.pick(class) else { return Next::Wait };
         let ids = self.aggregate(picked, limits);
         let mut parts = Vec::with_capacity(ids.len());
-        for id in ids {
-            parts.extend(self.take(id).map(|request| (id, request)));
+        for id in &ids {
+            parts.extend(self.take(*id).map(|request| (*id, request)));
         }
+        // Checks Q2: a request is not in two issues, or twice in one.
+        assert_eq!(parts.len(), ids.len(), "an issue contains a request that is not queued");
         let (Some((_, first)), Some((_, last))) = (parts.first(), parts.last()) else {
             return Next::Wait;
         };
@@ -188,24 +193,32 @@ impl Scheduler {
         let class = IoClass::ALL[class];
         self.last_class = class as usize;
         self.last_offset = offset + len;
-        self.begin(class as usize);
+        self.begin(class as usize, limits);
         Next::Issue(Issue { direction, class, offset, len, parts })
     }
 
     /// Records that an issue of this class has ended.
     pub(super) fn finish(&mut self, class: IoClass, limits: &Limits) {
         let class = class as usize;
-        self.active[class] = self.active[class].saturating_sub(1);
+        // Checks Q5.
+        assert!(self.active[class] > 0, "an I/O of class {class} ended twice");
+        self.active[class] -= 1;
         if is_interactive(class) {
-            self.interactive_active = self.interactive_active.saturating_sub(1);
+            // Checks Q5.
+            assert!(self.interactive_active > 0, "an interactive I/O ended twice");
+            self.interactive_active -= 1;
             self.credit = if self.interactive_active == 0 { 0 } else { limits.nia_credit };
         } else if self.interactive_active == 0 {
             self.credit += 1;
         }
     }
 
-    fn begin(&mut self, class: usize) {
+    fn begin(&mut self, class: usize, limits: &Limits) {
         self.active[class] += 1;
+        let (active, all) = (self.active[class], self.active.iter().sum::<u64>());
+        let max = limits.max[class].max(limits.min[class]).max(1);
+        // Checks Q3.
+        assert!(active <= max && all <= limits.max_active, "{active} I/Os of {max}, {all} in all");
         if is_interactive(class) {
             self.interactive_active += 1;
             if self.interactive_active == 1 {

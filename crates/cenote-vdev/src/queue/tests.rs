@@ -576,3 +576,22 @@ fn plugs_of_many_threads_leave_nothing_behind() {
     let class = *queue.stats().class(IoClass::AsyncWrite);
     assert_eq!((class.queued, class.active, class.wait.count()), (0, 0, 6000));
 }
+
+#[test]
+#[should_panic(expected = "ended twice")]
+fn an_io_that_ends_twice_is_found() {
+    let mut scheduler = Scheduler::default();
+    scheduler.push(write(0, 4096), 0);
+    let limits = limits();
+    let Next::Issue(issue) = scheduler.next(&limits) else { panic!("not issued") };
+    scheduler.finish(issue.class, &limits);
+    scheduler.finish(issue.class, &limits);
+}
+
+#[test]
+fn a_write_without_all_of_its_bytes_is_found() {
+    let device: Arc<dyn Device> = Arc::new(ImageDevice::new("a", Image::zeroed(1 << 20)));
+    let part = vec![Buf::from(vec![1; 512])];
+    let written = cenote_rt::block_on(1, transfer(&device, Direction::Write, (0, 1024), part));
+    assert_eq!(written.unwrap().unwrap_err().kind(), Kind::Invariant);
+}

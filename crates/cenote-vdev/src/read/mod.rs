@@ -12,6 +12,8 @@
 //!
 //! Invariants
 //! * J1  Bytes that leave this module have passed the caller's [`Verify`].
+//!
+//! Guarantees
 //! * J2  A bad child is reported only for data that it should have: absent leaves, and leaves whose
 //!   dirty time log has the block's birth, are not reported.
 //! * J3  A checksum mismatch is not counted against a leaf here: only the caller knows whether the
@@ -216,6 +218,7 @@ impl BlockRead<'_> {
         let (Some(offset), true) = (offset, freshness != Freshness::Absent) else {
             return Err(Fail::Absent);
         };
+        // Checks J1.
         match self.reader.read_leaf(id, offset, request.len).await {
             // A `LeafReader` may be wrong; short data is an error.
             Ok(data) if data.len() == request.len && request.accepts(&data, self.psize) => {
@@ -573,6 +576,7 @@ impl Tree {
         let request = ReadRequest { offset, len, check, is_scrub, is_quiet: false, depth: 0 };
         let result = read.fetch(top, request).await.and_then(|piece| {
             // The rest of the last sector is filler.
+            // Checks J1.
             piece.data.slice(0..psize).ok_or(Fail::Checksum)
         });
         if result.is_err() {

@@ -9,7 +9,7 @@
 //! A scrub reads everything at once. When the block is known, so is every byte that each column
 //! should hold, and each copy of each column is compared with it (spec 06 §4.6).
 //!
-//! Invariants
+//! Guarantees
 //! * S1  One read per child and block, unless its parts are far apart or a read fails.
 //! * S2  In no try are more than `nparity` columns of a row dead.
 

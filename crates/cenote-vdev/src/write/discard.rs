@@ -33,6 +33,9 @@ impl Tree {
     pub async fn discard(&self, place: impl Into<Place>, asize: u64) -> Result<()> {
         self.check_writable()?;
         let ranges = self.translate(place, asize);
+        for range in &ranges {
+            self.leaf(range.leaf).check_data_area(range.offset, range.len)?;
+        }
         let discards = ranges.iter().filter_map(|range| {
             let queue = self.leaf(range.leaf).queue()?;
             Some(queue.discard(range.offset, range.len))
@@ -53,6 +56,7 @@ impl Tree {
     pub async fn discard_leaf(&self, leaf: LeafId, offset: u64, len: u64) -> Result<()> {
         self.check_writable()?;
         let found = self.leaf(leaf);
+        found.check_data_area(offset, len)?;
         let queue = if found.is_writable() { found.queue() } else { None };
         let absent = || Error::new(Kind::Io, NoDevice { guid: found.guid() });
         queue.ok_or_else(absent)?.discard(offset, len).await

@@ -22,6 +22,8 @@
 //! * W4  A block does not count as written on a leaf that has left service meanwhile: no flush
 //!   covers such a leaf.
 //! * W3  Nothing is written outside of the data area, or by a tree that was not built for writing.
+//! * W5  The parts of a block on one leaf ascend and do not overlap.
+//! * W6  The parts of a block on an indirect vdev are those of its mapping, and cover it.
 
 mod discard;
 mod flush;
@@ -32,7 +34,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
 pub use flush::{FlushError, FlushOutcome};
 use plan::{Builder, LeafWrite};
@@ -161,9 +163,18 @@ impl Tree {
             *is_failed |= !self.leaf(leaf).stays_in_service();
         }
         let mut verdict = plan.judge(&is_failed);
+        for (number, write) in failed.iter().enumerate() {
+            let (leaf, guid) = (self.leaf(write.leaf), write.guid);
+            ensure!(
+                "W2",
+                leaf.lacks(txg),
+                "failed write {number} to leaf {guid} is not in its log"
+            );
+        }
         for leaf in std::mem::take(&mut verdict.lacking) {
             self.leaf(leaf).note_missing_txg(txg);
         }
+        // Checks W4.
         if verdict.is_readable {
             return Ok(WriteOutcome { failed, is_degraded: !verdict.is_whole });
         }
@@ -240,6 +251,7 @@ impl Tree {
         class: IoClass,
     ) -> Result<()> {
         self.check_writable()?;
+        self.leaf(leaf).check_data_area(offset, data.len() as u64)?;
         let part = Part { offset, content: Content::Data(data) };
         self.leaf(leaf).write(vec![part], None, class).await
     }
@@ -285,6 +297,7 @@ impl Tree {
 
     pub(crate) fn check_writable(&self) -> Result<()> {
         self.check_open()?;
+        // Checks W3.
         if self.is_writable {
             return Ok(());
         }
@@ -295,9 +308,11 @@ impl Tree {
     fn check_place(&self, place: Place, psize: u64) -> Result<usize> {
         let Place { vdev, offset } = place;
         let top = self.top_index(vdev);
+        // Checks W3.
         let top = top.ok_or_else(|| Error::new(Kind::Invariant, WriteError::NoSuchVdev(vdev)))?;
         let (ashift, asize) = (self.vdevs[top].ashift, self.vdevs[top].asize);
         let is_aligned = offset.is_multiple_of(1 << ashift.clamp(9, 16));
+        // Checks W3.
         if offset > OFFSET_MAX || !is_aligned || psize == 0 || psize > PSIZE_MAX {
             let error = WriteError::Range { vdev, offset, psize, asize };
             return Err(Error::new(Kind::Invariant, error));
@@ -313,6 +328,7 @@ impl Tree {
         let Place { vdev, offset } = place;
         let node = &self.vdevs[top];
         let broken = |error| Err(Error::new(Kind::Invariant, error));
+        // Checks W3.
         match &node.layout {
             Layout::Raidz(raidz) if raidz.is_expanding && self.reflow().is_scratch_valid => {
                 return broken(WriteError::Scratch(vdev));
@@ -321,6 +337,7 @@ impl Tree {
             _ => return broken(WriteError::NotConcrete { vdev, kind: node.kind }),
         }
         let asize = self.asize_for(vdev, psize, txg).unwrap_or(u64::MAX);
+        // Checks W3.
         // Trees in tests, and configs whose size was never stored, have asize 0.
         if node.asize != 0 && offset.checked_add(asize).is_none_or(|end| end > node.asize) {
             return broken(WriteError::Range { vdev, offset, psize, asize: node.asize });

@@ -195,6 +195,13 @@ impl<'a> Builder<'a> {
             self.absent.push(id);
             return Plan::Absent;
         };
+        let ends = parts.iter().map(|part| part.offset + part.len());
+        // Checks W5.
+        assert!(
+            ends.zip(parts.iter().skip(1)).all(|(end, next)| end <= next.offset),
+            "parts of a block overlap on leaf {}",
+            leaf.guid
+        );
         self.writes.push(LeafWrite { leaf: id, parts });
         Plan::Leaf(self.writes.len() - 1)
     }
@@ -210,7 +217,10 @@ impl<'a> Builder<'a> {
             start += len;
             part.map_or(Plan::Absent, |part| self.add(target, offset, part, depth + 1))
         });
-        Plan::Joined(plans.collect())
+        let plan = Plan::Joined(plans.collect());
+        // Checks W6.
+        assert_eq!(start, data.len(), "a mapping covers a part of the block at {offset:#x}");
+        plan
     }
 
     /// Plans data on a RAID-Z or dRAID: all columns of a child in one write.
@@ -234,8 +244,19 @@ impl<'a> Builder<'a> {
                 by_child[child].push(Piece { offset, content });
             }
         }
+        // Checks Z1 and W1.
+        assert!(
+            map.covers(data.len()),
+            "the columns of {} bytes at {offset:#x} differ",
+            data.len()
+        );
         let mut places = Vec::new();
         for (number, row) in map.rows.iter().enumerate() {
+            // Checks Z2: the loss of a child must not lose two columns of a row.
+            assert!(
+                row.has_distinct_children(),
+                "a row of the block at {offset:#x} repeats a child"
+            );
             // A map that does not fit its data must not be written in part.
             let Some(contents) = columns(&map, row, data) else { return Plan::Absent };
             for ((index, column), contents) in row.columns.iter().enumerate().zip(contents) {

@@ -564,3 +564,29 @@ fn a_distributed_spare_takes_writes_for_its_failed_leaf() {
     assert_eq!(tree.dtl(444, DtlKind::Partial), Some(log));
     assert_eq!(tree.dtl(444, DtlKind::Missing), Some(TxgRanges::default()));
 }
+
+#[test]
+fn ranges_outside_of_the_data_area_are_found() {
+    let bench = Bench::new(top(vdev(ConfigKind::Mirror, 0, 10, leaves(2)), 9));
+    let leaf = bench.tree.leaf_of(100).expect("a leaf");
+    for (offset, len) in [(0, 4096), (DATA.0 - 512, 1024), ((16 << 20) - 4096, 4096)] {
+        let error = wait(bench.tree.discard_leaf(leaf, offset, len)).unwrap_err();
+        assert_eq!(error.kind(), Kind::Invariant, "{offset}");
+        let data = Buf::from(vec![0; len as usize]);
+        let error = wait(bench.tree.write_leaf(leaf, offset, data, IoClass::Initializing));
+        assert_eq!(error.unwrap_err().kind(), Kind::Invariant, "{offset}");
+    }
+}
+
+#[test]
+fn maps_that_do_not_cover_their_block_are_found() {
+    let raidz = Raidz { ashift: 9, width: 4, nparity: 1, expand_txgs: vec![], is_expanding: false };
+    let map = raidz.map(0, 4096, BIRTH, Reflow { offset: 0, is_scratch_valid: false });
+    assert!(map.covers(4096) && map.rows.iter().all(crate::map::Row::has_distinct_children));
+    let mut short = map.clone();
+    short.rows[0].columns[2].data_len -= 512;
+    let mut twice = map.clone();
+    twice.rows[0].columns[2].child = twice.rows[0].columns[1].child;
+    assert!(!short.covers(4096) && !map.covers(8192));
+    assert!(!twice.rows[0].has_distinct_children());
+}
