@@ -6,11 +6,15 @@
 //!                 empty parts are freed at once, so that the bpobj is valid wherever this stops
 //!
 //! The shared empty bpobj (`empty`) is never appended to, and freed only by its last user.
+//!
+//! Invariants
+//! * B2  A bpobj is not made part of itself.
+//! * B3  No more blocks are taken than the caller may free in a txg.
 
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::bpobj::{BpobjForm, BpobjPhys, entries, normalized, subobjs};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::Kind;
+use cenote_rt::{Kind, ensure};
 
 use super::empty;
 use crate::error::DmuError;
@@ -118,6 +122,7 @@ pub fn append_all(tx: &mut dyn Objects, object: u64, child: u64) -> TxResult<()>
     if is_shared(tx, child)? {
         return release_empty(tx);
     }
+    ensure!("B2", object != child, "bpobj {object} would contain itself");
     let mut part = header(tx, child)?;
     if part.is_empty() {
         return free(tx, child);
@@ -185,7 +190,9 @@ pub fn take(
     let mut taken = TakenBlocks::default();
     let mut path = vec![(object, header(tx, object)?)];
     while let Some((object, phys)) = path.last_mut() {
-        let left = (max - taken.blocks.len()) as u64;
+        let found = taken.blocks.len();
+        ensure!("B3", found <= max, "{found} blocks taken, at most {max}");
+        let left = (max - found) as u64;
         if phys.num_blkptrs > 0 {
             if left == 0 {
                 break;

@@ -3,6 +3,10 @@
 //! Feature `com.delphix:empty_bpobj`, whose count is the number of references to the object. The
 //! object is created for its first user and freed with its last; while the feature is not enabled,
 //! as in the txg that creates a pool, each user gets a bpobj of its own (spec 04 §11.3).
+//!
+//! Invariants
+//! * B1  The shared empty bpobj has as many references as users, and an entry in the directory
+//!   exactly while it has any.
 
 use cenote_ondisk::dsl::key;
 use cenote_rt::Kind;
@@ -43,6 +47,7 @@ pub fn acquire_empty(tx: &mut dyn Objects) -> TxResult<u64> {
 
 /// Drops one reference to the shared empty bpobj.
 pub fn release_empty(tx: &mut dyn Objects) -> TxResult<()> {
+    // Checks B1.
     let Some((table, count @ 1..)) = count_of(tx, EMPTY_BPOBJ_FEATURE)? else {
         return fail(Kind::Invariant, DIRECTORY, DmuError::EmptyBpobjCount);
     };

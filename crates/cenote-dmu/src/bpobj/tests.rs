@@ -239,3 +239,20 @@ fn empty_bpobj_feature_counts_references() {
     let again = model.apply(|tx| release_empty(tx));
     assert_eq!(again.unwrap_err().kind(), Kind::Invariant);
 }
+
+#[test]
+fn a_bpobj_within_itself_is_found() {
+    let mut model = Model::with_misses();
+    mos(&mut model, true);
+    let object = model.apply(|tx| create(tx, BLOCK_SIZE, false)).unwrap();
+    let entry = BpobjEntry::new(block(1, 5), 1024);
+    model.apply(|tx| append(tx, object, &[entry])).unwrap();
+    let nested = model.apply(|tx| append_all(tx, object, object));
+    assert_eq!(nested.unwrap_err().kind(), Kind::Invariant);
+    // The shared empty bpobj has no reference left.
+    assert_eq!(model.apply(release_empty_of).unwrap_err().kind(), Kind::Invariant);
+}
+
+fn release_empty_of(tx: &mut dyn crate::objects::Objects) -> crate::live::TxResult<()> {
+    release_empty(tx)
+}

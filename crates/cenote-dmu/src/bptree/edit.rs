@@ -5,12 +5,15 @@
 //!
 //! This module only keeps the queue; the caller walks the trees and frees their blocks. A damaged
 //! entry stays first; later entries that are finished are marked, and removed together with it.
+//!
+//! Invariants
+//! * Q1  Only entries from `begin` to `end` are changed, and a queue is freed only without entries.
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::bptree::{BPTREE_ENTRY_LEN, BPTREE_PHYS_LEN, BptreeEntry, BptreePhys};
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::Kind;
+use cenote_rt::{Kind, ensure};
 
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
@@ -90,6 +93,8 @@ pub fn subtract(tx: &mut dyn Objects, object: u64, freed: Space) -> TxResult<()>
 
 /// Stores where the walk of an entry resumes.
 pub fn suspend(tx: &mut dyn Objects, object: u64, index: u64, resume: Bookmark) -> TxResult<()> {
+    let BptreePhys { begin, end, .. } = header(tx, object)?;
+    ensure!("Q1", (begin..end).contains(&index), "entry {index} of {begin} to {end}");
     let entry = BptreeEntry { resume, ..entry(tx, object, index)? };
     tx.write(object, index * ENTRY_LEN, &entry.encode())
 }
@@ -98,6 +103,7 @@ pub fn suspend(tx: &mut dyn Objects, object: u64, index: u64, resume: Bookmark) 
 /// it; a later one is only marked.
 pub fn finish(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<()> {
     let mut phys = header(tx, object)?;
+    // Checks Q1.
     if !(phys.begin..phys.end).contains(&index) {
         let (begin, end) = (phys.begin, phys.end);
         return fail(Kind::Invariant, object, DmuError::BptreeIndex { index, begin, end });
@@ -119,6 +125,7 @@ pub fn finish(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<()> {
 /// Frees the queue, which must be empty.
 pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     let phys = header(tx, object)?;
+    // Checks Q1.
     if phys.begin != phys.end {
         let (index, begin, end) = (phys.end, phys.begin, phys.end);
         return fail(Kind::Invariant, object, DmuError::BptreeIndex { index, begin, end });

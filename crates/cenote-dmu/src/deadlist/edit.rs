@@ -112,6 +112,7 @@ pub fn insert_all(tx: &mut dyn Objects, object: u64, blocks: &[BpobjEntry]) -> T
     let mut sum = space(tx, object)?;
     for block in blocks {
         let birth = block.bp.allocation_birth();
+        // Checks K1.
         let Some((key, _)) = keys.range(..birth).next_back() else {
             return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: birth });
         };
@@ -137,6 +138,7 @@ pub fn remove_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
         return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
     };
     let lower = keys.range(..key).next_back().map(|(lower, _)| *lower);
+    // Checks K1.
     let (Some(list), Some(lower)) = (keys.remove(&key), lower) else {
         return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
     };
@@ -180,6 +182,7 @@ pub fn merge(
         let Some(ours) = keys(tx, object)? else {
             return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
         };
+        // Checks K1.
         let Some((target, _)) = ours.range(..=key).next_back() else {
             return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
         };
@@ -209,6 +212,7 @@ fn own_list(
     keys: &BTreeMap<u64, u64>,
     key: u64,
 ) -> TxResult<u64> {
+    // Checks K1.
     let Some(list) = keys.get(&key) else {
         return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
     };
@@ -227,6 +231,7 @@ fn add_list(
     key: u64,
     list: u64,
 ) -> TxResult<()> {
+    // Checks K1.
     let Some(current) = keys.get(&key) else {
         return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
     };

@@ -2,6 +2,10 @@
 //!
 //! A deadlist is either a ZAP from txg to bpobj with the sums in its bonus, or, in pools older than
 //! version 26, one bpobj. A livelist has the first format (spec 04 §10, §13).
+//!
+//! Invariants
+//! * K1  The keys of a deadlist cover the births of all blocks that are added: there is a key below
+//!   each birth, and a removed key has a lower one.
 
 pub mod edit;
 #[cfg(test)]

@@ -91,6 +91,7 @@ impl Tx<'_> {
                 }
             }
         }
+        // Checks V5.
         if taken & mask(slot, slots) != 0 {
             let error = Error::new(Kind::Exists, LiveError::Taken { object });
             return Err(error.in_object(self.source.id, object).into());

@@ -61,6 +61,12 @@ impl Footprint {
         })
     }
 
+    /// Whether no count is smaller than that of `part`.
+    pub(super) fn contains(&self, part: &Self) -> bool {
+        let kinds = [(&self.data, &part.data), (&self.meta, &part.meta)];
+        kinds.into_iter().all(|(all, part)| all.iter().zip(part).all(|(all, part)| all >= part))
+    }
+
     /// The blocks in `self` that are not in `before`.
     pub(super) fn beyond(mut self, before: &Self) -> Self {
         self -= *before;
@@ -158,7 +164,8 @@ impl ObjectFootprint {
     /// Counts a data block that was removed from memory.
     pub(super) fn take(&mut self, len: usize) {
         let count = &mut self.blocks[class_of(len as u64)];
-        *count = count.saturating_sub(1);
+        // Checks V8.
+        *count = count.checked_sub(1).expect("a counted block");
     }
 
     /// Counts the indirect blocks above data block `blkid`, which is changed.

@@ -120,7 +120,8 @@ impl ObjectLayer {
 
     /// Removes a block from the totals.
     fn forget(&mut self, block: &Buf) {
-        self.block_bytes -= block.len() as u64;
+        // Checks V8.
+        self.block_bytes = self.block_bytes.checked_sub(block.len() as u64).expect("a part");
         self.footprint.take(block.len());
     }
 
@@ -237,6 +238,7 @@ impl ObjectLayer {
         }
         for (blkid, patch) in later.patches {
             let block = self.take_block(blkid);
+            // Checks V6.
             let block = block.ok_or(LiveError::Layer("a patched block is missing"))?;
             self.put_block(blkid, patch.applied(block));
         }
@@ -267,9 +269,9 @@ impl Patch {
     pub(super) fn applied(&self, block: Buf) -> Buf {
         let mut block = block.into_mut();
         for (at, bytes) in &self.pieces {
-            if let Some(target) = block.get_mut(*at..*at + bytes.len()) {
-                target.copy_from_slice(bytes);
-            }
+            // Checks V6: the block has the size for which the patch was made.
+            let target = block.get_mut(*at..*at + bytes.len()).expect("a part of the block");
+            target.copy_from_slice(bytes);
         }
         block.freeze()
     }
@@ -287,6 +289,7 @@ impl Layer {
             self.footprint += self.dnodes.touch(object);
             match self.objects.entry(object) {
                 std::collections::btree_map::Entry::Vacant(entry) => {
+                    // Checks V6.
                     if !changes.patches.is_empty() {
                         return Err(LiveError::Layer("a changed object is missing"));
                     }
@@ -296,7 +299,12 @@ impl Layer {
                 }
                 std::collections::btree_map::Entry::Occupied(mut entry) => {
                     let before = entry.get().bytes();
-                    self.footprint -= entry.get().footprint();
+                    let part = entry.get().footprint();
+                    // Checks V8.
+                    if before > self.dirty_bytes || !self.footprint.contains(&part) {
+                        return Err(LiveError::Layer("an object has more than its layer"));
+                    }
+                    self.footprint -= part;
                     entry.get_mut().merge(changes)?;
                     self.footprint += entry.get().footprint();
                     self.dirty_bytes = self.dirty_bytes + entry.get().bytes() - before;

@@ -21,13 +21,18 @@
 //!   and none that is being synced does.
 //! * V2  A closure in txg t sees no change of a later txg: it is refused (`TxgPassed`) if there is
 //!   one, because what it wrote would be hidden by that change.
-//! * V3  Within a layer frees come before writes: a block that is in a freed range and in `blocks`
-//!   was written after it was freed.
-//! * V4  Reads never walk the tree of an uncommitted txg, whose blocks may be written in place.
 //! * V5  An object number freed in a txg is not given out before that txg is committed.
 //! * V6  A change of a few bytes of a block in the open layer is kept in the overlay as a patch,
 //!   and applied in place when the overlay is merged, under the same hold of the mutex: no layer
 //!   has patches.
+//! * V7  A block that was written early is used by the sync only if the layer still has it.
+//! * V9  A block in memory has the block size of its object.
+//! * V8  The bytes and the footprint of a layer are the sums over its objects.
+//!
+//! Guarantees
+//! * V3  Within a layer frees come before writes: a block that is in a freed range and in `blocks`
+//!   was written after it was freed.
+//! * V4  Reads never walk the tree of an uncommitted txg, whose blocks may be written in place.
 //!
 //! Concurrency: one mutex per set, never held across I/O; a closure runs under it. One sync at a
 //! time. Durability: nothing here flushes; the new root is durable when the uberblock is on disk.

@@ -7,7 +7,7 @@ use cenote_ondisk::dnode::{
     DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys,
 };
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{BufMut, tunables};
+use cenote_rt::{BufMut, ensure, tunables};
 
 use super::error::LiveError;
 use super::layer::{ObjectLayer, SpillChange};
@@ -33,7 +33,8 @@ impl Tx<'_> {
             Some(number) => self.claim_number(number, slots)?,
             None => self.find_number(slots)?,
         };
-        self.overlay.objects.insert(object, ObjectLayer::fresh(Arc::new(head)));
+        let before = self.overlay.objects.insert(object, ObjectLayer::fresh(Arc::new(head)));
+        ensure!("V5", before.is_none(), "object {object} was changed in this transaction");
         self.overlay.count_delta += 1;
         Ok(object)
     }

@@ -10,7 +10,7 @@ use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, ensure};
 
 use super::alloc::Cursor;
 use super::blocks::Blocks;
@@ -260,6 +260,7 @@ impl Live {
         let mut state = self.lock();
         let newest = state.layers.back().map_or(0, |entry| entry.txg);
         let newest = newest.max(state.closed.saturating_add(1));
+        // Checks V2.
         if let Some(txg) = txg
             && newest > txg
         {
@@ -297,13 +298,16 @@ impl Live {
             return Ok(Footprint::default());
         }
         if !state.layers.back().is_some_and(|entry| entry.is_open(txg)) {
+            let newest = state.layers.back().map_or(0, |entry| entry.txg);
+            ensure!("V1", newest <= txg, "a layer of txg {txg} after one of txg {newest}");
             let layer = Arc::new(Layer::default());
             state.layers.push_back(Entry { txg, is_sealed: false, layer });
         }
         let layer = state.layers.back_mut().and_then(|entry| Arc::get_mut(&mut entry.layer));
-        // V1: an unsealed layer is not shared.
+        // Checks V1: an unsealed layer is not shared.
         let layer = layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?;
         let before = layer.footprint;
+        // Checks V6 and V8.
         layer.merge(overlay).map_err(|cause| self.broken(cause))?;
         Ok(layer.footprint.beyond(&before))
     }
@@ -344,6 +348,7 @@ impl Live {
         let entries = &mut state.layers;
         let newest = entries.iter_mut().rev().find(|entry| entry.is_open(txg));
         let layer = newest.and_then(|entry| Arc::get_mut(&mut entry.layer));
+        // Checks V1.
         change(layer.ok_or_else(|| self.broken(LiveError::Layer("layer is shared")))?);
         Ok(())
     }
@@ -364,6 +369,7 @@ impl Live {
             Some(synced) if synced > txg => Some("a later txg was synced"),
             _ => None,
         };
+        // Checks V1.
         if let Some(found) = found {
             return Err(self.broken(LiveError::SyncOrder { txg, found }));
         }

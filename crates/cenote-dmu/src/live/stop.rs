@@ -5,6 +5,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::Error;
+use cenote_rt::invariant::Broken;
 
 /// A block that must be read before the closure can continue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +42,12 @@ impl TxStop {
 impl From<Error> for TxStop {
     fn from(error: Error) -> Self {
         Self::Fail(error)
+    }
+}
+
+impl From<Broken> for TxStop {
+    fn from(broken: Broken) -> Self {
+        Self::Fail(broken.into())
     }
 }
 

@@ -2,6 +2,10 @@
 //!
 //! The owner decides the meaning of a map's ranges, and when it is condensed; this module appends
 //! words to the stream and updates the header.
+//!
+//! Invariants
+//! * S1  An entry lies within the range of its map and consists of whole sectors.
+//! * S2  The ranges of one append are disjoint and ascend.
 
 use std::ops::Range;
 
@@ -11,7 +15,7 @@ use cenote_ondisk::spacemap::{
     SPACE_MAP_V0_LEN, SpaceMapPhys, Writer, entry,
 };
 use cenote_ondisk::words;
-use cenote_rt::Kind;
+use cenote_rt::{Kind, ensure};
 
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
@@ -89,13 +93,16 @@ pub fn append(
     let mut phys = header(tx, object)?;
     let block_size = tx.dnode(object)?.data_block_size();
     let mut writer = Writer::new(form.geometry.shift, block_size, phys.length);
-    let mut total = 0_u64;
+    let (mut total, mut end) = (0_u64, 0);
     for range in ranges {
         if total == 0 {
             let pass = stamp.pass as u16;
             writer.stamp(entry::Stamp { action, pass, txg: stamp.txg });
         }
         let entry = placed(object, form, action, &range)?;
+        let start = range.start;
+        ensure!("S2", start >= end, "a range from {start:#x} after one to {end:#x}");
+        end = range.end;
         writer.range(entry, form.has_v2);
         total = total.wrapping_add(entry.size);
     }
@@ -191,18 +198,14 @@ fn placed(object: u64, form: &EntryFormat, action: Action, range: &Range<u64>) -
     let (Range { start: from, end }, unit) = (range, 1_u64 << shift);
     let relative = from.checked_sub(start);
     let len = end.checked_sub(*from).filter(|len| *len > 0 && len.is_multiple_of(unit));
-    match (relative, len) {
-        (Some(offset), Some(len))
-            if offset.is_multiple_of(unit)
-                && offset.checked_add(len).is_some_and(|end| end <= size) =>
-        {
-            Ok(Entry { action, offset, size: len, vdev: form.vdev })
-        }
-        _ => {
-            let cause = DmuError::Range { start: *from, end: *end, shift };
-            fail(Kind::Invariant, object, cause)
-        }
+    // Checks S1.
+    if let (Some(offset), Some(len)) = (relative, len)
+        && offset.is_multiple_of(unit)
+        && offset.checked_add(len).is_some_and(|end| end <= size)
+    {
+        return Ok(Entry { action, offset, size: len, vdev: form.vdev });
     }
+    fail(Kind::Invariant, object, DmuError::Range { start: *from, end: *end, shift })
 }
 
 #[cfg(test)]

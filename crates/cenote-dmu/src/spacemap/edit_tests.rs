@@ -246,3 +246,17 @@ fn space_map_entries_are_taken_from_the_end() {
     assert!(left.is_empty() && rounds > 1, "{rounds} rounds");
     assert!(model.apply(|tx| take_last(tx, object, &ASHIFT9, 1)).unwrap().is_empty());
 }
+
+#[test]
+fn ranges_out_of_order_or_outside_of_the_map_are_found() {
+    let mut model = Model::with_misses();
+    let form = MapFormat { block_size: 16 << 10, has_histogram: false };
+    let object = model.apply(|tx| create(tx, &form)).unwrap();
+    let stamp = Stamp { txg: 5, pass: 1 };
+    for ranges in [vec![0x800..0xc00, 0x400..0x600], vec![at(0x400, 0x401)], vec![at(0, 2 << 40)]] {
+        let append = model.apply(|tx| {
+            append(tx, object, &METASLAB, Action::Alloc, ranges.iter().cloned(), stamp)
+        });
+        assert_eq!(append.unwrap_err().kind(), Kind::Invariant, "{ranges:?}");
+    }
+}

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use cenote_ondisk::dnode::{self, DNODE_SLOT_LEN, DnodePhys, Slot};
 use cenote_ondisk::objset::PROJECTUSED_OBJECT;
 use cenote_ranges::RangeSet;
-use cenote_rt::{Buf, BufMut, Error, Result};
+use cenote_rt::{Buf, BufMut, Error, Result, ensure};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::tree::TreeChange;
@@ -28,9 +28,10 @@ impl SyncPass<'_> {
         meta: &DnodePhys,
     ) -> Result<(DnodePhys, Vec<Change>)> {
         let slots = (meta.data_block_size() / DNODE_SLOT_LEN as u64).max(1);
-        let mut groups: BTreeMap<u64, Group<'_>> = BTreeMap::new();
+        let (mut groups, mut count): (BTreeMap<u64, Group<'_>>, usize) = (BTreeMap::new(), 0);
         for (object, changes) in layer.objects.range(..PROJECTUSED_OBJECT) {
             groups.entry(object / slots).or_default().push((*object, changes));
+            count += 1;
         }
         let (mut blocks, mut all) = (BTreeMap::new(), Vec::new());
         let mut groups = groups.into_iter();
@@ -46,6 +47,8 @@ impl SyncPass<'_> {
             all.extend(changes);
         }
         drop(work);
+        let written = all.len();
+        ensure!("D7", written == count, "{written} of {count} changed objects were written");
         // In the order of numbers, not of completion.
         all.sort_unstable_by_key(|change: &Change| change.object);
         let mut meta = meta.clone();
@@ -93,11 +96,18 @@ impl SyncPass<'_> {
         // First all slots of the old dnodes are cleared, so that the new dnodes find them free.
         for change in &changes {
             if let Some(before) = &change.before {
-                put(&mut block, change.object - first, &vec![0; before.len()]);
+                let object = change.object;
+                let is_inside = put(&mut block, object - first, &vec![0; before.len()]);
+                ensure!("D6", is_inside, "object {object} crosses the end of its block");
             }
         }
         for change in &changes {
             let Some(after) = &change.after else { continue };
+            let (object, slot) = (change.object, (change.object - first) as usize);
+            let mut slots = slot..slot + after.slots();
+            let is_free = slots.all(|slot| dnode::slot(&block, slot) == Slot::Free);
+            ensure!("D6", is_free, "object {object} overlaps another dnode");
+            // Checks D6.
             if !put(&mut block, change.object - first, &after.encode()) {
                 let cause = LiveError::Layer("a dnode crosses the end of its block");
                 return Err(broken(&self.place(change.object, 0, 0), cause));

@@ -9,14 +9,16 @@
 //! The accounting is included in the root block that is written with the objects, while OpenZFS
 //! writes the root twice; only the final root of the txg matters (spec 02 §12.2).
 //!
-//! Invariants, checked in release builds: a violation is an error of `Kind::Invariant`, and
-//! suspends the pool before the uberblock is written.
+//! Invariants, of which a violation stops the pool before the uberblock is written
 //! * D1  A freed object's blocks add up to the space in its dnode.
 //! * D2  The space in a dnode is the sum over its blocks: each replacement changes it by the
 //!   difference, and it never goes below zero.
 //! * D3  A written pointer has the requested level, size and birth; its fill is the sum of those
 //!   below.
 //! * D4  A layer changes an object only if the tree has it, and allocates it only if not.
+//! * D5  Every changed block gets its pointer into the entry of its parent.
+//! * D6  A dnode lies within its block, in slots that no other dnode has.
+//! * D7  Each changed object of a layer is written once.
 //!
 //! At most [`IN_FLIGHT_MAX`] bytes of blocks are written at a time, or one longer block; of the
 //! tree above them only the paths being processed are in memory.
@@ -38,7 +40,7 @@ use cenote_ondisk::objset::{
     GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit};
+use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit, ensure};
 
 use super::blocks::Blocks;
 use super::context::{Facts, Owner, SyncContext, Synced};
@@ -93,7 +95,7 @@ pub(super) async fn run(live: &Live, context: &SyncContext<'_>) -> Result<Synced
     }
     drop(layer);
     for change in &changes {
-        refresh(&mut state.layers, change);
+        refresh(&mut state.layers, change)?;
     }
     Ok(synced)
 }
@@ -109,6 +111,7 @@ fn start(live: &Live, txg: u64) -> Result<(Arc<Layer>, Tree)> {
         _ if state.layers.iter().any(is_older) => Some("an older txg is not committed"),
         _ => None,
     };
+    // Checks V1.
     if let Some(found) = found {
         return Err(live.broken(LiveError::SyncOrder { txg, found }));
     }
@@ -155,10 +158,15 @@ async fn write(
 }
 
 /// Copies the fields that writing determined to newer layers of the object.
-fn refresh(layers: &mut std::collections::VecDeque<super::set::Entry>, change: &Change) {
-    let Some(after) = &change.after else { return };
+fn refresh(
+    layers: &mut std::collections::VecDeque<super::set::Entry>,
+    change: &Change,
+) -> Result<()> {
+    let Some(after) = &change.after else { return Ok(()) };
     for entry in layers.iter_mut().filter(|entry| !entry.is_sealed) {
-        let Some(layer) = Arc::get_mut(&mut entry.layer) else { continue };
+        let (txg, layer) = (entry.txg, Arc::get_mut(&mut entry.layer));
+        ensure!("V1", layer.is_some(), "the open layer of txg {txg} is shared");
+        let Some(layer) = layer else { continue };
         let Some(changes) = layer.objects.get_mut(&change.object) else { continue };
         if let Head::Alive(head) = &mut changes.head
             && !changes.is_fresh
@@ -166,6 +174,7 @@ fn refresh(layers: &mut std::collections::VecDeque<super::set::Entry>, change: &
             object::take_written(Arc::make_mut(head), after);
         }
     }
+    Ok(())
 }
 
 impl SyncPass<'_> {
@@ -208,9 +217,14 @@ impl SyncPass<'_> {
             WriteMethod::Hole => new.is_hole(),
             _ => new.birth() == txg && new.level() == policy.level && new.lsize() == lsize,
         };
+        // Checks D3.
         if !is_as_asked {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
             return Err(broken(&context.place, LiveError::WrittenShape { level, birth, lsize }));
+        }
+        if matches!(written.method, WriteMethod::New | WriteMethod::InPlace) {
+            let (found, fill) = (new.fill(), context.fill);
+            ensure!("D3", found == fill, "fill {found} of {:?}, expected {fill}", context.place);
         }
         Ok((new, self.replaced(old, &new, written.method)))
     }
@@ -222,6 +236,7 @@ impl SyncPass<'_> {
 
     /// Uses a block that was written before this sync, in its txg; returns the change of space.
     pub(super) fn adopt(&self, old: &BlockPtr, new: &BlockPtr) -> Result<i64> {
+        // Checks D3.
         if new.birth() != self.context.txg {
             let (level, birth, lsize) = (new.level(), new.birth(), new.lsize());
             let place = self.place(0, level, 0);

@@ -49,6 +49,7 @@ impl SyncPass<'_> {
             (None, _, false) => Some("a free object is changed"),
             _ => None,
         };
+        // Checks D4 and V5.
         if let Some(found) = found {
             return Err(broken(&place, LiveError::Layer(found)));
         }
@@ -113,6 +114,7 @@ impl SyncPass<'_> {
             return Ok(());
         }
         let used = dnode.used_bytes();
+        // Checks D2.
         let Some(sum) = used.checked_add_signed(delta) else {
             let place = self.place(object, 0, 0);
             return Err(broken(&place, LiveError::SpaceNegative { used, delta }));
@@ -158,6 +160,7 @@ impl SyncPass<'_> {
             found += self.free_subtree(object, before, top, number as u64, *pointer).await?;
         }
         let used = before.used_bytes();
+        // Checks D1.
         if found == used as i64 {
             return Ok(());
         }

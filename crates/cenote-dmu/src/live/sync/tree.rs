@@ -20,7 +20,7 @@ use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::dnode::{self, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ranges::RangeSet;
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result, ensure};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Block, SyncPass, broken};
@@ -100,7 +100,12 @@ impl SyncPass<'_> {
         let mut charged = 0;
         for number in numbers {
             // Numbers beyond the pointers have no blocks to free.
-            let Some(pointer) = blkptrs.get_mut(number as usize) else { continue };
+            let Some(pointer) = blkptrs.get_mut(number as usize) else {
+                let has_writes = change.blocks.range(tree.span_of(top, number)).next().is_some();
+                let object = change.object;
+                ensure!("D5", !has_writes, "blocks of object {object} are beyond its pointers");
+                continue;
+            };
             let node = Node { level: top, number, old: *pointer };
             let (new, more) = tree.write_node(node).await?;
             *pointer = new;
@@ -228,6 +233,8 @@ impl TreeWriter<'_> {
             let has_writes = self.change.blocks.range(span.clone()).next().is_some();
             if node.level == 0 {
                 let written = self.write_batch(vec![node]).await?;
+                let count = written.len();
+                ensure!("D5", count == 1, "{count} pointers of block {}", node.number);
                 return Ok(written.first().map_or((node.old, 0), |(_, new, more)| (*new, *more)));
             }
             if !has_writes && !is_new_level {
@@ -249,7 +256,15 @@ impl TreeWriter<'_> {
         let (mut kept, mut drafts) = (Vec::new(), Vec::new());
         for node in nodes {
             let (new, more) = match self.change.early.get(&node.number) {
-                Some(new) => (*new, self.pass.adopt(&node.old, new)?),
+                Some(new) => {
+                    let blkid = node.number;
+                    let len = self.change.blocks.get(&blkid).map_or(0, |block| block.len() as u64);
+                    let object = self.change.object;
+                    ensure!("V7", len != 0, "block {blkid} of object {object} is not in its layer");
+                    let (lsize, level) = (new.lsize(), new.level());
+                    ensure!("D3", lsize == len && level == 0, "{lsize} of {len} bytes, {level}");
+                    (*new, self.pass.adopt(&node.old, new)?)
+                }
                 None => match self.draft(&node)? {
                     Some(draft) => {
                         kept.push(node);
@@ -265,6 +280,7 @@ impl TreeWriter<'_> {
         let _room = self.pass.room(bytes).await?;
         let drafts: Arc<[Draft]> = drafts.into();
         let results = self.pass.blocks.write_all(Arc::clone(&drafts)).await?;
+        // Checks D5.
         if results.len() != drafts.len() {
             // A missing block would be taken for a hole.
             let cause = LiveError::Layer("not all blocks of a batch were written");
@@ -304,6 +320,7 @@ impl TreeWriter<'_> {
     /// A hole in the place of a node of `level`.
     fn hole(&self, level: u8, birth: u64) -> Result<BlockPtr> {
         let lsize = self.shape.size_at(level);
+        // Checks D3.
         BlockPtr::punched(lsize, self.change.head.object_type, level, birth).ok_or_else(|| {
             let place = self.pass.place(self.change.object, level, 0);
             broken(&place, LiveError::BlockSize { size: lsize })
@@ -368,7 +385,10 @@ impl TreeWriter<'_> {
         }
         let object = self.change.object;
         let block = self.pass.read_node(object, &self.shape, level, number, &old).await?;
-        Ok(BlockPtr::all_in(&block).collect())
+        let entries: Vec<_> = BlockPtr::all_in(&block).collect();
+        let len = entries.len();
+        ensure!("D5", len == count, "{len} entries in a block of level {level}, not {count}");
+        Ok(entries)
     }
 
     /// Writes children and stores their new pointers in `entries`; returns the change of space, and
@@ -391,7 +411,7 @@ impl TreeWriter<'_> {
             1 => ((BATCH_BYTES / self.shape.size_at(0)).clamp(1, BATCH_BLOCKS), BATCHES_MAX),
             _ => (1, CHILDREN_MAX),
         };
-        let (mut charged, mut is_changed) = (0, false);
+        let (mut charged, mut is_changed, mut count) = (0, false, 0);
         let mut work = FuturesUnordered::new();
         let mut batches = nodes.chunks(batch as usize);
         loop {
@@ -405,9 +425,12 @@ impl TreeWriter<'_> {
                 if let Some(entry) = entries.get_mut(self.shape.index_in_parent(node.number)) {
                     is_changed |= *entry != new;
                     *entry = new;
+                    count += 1;
                 }
             }
         }
+        let all = nodes.len();
+        ensure!("D5", count == all, "{count} pointers of {all} blocks below level {level}");
         Ok((charged, is_changed))
     }
 

@@ -4,6 +4,12 @@
 //! that fails writes none. Splitting repeats until the entry fits; when a leaf has as many prefix
 //! bits as the table, the table doubles first (spec 03 §5.4-§5.6).
 //!
+//! Invariants
+//! * F1  A split makes the prefix of a leaf one bit longer, so that splitting ends.
+//! * F2  A new leaf takes a block that the edit does not use.
+//! * F3  An edit writes only blocks that it has changed, each of the size of the ZAP's blocks.
+//! * F4  The table has room for the prefix of each leaf.
+//!
 //! A table that OpenZFS left half doubled is completed before any pointer changes, so pointers are
 //! only ever written to one table.
 
@@ -14,7 +20,7 @@ use cenote_ondisk::zap::fat_edit::{doubled_block, doubled_embedded, fill_span};
 use cenote_ondisk::zap::leaf::LeafEntry;
 use cenote_ondisk::zap::leaf_edit::entry_cost;
 use cenote_ondisk::zap::{CorruptZap, Entry, FatHeader, KeyRef, LeafMut, Value};
-use cenote_rt::Kind;
+use cenote_rt::{Kind, ensure};
 
 use super::{Present, exists};
 use crate::live::{TxResult, TxStop};
@@ -112,6 +118,8 @@ impl<'t> Fat<'t, dyn Objects + 't> {
         }
         for (number, block) in self.blocks {
             if let Block::Dirty(block) = block {
+                let (len, shift) = (block.len(), self.header.block_shift);
+                ensure!("F3", len == 1 << shift, "{len} bytes for a block of the ZAP, 2^{shift}");
                 self.tx.write_block(self.object, number, block.freeze())?;
             }
         }
@@ -130,9 +138,14 @@ impl<'t> Fat<'t, dyn Objects + 't> {
             return Err(self.full());
         };
         let (sibling, own) = self.edit_leaf(number, |leaf| Ok((leaf.split()?, *leaf.header())))?;
+        let (before, now) = (prefix_len, own.prefix_len);
+        ensure!("F1", now == before + 1, "the prefix of a leaf grows from {before} to {now} bits");
+        let shift = self.header.table_shift;
+        ensure!("F4", u32::from(now) <= shift, "a prefix of {now} bits, the table has {shift}");
         self.header.free_block = free_block;
         self.header.leaf_count = self.header.leaf_count.wrapping_add(1);
-        self.blocks.insert(sibling_number, Block::Dirty(sibling.into()));
+        let other = self.blocks.insert(sibling_number, Block::Dirty(sibling.into()));
+        ensure!("F2", other.is_none(), "block {sibling_number} of the ZAP is in use");
         self.point(own.prefix | 1, own.prefix_len, sibling_number)
     }
 
