@@ -7,6 +7,7 @@
 //!   labels. A change from outside the sync would be overwritten by a task, or would be in the
 //!   labels and not in the MOS. Checked in every build: [`ConfigState::replace`] compares
 //!   revisions, and the commit refuses a config that is not in the MOS.
+//! * C2  Vdevs get the next ids, also if several requests add some concurrently.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -122,6 +123,7 @@ impl ConfigState {
     /// `Kind::Invariant` if the config has changed since it was copied.
     pub(crate) fn replace(&self, _: ConfigChanger<'_>, changed: Config) -> Result<()> {
         let mut config = self.config.lock();
+        // Checks C1.
         if config.revision != changed.revision {
             return Err(invariant_error("the config changed beside a task (C1)".into()));
         }

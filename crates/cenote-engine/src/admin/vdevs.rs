@@ -128,6 +128,7 @@ impl Task for Add {
             let (before, new) = (engine.config(), &self.new);
             let ids = before.root.children.len() as u64..;
             if new.tops.iter().zip(ids).any(|((top, _), id)| top.id != id) {
+                // Checks C2.
                 self.answer.put(Err(Error::new(Kind::Busy, EngineError::VdevsAdded)));
                 return Ok(());
             }

@@ -18,6 +18,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
 use cenote_pool::dsl::bookmark::bookmark_table;
 use cenote_pool::mos::is_zapified;
+use cenote_rt::ensure;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::Tree;
 
@@ -37,6 +38,8 @@ pub(crate) fn account(
     synced: &Synced,
 ) -> TxResult<Vec<BlockPtr>> {
     let mut head = get_dataset(tx, object)?;
+    let (latest, txg) = (head.prev_snap_txg, tx.txg());
+    ensure!("SN3", latest <= txg, "head {object} has a snapshot of txg {latest}, in txg {txg}");
     let dir = get_dir(tx, head.dir_obj)?;
     let refreservation = refreservation(tx, &dir)?;
     let born_after = origin_txg(tx, &dir)?;
@@ -126,6 +129,7 @@ pub(crate) fn refreservation(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
 }
 
 fn change(value: &mut u64, delta: i64) -> TxResult<()> {
+    // Checks SZ1.
     *value = value.checked_add_signed(delta).ok_or_else(|| {
         invariant(format!("a size of a dataset, {value}, changed by {delta} leaves the range"))
     })?;

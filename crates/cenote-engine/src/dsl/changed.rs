@@ -9,11 +9,11 @@
 //! names the datasets that were created, destroyed, renamed, rolled back or got other properties,
 //! each with its descendants.
 //!
-//! Invariants
-//! - CHG-1: an operation is recorded before its txg is committed, so a view of txg t contains
+//! Guarantees
+//! * CHG-1  An operation is recorded before its txg is committed, so a view of txg t contains
 //!   exactly the recorded changes up to t, and a name that the view does not have was destroyed or
 //!   renamed.
-//! - CHG-2: an operation that does not name its datasets counts as a change of every dataset, which
+//! * CHG-2  An operation that does not name its datasets counts as a change of every dataset, which
 //!   costs time, but never a mount.
 
 use std::collections::{BTreeMap, BTreeSet};

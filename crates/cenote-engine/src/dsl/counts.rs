@@ -122,6 +122,7 @@ pub(crate) fn adjust(tx: &mut Tx<'_>, from: u64, what: Count, delta: i64) -> TxR
     }
     let mut dir = from;
     while let Some(found) = get(tx, dir, what)? {
+        // Checks CT1.
         let now = found.checked_add_signed(delta).ok_or_else(|| {
             invariant(format!("{} of dir {dir}: {found} changed by {delta}", what.key()))
         })?;

@@ -81,6 +81,7 @@ fn check(tx: &mut Tx<'_>, object: u64, phys: &DatasetPhys, dir: &DirPhys) -> TxR
 fn forget_branch(tx: &mut Tx<'_>, object: u64, origin: u64) -> TxResult<()> {
     let mut phys = get_dataset(tx, origin)?;
     zap::remove_number(tx, phys.next_clones_obj, object)?;
+    // Checks SN1.
     phys.num_children = phys
         .num_children
         .checked_sub(1)
@@ -129,10 +130,12 @@ fn destroy_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     settings::set_reserved(tx, object, 0)?;
     let dir = get_dir(tx, object)?;
     let siblings = get_dir(tx, dir.parent_obj)?.child_dir_zapobj;
+    // Checks SN2.
     let name = zap::name_of(tx, siblings, object, u64::MAX)?
         .ok_or_else(|| invariant(format!("dir {object} has no name")))?;
     let name = String::from_utf8_lossy(&name).into_owned();
     let is_empty = dir.breakdown == SpaceUse::default() && dir.used_bytes == 0;
+    // Checks SZ2.
     if !is_empty {
         return Err(invariant(format!("dir {object} goes while charged: {:?}", dir.breakdown)));
     }

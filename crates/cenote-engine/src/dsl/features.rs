@@ -49,8 +49,10 @@ pub(crate) fn is_active(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
 pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<bool> {
     let feature = known(name);
     let table = table(tx, feature)?;
+    // Checks FC1.
     let before = zap::lookup_u64(tx, table, feature.guid)?
         .ok_or_else(|| invariant(format!("feature {name} is used and not enabled")))?;
+    // Checks FC1.
     let after = before
         .checked_add_signed(delta)
         .ok_or_else(|| invariant(format!("feature {name}: count {before} changed by {delta}")))?;

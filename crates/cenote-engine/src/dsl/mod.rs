@@ -12,6 +12,16 @@
 //! Each function either makes all of its changes, or fails and its transaction is dropped. Checks
 //! come first and return the problem of the request (`OpError`); an impossible number (a count
 //! below zero, a missing entry) is `Kind::Invariant` and stops the pool before it writes.
+//!
+//! Invariants
+//! * SZ1  No size of a dataset or a dir goes below zero.
+//! * SZ2  A dir that is destroyed is charged nothing.
+//! * FC1  A feature that is used is enabled, and its count is the number of its uses.
+//! * SN1  Snapshots, heads and clones form a tree: what follows a snapshot names it as the one
+//!   before, and a clone begins at its origin.
+//! * SN2  Each snapshot and each dir has a name.
+//! * SN3  A head is not older than its latest snapshot.
+//! * CT1  Counts of file systems and snapshots never go below zero.
 
 pub(crate) mod api;
 pub(crate) mod blocks;

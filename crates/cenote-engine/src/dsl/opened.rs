@@ -2,6 +2,9 @@
 //!
 //! Opening a snapshot, and checking whether it is open, both happen in closures over the MOS, under
 //! its lock: either the destruction sees that the snapshot is open, or the opening fails.
+//!
+//! Invariants
+//! * OP1  A snapshot is counted as open until its last opening is dropped.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -35,11 +38,11 @@ impl Opened {
 
     fn remove(&self, snapshot: u64) {
         let mut opened = self.lock();
-        match opened.get_mut(&snapshot) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => {
-                opened.remove(&snapshot);
-            }
+        // Checks OP1.
+        let count = opened.get_mut(&snapshot).expect("an open snapshot");
+        *count -= 1;
+        if *count == 0 {
+            opened.remove(&snapshot);
         }
     }
 

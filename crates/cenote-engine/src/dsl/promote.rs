@@ -56,6 +56,7 @@ pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     let used = moved_sizes(tx, &parts)?;
     check(tx, env, &parts, used, name.len())?;
     let first = parts.clone_line.last().map(|(object, _)| *object);
+    // Checks SN1.
     let first = first.ok_or_else(|| invariant("a clone without a head".into()))?;
 
     relink_branch(tx, &parts, first)?;
@@ -228,6 +229,7 @@ fn move_snapshots(tx: &mut Tx<'_>, parts: &Parts) -> TxResult<()> {
     let origin_head = get_dataset(tx, parts.origin_head)?;
     let all = snapshots_of(tx, &origin_head)?;
     for (object, _) in &parts.shared {
+        // Checks SN2.
         let Some((name, _)) = all.iter().find(|(_, named)| named == object) else {
             return Err(invariant(format!("snapshot {object} has no name")));
         };

@@ -11,6 +11,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
+use cenote_rt::ensure;
 
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
@@ -108,6 +109,7 @@ fn replace_next(tx: &mut Tx<'_>, prev_object: u64, old: u64, new: u64) -> TxResu
         prev.next_snap_obj = new;
         return put_dataset(tx, prev_object, &prev);
     }
+    // Checks SN1.
     if prev.next_clones_obj == 0 {
         return Err(invariant(format!("snapshot {prev_object} does not know what follows it")));
     }
@@ -186,6 +188,7 @@ pub(crate) fn destroy_named(
 
 /// An open snapshot is not destroyed, not even deferred.
 fn check_unread(env: &Env, object: u64) -> TxResult<()> {
+    // Checks OP1.
     if env.opened.has(object) { Err(OpError::Busy.into()) } else { Ok(()) }
 }
 
@@ -207,6 +210,8 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     drop_features(tx, object)?;
     let (prev_object, next_object) = (snapshot.prev_snap_obj, snapshot.next_snap_obj);
     let mut next = get_dataset(tx, next_object)?;
+    let before = next.prev_snap_obj;
+    ensure!("SN1", before == object, "{next_object} follows {before}, and not {object}");
     let is_kept = bookmark::note_destroyed(tx, head_object, &snapshot, next.deadlist_obj)?;
     let is_branch = {
         let prev = (prev_object != 0).then(|| get_dataset(tx, prev_object)).transpose()?;
@@ -331,6 +336,7 @@ pub(super) fn recount_head(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
         }
     };
     let before = head.unique_bytes;
+    // Checks SZ1.
     head.unique_bytes = head
         .referenced_bytes
         .checked_sub(shared)

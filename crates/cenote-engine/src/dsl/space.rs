@@ -115,6 +115,7 @@ fn word(breakdown: &mut SpaceUse, which: Use) -> &mut u64 {
 }
 
 fn add(value: &mut u64, delta: i64, what: &'static str) -> TxResult<()> {
+    // Checks SZ1.
     *value = value
         .checked_add_signed(delta)
         .ok_or_else(|| invariant(format!("{what}: {value} changed by {delta} leaves the range")))?;

@@ -94,6 +94,7 @@ pub(crate) fn swap(
 ) -> TxResult<()> {
     let mut clone = get_dataset(tx, clone_object)?;
     let mut head = get_dataset(tx, head_object)?;
+    // Checks SN1.
     if clone.prev_snap_obj != head.prev_snap_obj {
         return Err(invariant(format!("{clone_object} and {head_object} begin differently")));
     }

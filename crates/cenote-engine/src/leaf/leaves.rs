@@ -18,6 +18,9 @@
 //! Invariants
 //! * O1  A leaf that was out of service comes back on the device at its path: the open device may
 //!   be a deleted file, or a disk that was replaced, and would be lost when the pool is closed.
+//! * O3  A leaf that has the only copy of some data is not taken out of service.
+//!
+//! Guarantees
 //! * O2  A task that records that a leaf is back, or that it has failed, first checks that this is
 //!   still its state in the tree. An `offline` between the change of the tree and the task would
 //!   otherwise be undone in the labels only.
@@ -179,6 +182,7 @@ impl Leaves<'_> {
             } else {
                 tree.take_out_of_service_unless_needed(guid, state, aux)
             };
+            // Checks O3.
             if !goes {
                 return Err(Error::new(Kind::Busy, EngineError::NoReplicas(guid)).into());
             }
@@ -294,6 +298,7 @@ impl Leaves<'_> {
     async fn bring_back(self, guid: u64) -> Result<()> {
         let path = self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());
         let path = path.map(|path| path.to_string_lossy().into_owned());
+        // Checks O1.
         let error = if self.has_moved(guid).await {
             let path = path.clone().unwrap_or_default();
             Error::new(Kind::Io, EngineError::NotAtPath { leaf: guid, path })
@@ -333,6 +338,7 @@ impl Leaves<'_> {
                 config.guid == guid && of == Some(pool)
             })
         });
+        // Checks O1.
         if !is_ours {
             return Err(Error::new(Kind::Invalid, EngineError::WrongDevice(guid)));
         }

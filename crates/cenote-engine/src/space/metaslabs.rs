@@ -8,6 +8,11 @@
 //! Writing them changes the MOS, whose blocks are allocated, which must be recorded: the sync runs
 //! passes until nothing is left to record. The maps written before the uberblock contain exactly
 //! the blocks that it reaches.
+//!
+//! Invariants
+//! * SM1  A metaslab with changes belongs to a vdev of the config, and has a map once it was
+//!   logged.
+//! * SM2  A condensed map counts as many allocated bytes as the allocator does.
 
 use std::collections::BTreeMap;
 
@@ -23,8 +28,8 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::spacemap::{Action, Geometry};
 use cenote_pool::accounting::{metaslab_range, row_size};
 use cenote_ranges::RangeSet;
-use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Result, ensure};
 
 use crate::SpaceManager;
 use crate::dsl;
@@ -139,7 +144,7 @@ impl SpaceManager<'_> {
             self.engine.alloc.note_log(txg, log_blocks);
         }
         if pass == 1 {
-            self.engine.alloc.forget_logs_before(oldest.unwrap_or(txg));
+            self.engine.alloc.forget_logs_before(oldest.unwrap_or(txg))?;
         }
         Ok(recorded)
     }
@@ -205,6 +210,10 @@ impl<'a> Recorder<'a> {
         let whole = RangeSet::from_iter([condense.whole.clone()]);
         self.append(tx, object, &geometry, None, Action::Alloc, &whole)?;
         self.append(tx, object, &geometry, None, Action::Free, &condense.free)?;
+        let found = spacemap::header(tx, object)?.allocated;
+        let size = condense.whole.end - condense.whole.start;
+        let want = (size - condense.free.bytes()) as i64;
+        ensure!("SM2", found == want, "the new map of metaslab {metaslab} has {found} of {want}");
         match condense.unflushed_txg {
             Some(txg) => self.set_unflushed(tx, vdev, metaslab, txg),
             None => Ok(()),
@@ -257,6 +266,7 @@ impl<'a> Recorder<'a> {
 
     fn top(&self, id: u64) -> TxResult<&'a VdevConfig> {
         let top = usize::try_from(id).ok().and_then(|id| self.root.children.get(id));
+        // Checks SM1.
         top.ok_or_else(|| invariant(format!("space of vdev {id}, which is not there")))
     }
 
@@ -295,6 +305,7 @@ impl<'a> Recorder<'a> {
     fn need_map(&self, tx: &mut Tx<'_>, top: &VdevConfig, metaslab: u64) -> TxResult<u64> {
         let array = self.array(top);
         let map = if array == 0 { 0 } else { array::word(tx, array, metaslab)? };
+        // Checks SM1.
         match map {
             0 => Err(invariant(format!(
                 "metaslab {metaslab} of vdev {} was logged and has no map",
@@ -325,6 +336,7 @@ impl<'a> Recorder<'a> {
 
     fn set_unflushed(&self, tx: &mut Tx<'_>, vdev: u64, metaslab: u64, txg: u64) -> TxResult<()> {
         let top = self.top(vdev)?;
+        // Checks SM1.
         let zap_top = top.top.zap_top.ok_or_else(|| {
             invariant(format!("vdev {vdev} has no object for its unflushed txgs"))
         })?;

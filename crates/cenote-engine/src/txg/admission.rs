@@ -179,7 +179,9 @@ impl Admission {
     pub(crate) fn synced(&self, txg: u64) {
         let mut inner = self.lock();
         inner.limits_by_head.clear();
-        inner.synced = txg;
+        let before = std::mem::replace(&mut inner.synced, txg);
+        // Checks T1.
+        assert!(before < txg, "txg {txg} was synced after txg {before}");
         for charges in inner.in_flight.values_mut() {
             charges.retain(|of, _| *of > txg);
         }
@@ -371,6 +373,7 @@ impl Engine {
         let mut waits = 0;
         loop {
             self.until_running().await?;
+            // Checks H2.
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }

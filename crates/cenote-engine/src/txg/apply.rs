@@ -100,6 +100,7 @@ impl<T> LogMode<(T, LogBytes)> for Logged {
 
     /// Refuses a change before the log of an earlier opening is replayed: the replay would undo it.
     fn check(&self, head: &Head) -> Result<()> {
+        // Checks L11.
         if head.log().awaits_replay() {
             return Err(Error::new(Kind::Busy, EngineError::Unreplayed(head.object())));
         }

@@ -20,6 +20,9 @@
 //! Labels and uberblocks have no dirty time log that would record a failed flush. So a flush counts
 //! only if at least one of the leaves that were written neither failed nor left service since: one
 //! of those with the uberblock, and one of each vdev with its labels ([`PendingLeaves`]).
+//!
+//! Invariants
+//! * T6  A commit is durable only if a leaf that has it was flushed after the write.
 
 use std::collections::BTreeSet;
 
@@ -27,7 +30,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result, stages};
+use cenote_rt::{Error, Kind, Result, ensure, stages};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
@@ -99,6 +102,7 @@ impl PendingLeaves {
     /// # Errors
     /// `Kind::Io` if there is none.
     pub(crate) fn settle(mut self, tree: &Tree, flushed: &FlushOutcome) -> Result<Vec<LeafId>> {
+        // Checks T6.
         if self.leaves.is_empty() && !self.is_optional {
             return Err(CommitError::NotWritten(self.what).into());
         }
@@ -106,6 +110,7 @@ impl PendingLeaves {
         self.leaves.retain(|(id, generation)| {
             !has_failed(*id) && tree.leaf(*id).generation() == *generation
         });
+        // Checks T6.
         if self.leaves.is_empty() && !self.is_optional {
             let cause = flushed.failed.first();
             let cause = cause.map_or_else(String::new, |failed| failed.error.to_string());
@@ -123,10 +128,15 @@ impl Engine {
             let is_dirty = std::mem::take(&mut config.is_dirty);
             (config.clone(), is_dirty)
         });
+        // Checks C1.
         if config.is_unrecorded {
             return Err(invariant_error(format!("txg {txg} leaves a config unrecorded (C1)")));
         }
         let uberblock = self.next_uberblock(txg, root, &config);
+        let last = self.uberblock().txg;
+        ensure!("T1", txg > last, "txg {txg} would be committed after txg {last}");
+        let (birth, is_hole) = (root.birth(), root.is_hole());
+        ensure!("T2", birth == txg && !is_hole, "txg {txg} has a MOS of txg {birth}");
         loop {
             // Not while another host may have the pool imported.
             if !self.health.suspension.pass().await {
@@ -138,6 +148,8 @@ impl Engine {
                 Err(error) => self.health.suspension.hold(resume_count, error).await?,
             }
         }
+        let (written, now) = (config.revision, self.config.with(|config| config.revision));
+        ensure!("C1", now == written, "config {now}, the labels of txg {txg} have {written}");
         *self.txgs.uberblock.lock() = uberblock;
         self.space.maps.committed(txg, root, &config.root.children);
         if is_dirty {

@@ -1,4 +1,8 @@
 //! Open heads: file systems and volumes open for writing.
+//!
+//! Invariants
+//! * H1  A head counts its owners: it is not closed while it has one.
+//! * H2  A head that was destroyed or rolled back is not changed, and its log not committed.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -41,7 +45,9 @@ pub struct Ownership(Arc<Head>);
 
 impl Drop for Ownership {
     fn drop(&mut self) {
-        self.0.owners.fetch_sub(1, Ordering::AcqRel);
+        let owners = self.0.owners.fetch_sub(1, Ordering::AcqRel);
+        // Checks H1.
+        assert!(owners > 0, "head {} has no owners", self.0.object);
     }
 }
 

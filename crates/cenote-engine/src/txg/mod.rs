@@ -10,6 +10,14 @@
 //!   suspend, multihost    devices fail; other hosts see that the pool is in use
 //!   closing               the last txg
 //! ```
+//!
+//! Invariants
+//! * T1  One txg is synced at a time, in ascending order, and the txg of the uberblock only grows.
+//! * T2  When a txg is committed, nothing of it is left to write, to free or to record, and its MOS
+//!   is of that txg.
+//! * T3  The passes of a sync converge.
+//! * T4  Each task is run by one sync, before its caller gets the answer.
+//! * T5  A metaslab is loaded only as of a commit that has its vdev.
 
 pub(crate) mod activity;
 pub(crate) mod admission;
@@ -30,7 +38,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
-use cenote_rt::{Error, Kind, Result, Rng, trace};
+use cenote_rt::{Error, Kind, Result, Rng, ensure, trace};
 
 use crate::dsl::Context;
 use crate::{Engine, EngineError};
@@ -131,7 +139,8 @@ impl Engine {
             // Allocations of log blocks in this txg finish before it is closed: otherwise its maps
             // could be completed without them.
             let _gate = self.logs.gate.lock().await;
-            self.txgs.open.store(txg + 1, Ordering::Release);
+            let before = self.txgs.open.swap(txg + 1, Ordering::AcqRel);
+            ensure!("T1", before == txg, "txg {before} was opened beside the sync of {txg}");
         }
         let mut tasks: Vec<_> =
             std::mem::take(&mut self.state().tasks).into_iter().map(|queued| queued.task).collect();

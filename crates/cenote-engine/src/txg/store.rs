@@ -50,7 +50,9 @@ impl Maps {
     pub(crate) fn committed(&self, txg: u64, root: &BlockPtr, tops: &[VdevConfig]) {
         let tops = Arc::new(tops.to_vec());
         let committed = Committed { txg, root: *root, tops };
-        *self.committed.lock() = Some(committed);
+        let before = self.committed.lock().replace(committed).map_or(0, |before| before.txg);
+        // Checks T1.
+        assert!(before <= txg, "space maps of txg {txg} after those of txg {before}");
     }
 
     fn latest(&self) -> Option<Committed> {
@@ -85,8 +87,10 @@ impl Maps {
         grounds: &Grounds,
     ) -> Result<StoredSpace> {
         let Some(Committed { txg, root, tops }) = self.latest() else {
+            // Checks T5.
             return Err(invariant_error("a metaslab of a pool that is not committed".into()));
         };
+        // Checks T5.
         let top = usize::try_from(vdev).ok().and_then(|id| tops.get(id)).ok_or_else(|| {
             Error::new(Kind::Invariant, EngineError::Invariant(format!("no vdev {vdev}")))
         })?;

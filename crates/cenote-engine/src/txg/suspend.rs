@@ -30,6 +30,7 @@
 //! * S1  An error stops the pool only if the operation began after the last resume. The devices
 //!   that were away during an earlier operation may be back since, so the operation is repeated,
 //!   and its next error is judged by the leaves that are there then.
+//! * S2  A batch of writes ends, and with one outcome for each block.
 //!
 //! While a pool is being created or imported nothing is held: the caller gets the error.
 
@@ -43,7 +44,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_pool::{Reason, SuspensionProbe};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, stages};
+use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, ensure, stages};
 use cenote_vdev::Tree;
 
 use crate::EngineError;
@@ -208,6 +209,8 @@ impl Suspension {
             if !inner.is_armed || inner.is_abandoned || !is_of_device(&error) {
                 return Err(error);
             }
+            let count = inner.resume_count;
+            ensure!("S1", since <= count, "an operation of resume {since}, the last is {count}");
             // S1. Before the leaves are judged: what was away may be back since the operation.
             if inner.resume_count != since {
                 return Ok(());
@@ -434,7 +437,10 @@ impl Blocks for SuspendAwareStore {
             let resume_count = self.suspension.resume_count();
             let (store, batch) = (Arc::clone(&self.store), Arc::clone(&drafts));
             let task = cenote_rt::spawn(async move { store.write_all(&batch).await });
+            // Checks S2.
             let outcomes = task.await.map_err(|error| Error::new(Kind::Invariant, error))?;
+            let (count, wanted) = (outcomes.len(), drafts.len());
+            ensure!("S2", count == wanted, "{count} of {wanted} blocks of a batch were written");
             let mut results = Vec::with_capacity(outcomes.len());
             for (draft, outcome) in drafts.iter().zip(outcomes) {
                 results.push(match outcome {

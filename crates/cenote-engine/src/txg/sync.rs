@@ -26,7 +26,7 @@ use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::live::{PolicySource, SyncContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::pool_list;
-use cenote_rt::{Result, trace};
+use cenote_rt::{Result, ensure, trace};
 
 use crate::dsl;
 use crate::dsl::space;
@@ -78,9 +78,16 @@ impl Engine {
             syncing.pass = pass;
             trace::pass(pass).run(syncing.pass(tasks)).await?;
             if syncing.is_converged() && syncing.is_all_recorded().await? {
+                let (killed, changed) = (syncing.killed.len(), self.alloc.changed(txg).len());
+                ensure!(
+                    "T2",
+                    killed == 0 && changed == 0,
+                    "txg {txg} leaves {killed} blocks to free, {changed} metaslabs to record"
+                );
                 return Ok(syncing.root);
             }
         }
+        // Checks T3.
         Err(invariant_error(format!("txg {txg} still changes after {PASSES_MAX} passes")))
     }
 }
@@ -232,14 +239,19 @@ impl Syncing<'_> {
     async fn record_space(&mut self) -> Result<()> {
         let recorded = self.engine.space().record_space(self.txg, self.pass).await?;
         if !recorded.arrays.is_empty() {
-            self.scope.change_config(|config| {
+            let count = recorded.arrays.len();
+            let stored = self.scope.change_config(|config| {
+                let mut stored = 0;
                 for (vdev, array) in recorded.arrays {
                     if let Some(top) = config.root.children.get_mut(vdev as usize) {
                         top.top.metaslab_array = array;
                         config.touch();
+                        stored += 1;
                     }
                 }
+                stored
             });
+            ensure!("SM1", stored == count, "{stored} of {count} arrays of space maps have a vdev");
         }
         Ok(())
     }

@@ -77,6 +77,7 @@ impl<T> Answer<T> {
 
     pub(crate) fn take(&self) -> Result<T> {
         let result = self.0.lock().take();
+        // Checks T4.
         result.unwrap_or_else(|| Err(invariant_error("a task was not run".into())))
     }
 }

@@ -9,6 +9,9 @@
 //! * L1 The blocks are in the order of their sequence numbers; only the last is empty.
 //! * L2 A block leaves the chain in the sync of a txg that contains its allocation and all its
 //!   records, and the header of that txg names the next block.
+//! * L7 Records are replayed in the order of their numbers, and of the txgs that replay them.
+//! * L8 The logs are frozen until everything that froze them has ended: no chain begins meanwhile.
+//! * L4 A hold on a txg is counted until it is released, and a txg with holds is not committed.
 //! * L3 Blocks allocated in a txg can be reached from the header of that txg: its sync waits for
 //!   the writes that lead there.
 
@@ -148,7 +151,8 @@ impl Chain {
     pub(super) fn begin(&mut self, id: [u64; 2]) {
         self.stage = Stage::Live;
         self.id = id;
-        self.links.clear();
+        // Checks L1: blocks of an earlier chain would never be freed.
+        assert!(self.links.is_empty(), "a chain begins beside another");
         (self.next_block, self.last_record) = (1, 0);
         (self.header, self.anchored, self.is_usable) = (None, None, false);
     }
@@ -159,6 +163,15 @@ impl Chain {
             self.orphans.push(bp);
             return false;
         }
+        let [.., seq] = bp.checksum();
+        // Checks L1.
+        assert_eq!(seq, self.next_block, "a log block has another number than the chain");
+        let last = self.links.back();
+        // Checks L1: the block before was filled, and was allocated before.
+        assert!(
+            last.is_none_or(|last| last.bp.birth() <= bp.birth() && last.bp.dva(0) != bp.dva(0)),
+            "log block {seq} is older than the one before, or at its place"
+        );
         self.next_block += 1;
         self.links.push_back(Link { bp, max_txg: 0, state: BlockState::Empty });
         true
@@ -185,11 +198,11 @@ impl Chain {
 
     /// Ends a [`hold`](Self::hold).
     pub(super) fn release(&mut self, txg: u64) {
-        if let Some(count) = self.holds.get_mut(&txg) {
-            *count -= 1;
-            if *count == 0 {
-                self.holds.remove(&txg);
-            }
+        // Checks L4.
+        let count = self.holds.get_mut(&txg).expect("a counted hold");
+        *count -= 1;
+        if *count == 0 {
+            self.holds.remove(&txg);
         }
     }
 
@@ -217,6 +230,9 @@ impl Chain {
 
     /// Records that a record was applied in `txg`.
     pub(super) fn note_replayed(&mut self, txg: u64, seq: u64) {
+        let last = self.replayed.last_key_value().map_or((0, 0), |(txg, seq)| (*txg, *seq));
+        // Checks L7.
+        assert!(last.0 <= txg && last.1 < seq, "record {seq} in txg {txg} after {last:?}");
         self.replayed.insert(txg, seq);
     }
 
@@ -288,6 +304,8 @@ impl Chain {
 
     /// Records that `txg` is on disk.
     pub(super) fn committed(&mut self, txg: u64) {
+        // Checks L3 and L4.
+        assert!(!self.is_unsettled(txg), "txg {txg} was committed before blocks that lead to it");
         if self.anchored.is_some_and(|anchored| anchored <= txg) {
             self.is_usable = true;
         }

@@ -31,7 +31,7 @@ use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, LogBlock, ZilFlags, ZilHeader, block_seq};
 use cenote_pool::Pool;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, Error, FixedSet, Kind, Result};
+use cenote_rt::{Buf, Error, FixedSet, Kind, Result, ensure};
 
 use crate::IntentLogs;
 use crate::error::ZilError;
@@ -47,6 +47,7 @@ const TXGS_AHEAD_MAX: u64 = 1 << 24;
 
 /// Refuses a block from a txg that cannot have been reached (Z1).
 fn check_birth(bp: &BlockPtr, first_txg: u64) -> Result<()> {
+    // Checks Z1.
     if bp.birth() > first_txg.saturating_add(TXGS_AHEAD_MAX) {
         return Err(Error::corrupt(ZilError::Birth { birth: bp.birth(), first_txg }));
     }
@@ -137,7 +138,10 @@ impl IntentLogs<'_> {
         }
         // A txg without other changes gets its uberblock as well, which must not be older than the
         // claimed blocks.
-        while self.engine.uberblock().txg < newest_birth.max(first_txg) {
+        let last_txg = newest_birth.max(first_txg);
+        let ahead = last_txg - first_txg;
+        ensure!("Z1", ahead <= TXGS_AHEAD_MAX, "the import would pass through {ahead} txgs");
+        while self.engine.uberblock().txg < last_txg {
             self.engine.change_config_between_syncs(crate::Config::touch).await;
             self.engine.sync().await?;
         }

@@ -10,6 +10,10 @@
 //!
 //! A block is written with the address of the next, which is allocated first; its size depends on
 //! the remaining records, or on the last commits.
+//!
+//! Invariants
+//! * L6  The records of a log block fit into it.
+//! * L10  Records count as durable only if no leaf left service between their write and the flush.
 
 use std::sync::atomic::Ordering;
 
@@ -19,14 +23,14 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::{LogBlock, ZIL_CHAIN_LEN, ZilHeader};
 use cenote_pool::props::lookup::Settings;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure, tunables};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use crate::EngineError;
 use crate::IntentLogs;
 use crate::dsl;
 use crate::error::ZilError;
-use crate::zil::chain::{BlockState, Stage};
+use crate::zil::chain::{BlockState, Chain, Stage};
 use crate::zil::queue::Queued;
 use crate::zil::record::Piece;
 use crate::zil::{Bursts, Head, Log, SyncMode};
@@ -84,6 +88,7 @@ impl IntentLogs<'_> {
             Ok(way) => way,
         };
         if let CommitPath::Sync = way {
+            // Checks H2.
             if head.is_gone() {
                 return Err(Error::not_found(EngineError::HeadGone(head.object())));
             }
@@ -132,6 +137,7 @@ impl IntentLogs<'_> {
         }
         // A leaf that left service meanwhile was not flushed, and may be the only one with the
         // blocks. Callers are then answered after a sync instead.
+        // Checks L10.
         if self.engine.tree.service_changes() != service {
             return Err(Error::new(Kind::Io, ZilError::LeafLeft));
         }
@@ -185,6 +191,8 @@ impl IntentLogs<'_> {
         });
         match read.await {
             Ok(bytes) => {
+                let (found, len) = (bytes.len() as u64, range.end - range.start);
+                ensure!("K1", found == len, "{found} of {len} bytes of a write to object {object}");
                 piece.give(bytes);
                 Ok(true)
             }
@@ -231,6 +239,8 @@ impl IntentLogs<'_> {
                 pieces.pop();
             }
             let next = self.next_block(head, &pieces, bursts, (bp, max_txg, seq)).await?;
+            let (len, lsize) = (records.len(), bp.lsize());
+            ensure!("L6", len <= room, "{len} bytes of records for a block of {lsize} bytes");
             let writing = Writing { log, bp, is_done: false };
             let block = encode(&bp, &next, &records);
             if writes.len() >= WRITES_MAX {
@@ -259,22 +269,19 @@ impl IntentLogs<'_> {
         bursts: &Bursts,
         (bp, max_txg, seq): (BlockPtr, u64, u64),
     ) -> Result<BlockPtr> {
-        let log = head.log();
         let burst = match left.iter().map(Piece::len).sum::<usize>() {
             0 => bursts.iter().copied().max().unwrap_or(0),
             left => left,
         };
         let size = ((ZIL_CHAIN_LEN + burst) as u64).next_multiple_of(LOG_BLOCK_ALIGN);
-        let note = |is_pushed: bool| {
-            let mut chain = log.chain();
-            if !is_pushed {
-                return;
-            }
+        let note = |chain: &mut Chain| {
             chain.last_record = seq;
-            if let Some(link) = chain.links.iter_mut().rev().find(|link| link.bp == bp) {
-                link.max_txg = max_txg;
-                link.state = BlockState::Writing;
-            }
+            // Checks L1: only this task fills and takes blocks of the chain, in their order.
+            let link = chain.links.iter_mut().rev().find(|link| link.bp == bp);
+            let link = link.expect("the block that is being filled");
+            assert!(link.state == BlockState::Empty, "a log block is filled twice");
+            link.max_txg = max_txg;
+            link.state = BlockState::Writing;
         };
         self.allocate_with(head, size.min(max_block()), note).await
     }
@@ -287,7 +294,7 @@ impl IntentLogs<'_> {
         self,
         head: &Head,
         size: u64,
-        note: impl FnOnce(bool),
+        note: impl FnOnce(&mut Chain),
     ) -> Result<BlockPtr> {
         let log = head.log();
         // Order 3: while this is held no txg is closed.
@@ -299,9 +306,14 @@ impl IntentLogs<'_> {
             [chain.id[0], chain.id[1], head.object(), chain.next_block]
         };
         let bp = self.engine.store.alloc_log(size, txg, identity).await?;
-        let is_pushed = log.chain().push(bp);
-        note(is_pushed);
-        if is_pushed { Ok(bp) } else { Err(Error::new(Kind::Busy, ZilError::ChainGone)) }
+        // Both under one lock: a sync that ends the chain in between would free the block that is
+        // being filled, which counts as empty until it is noted as being written.
+        let mut chain = log.chain();
+        if !chain.push(bp) {
+            return Err(Error::new(Kind::Busy, ZilError::ChainGone));
+        }
+        note(&mut chain);
+        Ok(bp)
     }
 
     /// Reads the properties again if they may have changed.

@@ -14,6 +14,9 @@
 //! Crash safety: the block is allocated before the txg is closed (the hold, which the sync waits
 //! for), so that it is in that txg's maps; and it is written before the log block that points at
 //! it, so one flush makes both durable. Claiming reads the block: a torn block ends the log.
+//!
+//! Invariants
+//! * L5  A block that was written early is either used by the sync of its txg or freed by it.
 
 use std::sync::Arc;
 

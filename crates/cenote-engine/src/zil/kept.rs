@@ -16,6 +16,8 @@
 //! Invariants
 //! * K1  The bytes of a record are those of its write, whenever it is packed.
 //! * K2 The unfetched ranges of one object are disjoint.
+//!
+//! Guarantees
 //! * K3 Copies take [`KEPT_MAX`] bytes at most. Beyond that the txg counts as unrecorded: commits
 //!   use a sync.
 //!
@@ -113,7 +115,14 @@ impl Unfetched {
             is_disjoint = false;
             self.by_place.remove(&(other.object, other.range.start));
         }
-        self.by_place.insert((later.object, later.range.start), (txg, Arc::clone(later)));
+        let place = (later.object, later.range.start);
+        let before = self.by_place.insert(place, (txg, Arc::clone(later)));
+        // Checks K2.
+        assert!(
+            before.is_none_or(|(_, other)| other.range.is_empty()),
+            "two writes of object {} wait for their data",
+            later.object
+        );
         is_disjoint
     }
 
@@ -139,6 +148,8 @@ impl Unfetched {
     fn keep(&mut self, txg: u64, later: &Arc<LaterData>, copy: Buf) {
         self.remove(later);
         *self.kept.entry(txg).or_default() += copy.len() as u64;
+        // Checks K1.
+        assert_eq!(copy.len() as u64, later.len(), "a copy of other bytes than the write");
         // A concurrent change has kept the same bytes.
         let _ = later.kept.set(copy);
     }

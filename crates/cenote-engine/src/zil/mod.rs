@@ -341,7 +341,9 @@ impl<'e> FrozenLogs<'e> {
 
 impl Drop for FrozenLogs<'_> {
     fn drop(&mut self) {
-        self.engine.logs.freezes.fetch_sub(1, Ordering::AcqRel);
+        let freezes = self.engine.logs.freezes.fetch_sub(1, Ordering::AcqRel);
+        // Checks L8.
+        assert!(freezes > 0, "the logs are not frozen");
     }
 }
 

@@ -7,6 +7,10 @@
 //! ```
 //!
 //! Records keep the order in which the operations were applied, also across lists.
+//!
+//! Invariants
+//! * Q1  Records are written in the order of their operations.
+//! * Q2  A ticket is done only after it was given out.
 
 use std::collections::BTreeMap;
 
@@ -122,12 +126,16 @@ impl Queue {
     /// writer lost its records, so that a sync is needed.
     pub(super) fn take(&mut self) -> (Option<Vec<Queued>>, u64) {
         let records = std::mem::take(&mut self.ready);
+        // Checks Q1.
+        assert!(records.is_sorted_by_key(|queued| queued.order), "log records are out of order");
         let lost = std::mem::replace(&mut self.is_lossy, true);
         ((!lost).then_some(records), self.tickets)
     }
 
     /// Marks everything up to `ticket` as durable.
     pub(super) fn finish(&mut self, ticket: u64) {
+        // Checks Q2.
+        assert!(ticket <= self.tickets, "ticket {ticket} of {} is done", self.tickets);
         self.is_lossy = false;
         self.done = self.done.max(ticket);
     }

@@ -9,6 +9,9 @@
 //! it until the txg is synced, or until a later change replaces it, which gives it to the record
 //! first ([`kept`](crate::zil::kept)). For large writes, and with `logbias=throughput`, the block
 //! itself is written early instead, and the record points at it (`early`).
+//!
+//! Invariants
+//! * L9  A record has as many bytes as its header says.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -305,11 +308,13 @@ impl Piece {
                 into.extend(words::to_bytes(&[self.object, *offset, len as u64, 0]));
                 // The pointer of an indirect write.
                 into.extend([0; 128]);
-                let part = data.slice(0..len).unwrap_or_else(Buf::empty);
+                // Checks L9.
+                let part = data.slice(0..len).expect("a part of the data");
                 into.extend_from_slice(&part);
                 into.resize(into.len() + stored - len, 0);
                 *offset += len as u64;
-                *data = data.slice(len..data.len()).unwrap_or_else(Buf::empty);
+                // Checks L9.
+                *data = data.slice(len..data.len()).expect("the other part of the data");
                 fits
             }
         }

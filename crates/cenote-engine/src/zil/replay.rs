@@ -10,6 +10,9 @@
 //!
 //! A replayer applies the records: this crate has one for volumes, file systems bring their own. A
 //! claimed log without a replayer stays unchanged.
+//!
+//! Invariants
+//! * L11  Nothing of a head is changed before its claimed log was replayed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

@@ -9,7 +9,7 @@
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
-use cenote_rt::{FixedSet, Result};
+use cenote_rt::{FixedSet, Result, ensure};
 
 use crate::IntentLogs;
 use crate::dsl::{blocks, features};
@@ -36,6 +36,8 @@ impl<'e> IntentLogs<'e> {
                     settled.await;
                 }
             };
+            let young = step.freed.iter().map(BlockPtr::birth).find(|birth| *birth > txg);
+            ensure!("L2", young.is_none(), "txg {txg} frees a log block of txg {young:?}");
             freed.extend(step.freed);
             // Data blocks written early that the object set does not use are freed.
             let early = head.log().chain().take_early(txg);
@@ -43,6 +45,9 @@ impl<'e> IntentLogs<'e> {
                 let is_gone = head.is_gone();
                 let taken = if is_gone { Vec::new() } else { head.live().early(txg) };
                 let taken: FixedSet<_> = taken.into_iter().map(|bp| bp.dva(0)).collect();
+                let places: FixedSet<_> = early.iter().map(|bp| bp.dva(0)).collect();
+                let is_known = taken.is_subset(&places);
+                ensure!("L5", is_known, "txg {txg} uses an early block that the log does not have");
                 freed.extend(early.into_iter().filter(|bp| !taken.contains(&bp.dva(0))));
             }
             if let Some(header) = step.header {

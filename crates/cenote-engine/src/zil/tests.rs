@@ -193,3 +193,27 @@ fn destroyed_dataset_frees_its_log() {
     assert!(!chain.push(block(3, 6)));
     assert!(chain.step(6).freed.iter().map(block_seq).eq([2, 3]));
 }
+
+#[test]
+#[should_panic(expected = "another number than the chain")]
+fn log_block_out_of_sequence_is_found() {
+    chain(&[5]).push(block(3, 5));
+}
+
+#[test]
+#[should_panic(expected = "was committed before blocks that lead to it")]
+fn log_hold_of_a_committed_txg_is_found() {
+    let mut chain = chain(&[5]);
+    chain.hold(6);
+    chain.committed(5);
+    chain.committed(6);
+}
+
+#[test]
+#[should_panic(expected = "a counted hold")]
+fn log_hold_that_is_released_twice_is_found() {
+    let mut chain = chain(&[5]);
+    chain.hold(5);
+    chain.release(5);
+    chain.release(5);
+}

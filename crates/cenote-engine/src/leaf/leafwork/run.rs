@@ -8,6 +8,9 @@
 //! Offsets in a leaf's data area grow with those of its vdev, so one number is the progress of the
 //! walk. It counts finished work only: repeated work after a crash is harmless, skipped work would
 //! never be done.
+//!
+//! Invariants
+//! * LW1  The progress of a walk only grows, and ends within the free ranges of a paused metaslab.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -17,7 +20,7 @@ use cenote_block::alloc::MetaslabSpace;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_ranges::RangeSet;
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Buf, Error, Kind, Notify, Result, monotonic, sleep, tunables};
+use cenote_rt::{Buf, Error, Kind, Notify, Result, ensure, monotonic, sleep, tunables};
 use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
 
 use crate::Engine;
@@ -240,7 +243,8 @@ impl Walk {
                     let len = self.chunk().min(range.end - start);
                     self.touch(engine, id, DATA_START + start, len).await?;
                     start += len;
-                    self.runner.offset.store(start, Ordering::Release);
+                    let before = self.runner.offset.swap(start, Ordering::AcqRel);
+                    ensure!("LW1", before < start, "progress from {before} to {start}");
                     let is_over = monotonic() >= deadline || engine.alloc.is_wanted();
                     if is_over || self.runner.is_stopped() {
                         return Ok(Step::Again);

@@ -25,6 +25,7 @@ fn geometry(top: &VdevConfig) -> Geometry {
 
 fn zap_of(top: &VdevConfig) -> TxResult<u64> {
     let zap = top.top.zap_top;
+    // Checks SM1.
     zap.ok_or_else(|| invariant(format!("vdev {} has no object for its checkpoint map", top.id)))
 }
 
@@ -74,6 +75,7 @@ pub(super) fn take_some(
     let Some(map) = zap::lookup_u64(tx, zap_top, POOL_CHECKPOINT_SM)? else { return Ok(None) };
     let (before, has_histogram) = spacemap::length(tx, map)?;
     let entries = spacemap::take_last(tx, map, &geometry(top), budget)?;
+    // Checks CP1.
     if let Some(entry) = entries.iter().find(|entry| entry.action != Action::Free) {
         return Err(invariant(format!("checkpoint map of vdev {} has {entry:?}", top.id)));
     }

@@ -14,6 +14,9 @@
 //! 2. Ranges removed from a checkpoint map are freed in the same txg, which records both.
 //! 3. The directory entry is removed before the first range: no uberblock has a checkpoint that is
 //!    partly freed.
+//!
+//! Invariants
+//! * CP1  The checkpoint map of a vdev has only FREE entries.
 
 mod maps;
 mod rewind;
