@@ -2,6 +2,11 @@
 //!
 //! Shared locks are compatible with each other, exclusive locks with none. Overlapping requests are
 //! served in the order of arrival: readers do not starve a writer.
+//!
+//! Invariants
+//! * R1  A request is in the table from its arrival until its guard is dropped.
+//! * R2  Requests that wait are counted.
+//! * R3  A write changes only bytes within the range that it has locked.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -43,6 +48,14 @@ struct Lock {
 pub struct RangeGuard<'a> {
     locks: &'a RangeLocks,
     number: u64,
+    range: Range<u64>,
+}
+
+impl RangeGuard<'_> {
+    /// Whether the lock covers `len` bytes from `offset` on.
+    pub(crate) fn covers(&self, offset: u64, len: u64) -> bool {
+        self.range.start <= offset && offset.saturating_add(len) <= self.range.end
+    }
 }
 
 impl RangeLocks {
@@ -61,15 +74,15 @@ impl RangeLocks {
             let mut held = self.held();
             held.last += 1;
             let number = held.last;
-            held.locks.insert(number, Lock { range, is_shared });
+            held.locks.insert(number, Lock { range: range.clone(), is_shared });
             if held.is_first(number) {
-                return RangeGuard { locks: self, number };
+                return RangeGuard { locks: self, number, range };
             }
             held.waiting += 1;
             number
         };
         // If this future is dropped while waiting, the guard leaves the queue.
-        let guard = RangeGuard { locks: self, number };
+        let guard = RangeGuard { locks: self, number, range };
         let _waiting = Waiting(self);
         loop {
             // Registers for wakeups before checking the state.
@@ -90,7 +103,8 @@ impl RangeLocks {
 impl Held {
     /// Whether no earlier lock conflicts.
     fn is_first(&self, number: u64) -> bool {
-        let Some(lock) = self.locks.get(&number) else { return true };
+        // Checks R1.
+        let lock = self.locks.get(&number).expect("a request that has not ended");
         self.locks.range(..number).all(|(_, before)| {
             let is_apart =
                 before.range.end <= lock.range.start || lock.range.end <= before.range.start;
@@ -104,14 +118,19 @@ struct Waiting<'a>(&'a RangeLocks);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.held().waiting -= 1;
+        let mut held = self.0.held();
+        // Checks R2: otherwise a request would not be woken.
+        assert!(held.waiting > 0, "no request waits for a range");
+        held.waiting -= 1;
     }
 }
 
 impl Drop for RangeGuard<'_> {
     fn drop(&mut self) {
         let mut held = self.locks.held();
-        held.locks.remove(&self.number);
+        let lock = held.locks.remove(&self.number);
+        // Checks R1.
+        assert!(lock.is_some(), "the lock of a range was released twice");
         if held.waiting > 0 {
             drop(held);
             self.locks.freed.notify_waiters();

@@ -12,7 +12,7 @@
 //! must never be decoded as dnodes. The bonus area is kept whole, beyond `bonus_len`, because under
 //! encryption all of it is ciphertext, and so that encoding returns the decoded bytes.
 //!
-//! Invariants of a decoded [`DnodePhys`]
+//! Rules that decoding a [`DnodePhys`] checks
 //! * N1  1 to 3 block pointers, 1 to 32 slots; everything lies within the slots.
 //! * N2  The data block has 512 bytes to 16 MiB, an indirect block 4 KiB to 128 KiB.
 //! * N3  1 to 12 levels, so that an overflow of shifts by `(indblkshift - 7) * levels` can be

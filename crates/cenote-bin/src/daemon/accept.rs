@@ -7,12 +7,16 @@
 //! ```
 //!
 //! The accepting thread only accepts: it never reads from a client, nor writes if that could block.
-//! Invariants (docs/design/rules.md, rule 5):
-//! - SHARE-1: users other than root and the daemon's own cannot take a trusted user's slot, and one
+//!
+//! Invariants (docs/design/rules.md, rule 5)
+//! * SHARE-1  Users other than root and the daemon's own cannot take a trusted user's slot, and one
 //!   of them cannot take all slots of the others.
-//! - SHARE-2: a trusted user is admitted even if the process is out of descriptors or threads: some
+//! * SHARE-5  A slot is taken until its client has ended.
+//!
+//! Guarantees
+//! * SHARE-2  A trusted user is admitted even if the process is out of descriptors or threads: some
 //!   of both are reserved.
-//! - SHARE-3: closing a connection may block (a passed socket may linger), so a connection is
+//! * SHARE-3  Closing a connection may block (a passed socket may linger), so a connection is
 //!   closed by its own thread whenever one can be started.
 
 use std::collections::BTreeMap;
@@ -251,6 +255,7 @@ impl Desk {
             let all: usize = taken.others.values().sum();
             let own = taken.others.get(&uid).copied().unwrap_or(0);
             let is_share_used_up = own >= self.shares.each && !is_on(Bug::NoSharePerUser);
+            // Checks SHARE-1.
             if is_share_used_up || all >= self.shares.others {
                 return None;
             }
@@ -291,14 +296,20 @@ impl Drop for Slot {
     fn drop(&mut self) {
         let mut taken = self.desk.taken();
         match self.kind {
-            Kind::Trusted => taken.trusted -= 1,
-            Kind::Refusal => taken.refusing -= 1,
+            Kind::Trusted => {
+                // Checks SHARE-5.
+                taken.trusted = taken.trusted.checked_sub(1).expect("a slot that was taken");
+            }
+            Kind::Refusal => {
+                // Checks SHARE-5.
+                taken.refusing = taken.refusing.checked_sub(1).expect("a slot that was taken");
+            }
             Kind::Other(uid) => {
-                if let Some(count) = taken.others.get_mut(&uid) {
-                    *count -= 1;
-                    if *count == 0 {
-                        taken.others.remove(&uid);
-                    }
+                // Checks SHARE-5.
+                let count = taken.others.get_mut(&uid).expect("a slot that was taken");
+                *count -= 1;
+                if *count == 0 {
+                    taken.others.remove(&uid);
                 }
             }
         }

@@ -5,10 +5,11 @@
 //!              `─ record lock ──┘                    `─ record lock ─┘
 //! ```
 //!
-//! Invariant REG-1: the list of pools and the cache files change together. The lock of a pool's
-//! record is held from the first of the two changes to the second, and a pool that is not listed is
-//! never written to a cache file. Otherwise a command that has looked a pool up would write it
-//! again after an export removed it, and the next daemon would import an exported pool.
+//! Invariants
+//! * REG-1  The list of pools and the cache files change together. The lock of a pool's record is
+//!   held from the first of the two changes to the second, and a pool that is not listed is never
+//!   written to a cache file. Otherwise a command that has looked a pool up would write it again
+//!   after an export removed it, and the next daemon would import an exported pool.
 //!
 //! An export removes the pool from the cache file first, because its name is free as soon as the
 //! list does not have it: another pool of that name could be in the file by then.
@@ -96,6 +97,7 @@ impl Record {
         stages::reach("pool-recording");
         let mut entry = self.entry.lock();
         let name = engine.name();
+        // Checks REG-1.
         if !entry.is_listed {
             return Err(Exit::failed(format!("cannot open '{name}': no such pool")));
         }

@@ -133,7 +133,7 @@ impl Commands {
         (uid, gid): (u32, u32),
         streams: &Arc<Streams>,
     ) -> std::io::Result<()> {
-        // Invariant ONCE-1: before any part of it runs.
+        // ONCE-1: before any part of it runs.
         if streams.send(Kind::Accepted, &[]).is_err() {
             return Ok(());
         }

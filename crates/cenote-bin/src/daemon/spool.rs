@@ -2,9 +2,10 @@
 //!
 //! The file has no name, so nothing remains if the process dies.
 //!
-//! Invariant SHARE-4 (docs/design/rules.md, rule 5): the requests, the collected rows and the
-//! buffered output of users other than root and the daemon's own are limited, for each of them and
-//! for all.
+//! Invariants (docs/design/rules.md, rule 5)
+//! * SHARE-4  The requests, the collected rows and the buffered output of users other than root and
+//!   the daemon's own are limited, for each of them and for all.
+//! * SHARE-6  The bytes of a user are the sum over the user's shares.
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -76,7 +77,8 @@ impl Drop for Share {
     fn drop(&mut self) {
         let mut used = self.budget.used.lock();
         if let Some(bytes) = used.get_mut(&self.uid) {
-            *bytes -= self.bytes;
+            // Checks SHARE-6.
+            *bytes = bytes.checked_sub(self.bytes).expect("a part of the sum");
             if *bytes == 0 {
                 used.remove(&self.uid);
             }
@@ -118,6 +120,7 @@ impl Spool {
     /// # Errors
     /// `QuotaExceeded` if the user's budget is used up, and errors of the file.
     pub(super) fn append(&mut self, bytes: &[u8]) -> std::io::Result<()> {
+        // Checks SHARE-4.
         if self.share.as_mut().is_some_and(|share| !share.grow(bytes.len() as u64)) {
             return Err(std::io::ErrorKind::QuotaExceeded.into());
         }

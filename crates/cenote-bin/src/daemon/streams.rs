@@ -5,10 +5,12 @@
 //!   command ──write──> chunk ──> spool ──deliver──> socket ──> client ──> its standard output
 //! ```
 //!
-//! Invariants (docs/design/rules.md, rules 1 and 5):
-//! - LOAN-1: writing never waits for the client. Only [`CallerStreams::deliver`] does, and commands
+//! Guarantees (docs/design/rules.md, rule 1)
+//! * LOAN-1  Writing never waits for the client. Only [`CallerStreams::deliver`] does, and commands
 //!   call it between steps, when they have dropped every view of a pool.
-//! - LOAN-2: another user's client must read the output by a deadline that is set when sending
+//!
+//! Invariants (docs/design/rules.md, rules 1 and 5)
+//! * LOAN-2  Another user's client must read the output by a deadline that is set when sending
 //!   begins; otherwise the connection is closed and the output dropped. Cenote's own client reads
 //!   output as it arrives, and buffers it if its standard output is blocked.
 
@@ -151,6 +153,7 @@ impl CallerStreams for Streams {
 
     fn charge(&self, bytes: u64) -> std::io::Result<()> {
         let mut kept = self.kept();
+        // Checks SHARE-4.
         if kept.rows.as_mut().is_some_and(|rows| !rows.grow(bytes)) {
             return Err(std::io::Error::other(TOO_MANY_ROWS));
         }
@@ -268,6 +271,7 @@ fn time_left(deadline: Duration) -> std::io::Result<Duration> {
     if is_on(Bug::DeadlineExtended) {
         return Ok(left.max(Duration::from_secs(1)));
     }
+    // Checks LOAN-2.
     if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(left) }
 }
 

@@ -14,9 +14,10 @@
 //! kernel identifies the sender. The client's own process writes to its standard output, so the
 //! daemon never uses a descriptor of another user.
 //!
-//! Invariant ONCE-1: the daemon sends *accepted* before it runs any part of a command. A client
-//! that has not received it when the connection ends may send the request again; one that has
-//! received it never does.
+//! Guarantees
+//! * ONCE-1  The daemon sends *accepted* before it runs any part of a command. A client that has
+//!   not received it when the connection ends may send the request again; one that has received it
+//!   never does.
 
 use std::ffi::OsString;
 use std::io::Read;

@@ -27,7 +27,7 @@
 //! This layer knows offsets of a few fields of foreign structures (dnode, object set, log block)
 //! and keeps each as a constant in the file that needs it.
 //!
-//! Invariants
+//! Guarantees
 //! * C1  A failed check never hands out plaintext as good: the data is wiped or untouched.
 //! * C2  Secrets are wiped when dropped; comparison of MACs takes constant time.
 //! * C3  No input panics, and no allocation is larger than twice the block.

@@ -15,7 +15,7 @@
 //! The remaining system of at most 3 × 3 is inverted once per call, followed by one multiplication
 //! per syndrome, missing column and byte. Closed forms would not be faster.
 //!
-//! Invariants
+//! Guarantees
 //! * G1  Parity computed by [`generate`] has no [`mismatch`], and [`reconstruct`] restores the data
 //!   from it.
 //! * G2  A reconstruction whose short columns do not end in zeros is refused: the remaining columns

@@ -3,6 +3,9 @@
 //! The master node never changes except for quotas. Properties may change at any time, and are read
 //! again when the head reports a change. The open files are recorded here as well, because a file
 //! that loses its last name is freed in the same transaction if it is not open.
+//!
+//! Invariants
+//! * O1  A node counts its handles: it is freed when it has neither a handle nor a name.
 
 use std::sync::Arc;
 
@@ -158,7 +161,10 @@ impl Openers {
     /// Decrements the open count. Returns true if that was the last open of an unlinked object.
     pub fn remove(&self, object: u64) -> bool {
         let mut open = self.lock();
-        let Some(opener) = open.get_mut(&object) else { return false };
+        // Checks O1: otherwise a removed file would be freed while it is open, or never.
+        let opener = open.get_mut(&object).expect("a counted handle");
+        // Checks O1.
+        assert!(opener.count > 0, "node {object} has no handles");
         opener.count -= 1;
         if opener.count > 0 {
             return false;

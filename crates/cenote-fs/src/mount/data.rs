@@ -3,12 +3,16 @@
 //! A read references the blocks under the object set's lock, without copying, and copies them once
 //! into the caller's buffer after unlocking. A write prepares its whole blocks before it takes the
 //! lock. Requests longer than [`CHUNK`] are split into several transactions.
+//!
+//! Invariants
+//! * D1  A read fills the part of the caller's buffer that it reports, and no more.
+//! * D2  A transaction that succeeds writes its whole chunk.
 
 use cenote_dmu::live::Piece;
 use cenote_engine::Charge;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::Time;
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
 use super::inode_cache::Times;
 use super::{ATTRIBUTES_COST, Mount, now};
@@ -124,6 +128,11 @@ impl Mount {
         if !found.is_atime_current {
             self.update_atime(object).await?;
         }
+        let first = offset / found.block_size.max(1);
+        let end = (offset + found.len as u64).div_ceil(found.block_size.max(1));
+        let (count, needed) = (blocks.len() as u64, if found.len == 0 { 0 } else { end - first });
+        ensure!("D1", count == needed, "{count} of {needed} blocks of node {object} at {offset}");
+        ensure!("D1", found.len <= wanted, "{} bytes for {wanted}", found.len);
         let into = into.get_mut(..found.len).unwrap_or(&mut []);
         copy(blocks.iter().map(Option::as_ref), offset, found.block_size, into);
         Ok(found.len)
@@ -210,6 +219,8 @@ impl Mount {
         let place = if options.is_append { Place::End } else { Place::At(offset) };
         let is_write_back = options.is_write_back;
         let facts = self.write_chunks(cred, object, (place, is_write_back), bytes).await?;
+        let (start, len) = (facts.offset, facts.len);
+        ensure!("R3", guard.covers(start, len), "{len} bytes at {start} of node {object}");
         self.head.activity().written(bytes.len() as u64);
         drop(guard);
         if options.is_sync {
@@ -243,6 +254,8 @@ impl Mount {
                 // A partial write is reported as such.
                 (Err(_), Some(before)) => return Ok(before),
             };
+            let (len, want) = (facts.len, chunk.len() as u64);
+            ensure!("D2", len == want, "{len} of {want} bytes of node {object} were written");
             let at = match place {
                 Place::At(offset) => offset,
                 Place::End => facts.offset,

@@ -200,6 +200,7 @@ impl Mount {
         cred: Option<&Credentials>,
         mut inspect: impl FnMut(&mut Op<'_, '_>) -> TxResult<T>,
     ) -> Result<T> {
+        // Checks H2.
         if self.head.is_gone() {
             return Err(Error::not_found(FsError::Stale));
         }

@@ -95,6 +95,7 @@ impl Mount {
             // Before anything else: the records in the log precede all new changes.
             crate::replay(engine, &head).await?;
         }
+        // Checks L11.
         if !is_read_only && head.log().awaits_replay() {
             return Err(Error::new(Kind::Unsupported, FsError::Unreplayed));
         }

@@ -1,4 +1,7 @@
 //! Reads a volume: its data, and its holes.
+//!
+//! Invariants
+//! * D3  The extents of a volume are not empty and follow each other.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Piece;
 use cenote_ondisk::master_node::ZVOL_OBJ;
-use cenote_rt::{Buf, BufMut, Result};
+use cenote_rt::{Buf, BufMut, Result, ensure};
 
 use super::writable::{WritableVolume, span};
 
@@ -88,7 +91,10 @@ impl WritableVolume {
                 Ok((pieces, ()))
             })
         };
-        Ok(live.gather(find).await?.0)
+        let (found, wanted) = (live.gather(find).await?.0, blocks.end - blocks.start);
+        let count = found.len() as u64;
+        ensure!("D1", count == wanted, "{count} of {wanted} blocks of a volume");
+        Ok(found)
     }
 
     /// Returns data and holes from `offset` on; adjacent extents differ. The answer starts at the
@@ -122,6 +128,7 @@ impl WritableVolume {
                         extents.push(extent);
                     }
                 }
+                ensure!("D3", end > at, "an extent ends at {end} and begins at {at}");
                 at = end;
             }
         }

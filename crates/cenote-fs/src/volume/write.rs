@@ -16,7 +16,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_engine::zil::LogRecord;
 use cenote_engine::{ApplyOptions, Charge};
 use cenote_ondisk::master_node::ZVOL_OBJ;
-use cenote_rt::{Buf, BufMut, Result};
+use cenote_rt::{Buf, BufMut, Result, ensure};
 
 use super::writable::{WritableVolume, span};
 
@@ -33,6 +33,14 @@ enum Part {
     Block(u64, Buf),
     /// Bytes within a block.
     Bytes(u64, Buf),
+}
+
+impl Part {
+    fn len(&self) -> u64 {
+        match self {
+            Self::Block(_, data) | Self::Bytes(_, data) => data.len() as u64,
+        }
+    }
 }
 
 impl WritableVolume {
@@ -78,6 +86,8 @@ impl WritableVolume {
             _ => None,
         };
         let len = range.end - range.start;
+        let cut: u64 = parts.iter().map(Part::len).sum();
+        ensure!("D2", cut == len, "{cut} of {len} bytes for a volume");
         let record = data.map_or_else(
             || LogRecord::write_later(ZVOL_OBJ, range.start, len),
             |data| LogRecord::write(ZVOL_OBJ, range.start, data),

@@ -9,7 +9,7 @@
 //! An edit works on a private copy of the block. Links are checked while they are followed, as in
 //! [`Leaf`]; after an error the copy may be half changed and must be discarded.
 //!
-//! Invariants kept, beyond those of reading
+//! Invariants, beyond the rules of reading
 //! * L1  Every chunk is an entry, part of an array, or free; the free list has `free_count`
 //!   members.
 //! * L2  `entry_count` is the number of entries on the chains; each is in the slot of its hash.
@@ -154,7 +154,10 @@ impl<'a> LeafMut<'a> {
     pub fn remove(&mut self, entry: &LeafEntry) -> Result<(), CorruptZap> {
         self.unlink(entry)?;
         self.free_entry(entry)?;
-        self.header.entry_count = self.header.entry_count.saturating_sub(1);
+        let count = self.header.entry_count;
+        let none = CorruptZap::ChunkNumber { chunk: entry.chunk, count: 0 };
+        // Checks L2.
+        self.header.entry_count = count.checked_sub(1).ok_or(none)?;
         self.flush();
         Ok(())
     }
@@ -230,6 +233,11 @@ impl<'a> LeafMut<'a> {
         entry.next = CHAIN_END;
         for other in view.chain(slot) {
             let other = other?;
+            // Checks L3.
+            if other.cd == entry.cd && other.hash == entry.hash {
+                let count = view.chunk_count();
+                return Err(CorruptZap::ChunkNumber { chunk: other.chunk, count });
+            }
             if other.cd > entry.cd {
                 entry.next = other.chunk;
                 break;
@@ -251,6 +259,7 @@ impl<'a> LeafMut<'a> {
             }
             before = Some(other);
         }
+        // Checks L2.
         Err(CorruptZap::ChunkNumber { chunk: entry.chunk, count: view.chunk_count() })
     }
 
@@ -294,7 +303,9 @@ impl<'a> LeafMut<'a> {
         let number = self.header.free_list;
         let next = link_of(self.chunk_mut(number, CHUNK_FREE)?);
         self.header.free_list = next;
-        self.header.free_count = self.header.free_count.saturating_sub(1);
+        let none = CorruptZap::ChunkNumber { chunk: number, count: 0 };
+        // Checks L1.
+        self.header.free_count = self.header.free_count.checked_sub(1).ok_or(none)?;
         Ok(number)
     }
 

@@ -20,7 +20,7 @@
 //! Order: entries are visited by ascending (hash, cd), in micro and fat ZAPs alike ([`Cursor`]).
 //! The collision differentiator (cd) distinguishes entries with the same truncated hash.
 //!
-//! Invariants that decoding checks, each an error with a name (spec 03 §6.9)
+//! Rules that decoding checks, each an error with a name (spec 03 §6.9)
 //! * Z1  A chain link names a chunk of the leaf; array links lead to array chunks, entry links to
 //!   entry chunks.
 //! * Z2  No chain is longer than the leaf has chunks, so loops end.

@@ -15,7 +15,7 @@
 //! bookmark, and starts the next walk there. OpenZFS accepts stored bookmarks of level 0 and of
 //! object sets only (spec 04 §12).
 //!
-//! Invariants
+//! Guarantees
 //! * T1 Damage never ends the walk: the visitor is told of an unreadable block, and everything else
 //!   is visited.
 //! * T2 A walk that starts at a bookmark visits exactly the blocks that a whole walk visits from

@@ -11,7 +11,7 @@
 //! A block with several references (deduplication, clones) is read once per window and reported for
 //! each place.
 //!
-//! Invariants
+//! Guarantees
 //! * V1 Every copy on every leaf that should have it is read; J2 of the vdev layer says which
 //!   leaves should. Missing bytes of stale or absent leaves are counted by leaf: they are not
 //!   damage, but redundancy below that of the layout.

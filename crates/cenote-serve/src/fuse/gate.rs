@@ -7,6 +7,9 @@
 //! Concurrency: entering takes two atomic operations. A request is counted before it checks whether
 //! the gate is closed, and the gate is closed before the requests are counted, both sequentially
 //! consistent: either the request sees the closed gate, or the closer waits for it.
+//!
+//! Invariants
+//! * G1  A request is counted while it is inside.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
@@ -53,6 +56,8 @@ impl Gate {
 
     fn leave(&self) {
         let before = self.inside.fetch_sub(1, Ordering::SeqCst);
+        // Checks G1: otherwise the gate could never be closed again.
+        assert!(before > 0, "a request left the gate twice");
         if before == 1 && self.is_closed.load(Ordering::SeqCst) {
             self.emptied.notify_one();
         }

@@ -1,9 +1,10 @@
 //! The file systems that have a live FUSE connection.
 //!
-//! Invariant MOUNT-1: a dataset has at most one live FUSE connection. Two connections would be two
-//! file systems for the kernel: each caches pages, names and lengths of files that programs change
-//! through the other, and an `O_APPEND` write through one overwrites data that was synced through
-//! the other.
+//! Invariants
+//! * MOUNT-1  A dataset has at most one live FUSE connection. Two connections would be two file
+//!   systems for the kernel: each caches pages, names and lengths of files that programs change
+//!   through the other, and an `O_APPEND` write through one overwrites data that was synced through
+//!   the other.
 //!
 //! A connection lives from before it is mounted until the kernel has ended it and its last request
 //! is answered. That can be long after its file system was unmounted: a process has files open, or
@@ -47,6 +48,7 @@ impl Served {
         let engine = Arc::clone(mount.engine());
         let key = (Arc::as_ptr(&engine).addr(), mount.head().object());
         let is_new = SERVED.lock().insert(key);
+        // Checks MOUNT-1.
         if !is_new && !is_on(Bug::SecondConnection) {
             return Err(Error::new(Kind::Busy, FuseError::Served));
         }
@@ -56,6 +58,8 @@ impl Served {
 
 impl Drop for Served {
     fn drop(&mut self) {
-        SERVED.lock().remove(&self.key);
+        let was_there = SERVED.lock().remove(&self.key);
+        // Checks MOUNT-1.
+        assert!(was_there || is_on(Bug::SecondConnection), "a connection ended twice");
     }
 }

@@ -20,7 +20,7 @@
 //! requests follow closely and polling is successful often enough. Only one thread polls at a time,
 //! and only while others are idle.
 //!
-//! Invariants
+//! Guarantees
 //! * F3  While a connection lives it is armed, or a thread holds it that arms it before any work
 //!   that can wait, or after work that does not.
 //! * F4  Threads and buffers exist before the first connection does.

@@ -2,10 +2,11 @@
 //! it, without following links, so that another user who renames or replaces components meanwhile
 //! cannot redirect the walk.
 //!
-//! Invariant W1: a symbolic link is followed only if it belongs to root or to the user of this
-//! process, and if no other user could have put it there: its folder is writable for these users
-//! only, or it is sticky. Any other link fails the walk. Links are read through a handle, so that
-//! the checked link is the followed one.
+//! Invariants
+//! * W1  A symbolic link is followed only if it belongs to root or to the user of this process, and
+//!   if no other user could have put it there: its folder is writable for these users only, or it
+//!   is sticky. Any other link fails the walk. Links are read through a handle, so that the checked
+//!   link is the followed one.
 //!
 //! Only the path worker walks paths ([`helper`](super::helper), invariant F1).
 
@@ -76,6 +77,7 @@ pub(super) fn walk(path: &Path, how: Walk) -> Result<OwnedFd, WalkError> {
                 if links > LINKS_MAX {
                     return Err(WalkError::Open(Errno::LOOP));
                 }
+                // Checks W1.
                 if !is_trusted(&look(&at)?, &seen) {
                     return Err(WalkError::Link);
                 }

@@ -10,6 +10,9 @@
 //! is received when there is room for its data and its answer. A client that sends invalid
 //! requests, or more data than allowed, is disconnected; every other mistake is answered with an
 //! error.
+//!
+//! Invariants
+//! * P1  An answer to a read has exactly the bytes of the request: a client cannot notice others.
 
 use std::sync::Arc;
 
@@ -349,6 +352,11 @@ impl Connection {
         for piece in &mut pieces {
             if let Some(data) = &mut piece.data {
                 *data = self.export().read(piece.offset, piece.len as usize).await?;
+                let (found, len) = (data.len(), piece.len);
+                // Checks P1.
+                if found != len as usize {
+                    return Err(refuse(errno::EIO, &format!("{found} bytes were read of {len}")));
+                }
             }
         }
         Ok(Answer::Data(pieces))
@@ -363,6 +371,10 @@ impl Connection {
             pieces.push(Piece { offset: extent.offset, len: extent.len as u32, data });
         }
         let told: u32 = pieces.iter().map(|piece| piece.len).sum();
+        // Checks P1.
+        if told > len {
+            return Err(refuse(errno::EIO, "the extents are longer than the request"));
+        }
         if told < len {
             let at = offset + u64::from(told);
             pieces.push(Piece { offset: at, len: len - told, data: Some(Buf::empty()) });

@@ -7,6 +7,10 @@
 //! A client that announces data without sending it, or requests data without receiving it, keeps
 //! its part of the common budget while no other client needs it. A client that holds memory for
 //! longer than [`tunables::NBD_STALL_MS`] while others wait is disconnected.
+//!
+//! Invariants
+//! * B1  The memory taken is that of the parts that exist.
+//! * B2  Requests that wait for memory are counted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -50,7 +54,9 @@ pub(super) struct Part {
 
 impl Drop for Part {
     fn drop(&mut self) {
-        self.room.taken.fetch_sub(self.bytes, Ordering::SeqCst);
+        let before = self.room.taken.fetch_sub(self.bytes, Ordering::SeqCst);
+        // Checks B1.
+        assert!(before >= self.bytes, "{} of {before} bytes are returned", self.bytes);
         self.room.freed.notify_one();
     }
 }
@@ -60,7 +66,9 @@ struct Waiting<'a>(&'a AtomicU64);
 
 impl Drop for Waiting<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        let before = self.0.fetch_sub(1, Ordering::SeqCst);
+        // Checks B2.
+        assert!(before > 0, "no request waits for memory");
     }
 }
 

@@ -22,7 +22,7 @@
 //! from outside, and aborts its connections through the kernel's control files (`fusectl`), which
 //! ends all requests.
 //!
-//! Invariants
+//! Guarantees
 //! * F1  No thread of a serving process resolves a path that may be in a mount of its own. A path
 //!   worker does all work on paths; numbers of devices come from descriptors and `/proc`.
 //! * F2  The guard knows a connection before it is attached anywhere.
