@@ -3,7 +3,7 @@
 //! `xtask tidy` checks the project's rules that the compiler does not check; `xtask spec` prints
 //! which sections of the format's description are cited where; `xtask tests PATTERN` prints the
 //! packages and names of the matching tests; `xtask locks` writes the order of locks into its
-//! document.
+//! document; `xtask invariants` does so with the invariants, and counts their checks.
 
 mod tidy;
 
@@ -29,8 +29,15 @@ fn main() -> ExitCode {
             }
         }
         Some("locks") => report(tidy::locks::write(&root).err().as_slice()),
+        Some("invariants") => {
+            let counts = tidy::invariants::write(&root);
+            if let Ok((invariants, checks)) = &counts {
+                println!("{invariants} invariants, {checks} checks");
+            }
+            report(counts.err().as_slice())
+        }
         _ => {
-            eprintln!("usage: xtask tidy | spec | tests PATTERN | locks");
+            eprintln!("usage: xtask tidy | spec | tests PATTERN | locks | invariants");
             ExitCode::from(2)
         }
     }

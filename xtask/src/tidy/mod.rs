@@ -6,6 +6,7 @@
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
 //! | `limits`   | structs have few fields, types few public methods |
 //! | `docs`     | links in the documents resolve |
+//! | `invariants` | invariants have ids and checks, and the document lists them |
 //! | `locks`    | locks have ranks, and the document lists them |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
 //! | `features` | every verb, property and tunable has tests in docs/testing.md |
@@ -18,6 +19,7 @@
 mod decoders;
 mod docs;
 pub(crate) mod features;
+pub(crate) mod invariants;
 mod layers;
 mod limits;
 pub(crate) mod locks;
@@ -61,6 +63,8 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
     findings.extend(unused::check(&sources));
     findings.extend(decoders::check(root));
     findings.extend(features::check(&sources, root));
+    findings.extend(invariants::check(&sources));
+    findings.extend(invariants::check_document(&sources, root));
     findings.extend(locks::check_ranks(&sources));
     findings.extend(locks::check_document(root));
     findings
