@@ -26,7 +26,6 @@
 //!   and applied in place when the overlay is merged, under the same hold of the mutex: no layer
 //!   has patches.
 //! * V7  A block that was written early is used by the sync only if the layer still has it.
-//! * V9  A block in memory has the block size of its object.
 //! * V8  The bytes and the footprint of a layer are the sums over its objects.
 //!
 //! Guarantees

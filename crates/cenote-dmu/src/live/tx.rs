@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use cenote_ondisk::dnode::DnodePhys;
-use cenote_rt::{Buf, Error, ensure};
+use cenote_rt::{Buf, Error};
 
 use super::alloc::Cursor;
 use super::layer::{Layer, ObjectLayer};

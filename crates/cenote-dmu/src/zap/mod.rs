@@ -3,8 +3,8 @@
 //! `cenote-ondisk` decodes the blocks of a ZAP; this module finds and reads them. [`read`] looks up
 //! keys in any [`ReadObjects`]: it reads the header, one pointer and one leaf, whatever the size of
 //! the ZAP. A pointer table that does not fit into the header has blocks of its own, which are read
-//! when needed. A [`Zap`] is one of a frozen object set; its iteration is in cursor order, ascending
-//! (hash, cd), and holds one leaf.
+//! when needed. A [`Zap`] is one of a frozen object set; its iteration is in cursor order,
+//! ascending (hash, cd), and holds one leaf.
 //!
 //! Damage causes errors, not loops: a pointer must refer to a block of the object that holds a leaf
 //! owning the hash, so a walk always advances (spec 03 §5.2, §6.9).

@@ -157,10 +157,11 @@ pub(crate) fn abandoned(tx: &mut Tx<'_>, root_dir: u64) -> TxResult<Vec<u64>> {
         found.extend(abandoned(tx, child)?);
     }
     let head = get_dir(tx, root_dir)?.head_dataset_obj;
-    if head != 0 && get_dataset(tx, head)?.is_inconsistent() {
-        if extra_value(tx, head, key::RESUME_TOGUID)?.is_none() {
-            found.push(head);
-        }
+    if head != 0
+        && get_dataset(tx, head)?.is_inconsistent()
+        && extra_value(tx, head, key::RESUME_TOGUID)?.is_none()
+    {
+        found.push(head);
     }
     Ok(found)
 }

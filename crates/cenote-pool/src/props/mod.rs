@@ -19,8 +19,8 @@ mod zpl;
 
 pub use lookup::PropChain;
 pub use table::{
-    Access, DATASET_FAMILIES, DATASET_PROPERTIES, Form, POOL_PROPERTIES, PropDefault, PropType,
-    Property, dataset_property, pool_property, property_named,
+    Access, DATASET_PROPERTIES, Form, POOL_PROPERTIES, PropDefault, PropType, Property,
+    dataset_property, pool_property, property_named,
 };
 pub use userspace::{SpaceKind, SpaceOwner, SpaceRow};
 pub use value::{PropRow, PropValue, Source, literal};

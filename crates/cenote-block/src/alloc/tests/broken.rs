@@ -49,7 +49,7 @@ fn ranges_that_become_free_too_early_are_found() {
     metaslab.freed.try_add(0..512).unwrap();
     metaslab.allocated -= 512;
     metaslab.finish(5, Deferral::TwoTxgs(u64::MAX)).unwrap();
-    // The same set is used by txg 7; txg 5 again would free the ranges at once.
+    // Txg 7 uses this set as well; txg 5 again would free the ranges at once.
     assert_eq!(id_of(&metaslab.finish(5, Deferral::TwoTxgs(u64::MAX)).unwrap_err()), "M3");
 }
 
