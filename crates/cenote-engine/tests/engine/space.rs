@@ -224,7 +224,7 @@ fn trim_discards_exactly_the_free_space() {
         assert_eq!(unknown.cause(), Some(&LeafWorkError::NoDevice(1)));
 
         // Slowly, during writes; then suspended, and resumed by another import.
-        let slow = TrimOptions { rate: 32 << 20, ..TrimOptions::default() };
+        let slow = TrimOptions { rate: 16 << 20, ..TrimOptions::default() };
         pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap();
         let again = pool.engine.leaves().start_trim(&[leaf], slow).await.unwrap_err();
         assert_eq!(again.cause(), Some(&LeafWorkError::Running(leaf, kind)));
@@ -235,7 +235,7 @@ fn trim_discards_exactly_the_free_space() {
         cenote_rt::sleep(Duration::from_millis(300)).await;
         pool.engine.leaves().stop_work(&[leaf], kind, Stop::Suspend).await.unwrap();
         let held = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
-        assert_eq!((held.state, held.rate), (LeafWorkState::Suspended, 32 << 20));
+        assert_eq!((held.state, held.rate), (LeafWorkState::Suspended, 16 << 20));
         assert!(held.offset > 0 && held.offset < 120 << 20, "{held:?}");
         pool.check().await;
         pool.reopen().await;
