@@ -6,6 +6,7 @@
 //! flush that began after the write returned; every device used in tests provides exactly this
 //! guarantee and no stronger one.
 
+mod command_hash;
 mod device;
 mod faulty;
 mod file;
@@ -19,6 +20,7 @@ mod revocable;
 mod ring;
 mod simulated;
 
+pub use command_hash::CommandHash;
 pub use device::{Device, DeviceInfo, NoDiscard, OpenMode, OutOfRange, ReadOnly};
 pub use faulty::{Fault, FaultyDevice, InjectedFault, WriteFault};
 pub use file::{FileDevice, OpenError, create_file};

@@ -8,11 +8,9 @@
 
 use std::cell::Cell;
 use std::future::Future;
-use std::task::{Context, Waker};
 
-use crate::lock::tracked;
-use crate::task::{BoxFuture, blocking, spawn, spawn_tracked};
-use crate::{Result, trace};
+use crate::Result;
+use crate::task::{begin, blocking, spawn};
 
 thread_local! {
     static LEFT: Cell<u32> = const { Cell::new(0) };
@@ -50,16 +48,13 @@ pub async fn blocking_here<T: Send + 'static>(
 
 /// Starts a task for which no caller waits. A thread with inline waits begins it immediately, and
 /// finishes what it can without another thread.
+#[track_caller]
 pub fn start(work: impl Future<Output = ()> + Send + 'static) {
     if LEFT.get() == 0 {
         drop(spawn(work));
         return;
     }
-    let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
-    // This poll wakes no task: the task polls again before it waits.
-    if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-        spawn_tracked(work);
-    }
+    begin(work);
 }
 
 /// Waits for concurrent operations without inline waits.
@@ -70,6 +65,7 @@ pub async fn side_by_side<T>(work: impl Future<Output = T>) -> T {
 
 #[cfg(test)]
 mod tests {
+    use std::task::{Context, Waker};
     use std::thread::{ThreadId, current};
 
     use super::*;

@@ -5,9 +5,11 @@
 //! here, so that the same engine can run on a virtual clock (`docs/architecture.md`).
 
 pub mod buf;
+mod counter;
 pub mod error;
 mod inline_wait;
 pub mod invariant;
+mod join;
 pub mod lock;
 pub mod net;
 pub mod random;
@@ -20,14 +22,15 @@ pub mod trace;
 pub mod tunables;
 
 pub use buf::{Buf, BufMut};
+pub use counter::Counter;
 pub use error::{At, Error, Kind, Result};
 pub use inline_wait::{blocking_here, side_by_side, start, take_inline_wait};
 pub use random::{Rng, secret_bytes};
-pub use simulation::simulate;
+pub use simulation::{Process, Stuck, World, simulate, task_report};
 pub use task::{
-    BoxFuture, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime, Semaphore,
+    BoxFuture, JoinError, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime, Semaphore,
     SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,
-    sleep, spawn, spawn_background, until, wall_clock, yield_now,
+    processors, sleep, spawn, spawn_background, until, wall_clock, yield_now,
 };
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.

@@ -2,9 +2,11 @@
 //!
 //! Each stands for a kind of mistake that would break crash safety or space accounting. Without
 //! debug assertions, as in every release, [`is_on`] is constantly `false` and compiled out. One bug
-//! at a time is on, in the whole process.
+//! at a time is on, in the whole process; in a simulation, in a simulated process.
 
 use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::simulation;
 
 /// A mistake in the engine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,11 +126,18 @@ static ON: AtomicU8 = AtomicU8::new(0);
 /// Whether this bug is on.
 #[must_use]
 pub fn is_on(bug: Bug) -> bool {
-    cfg!(debug_assertions) && ON.load(Ordering::Relaxed) == bug as u8
+    if !cfg!(debug_assertions) {
+        return false;
+    }
+    let simulated = simulation::has_bug(bug);
+    simulated.unwrap_or_else(|| ON.load(Ordering::Relaxed) == bug as u8)
 }
 
 /// Switches a bug on, or all off. Does nothing without debug assertions.
 pub fn set(bug: Option<Bug>) {
+    if simulation::set_bug(bug) {
+        return;
+    }
     ON.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
 

@@ -1,18 +1,21 @@
-//! Tasks and time on tokio: spawn, blocking work, CPU work, clocks.
+//! Tasks and time: spawn, blocking work, CPU work, clocks. On tokio, or on the executor of the
+//! simulation that the thread is in ([`crate::simulate`]).
 //!
 //! Dropping a [`JoinHandle`] detaches the task and never aborts it: device I/O must end before its
 //! buffers are freed.
 
 #![expect(clippy::disallowed_methods, reason = "this is the module behind the facade")]
 
+use std::any::type_name;
 use std::future::Future;
+use std::panic::Location;
 use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
-pub use tokio::task::JoinHandle;
 
+pub use crate::join::{JoinError, JoinHandle};
 use crate::lock::{check_block_on, tracked};
 use crate::{Error, Kind, Result, inline_wait, recycle, simulation, trace};
 
@@ -26,6 +29,9 @@ const INLINE_CPU_NS: u64 = 300_000;
 /// the runtime that was lent to this thread ([`Runtime::lend`]).
 pub fn block_on<T>(threads: usize, future: impl Future<Output = T>) -> Result<T> {
     check_block_on();
+    if simulation::is_here() {
+        return Err(Error::new(Kind::Invalid, "a blocking call inside of a simulation"));
+    }
     let future = tracked(future);
     if let Ok(lent) = tokio::runtime::Handle::try_current() {
         return Ok(lent.block_on(boxed(future)));
@@ -41,7 +47,7 @@ fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Outp
 
 fn build(threads: usize) -> Result<tokio::runtime::Runtime> {
     let threads = match threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        0 => processors(),
         n => n,
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -74,7 +80,7 @@ impl OwnRuntime {
     /// `Kind::Invalid` on a thread that runs asynchronous code, which must not be blocked.
     pub fn block_on<T>(&self, future: impl Future<Output = T>) -> Result<T> {
         match &self.0 {
-            Some(runtime) if tokio::runtime::Handle::try_current().is_err() => {
+            Some(runtime) if !is_asynchronous() => {
                 check_block_on();
                 Ok(runtime.block_on(boxed(tracked(future))))
             }
@@ -87,7 +93,7 @@ impl OwnRuntime {
     pub fn finish(&self, future: impl Future<Output = ()> + Send + 'static) {
         let Some(runtime) = &self.0 else { return };
         let future = tracked(future);
-        if tokio::runtime::Handle::try_current().is_err() {
+        if !is_asynchronous() {
             return runtime.block_on(future);
         }
         // A thread that runs asynchronous code cannot block on a future, but on a thread.
@@ -105,32 +111,34 @@ impl Drop for OwnRuntime {
     }
 }
 
-/// A handle of a runtime, for threads outside of it.
+/// Whether this thread runs asynchronous code.
+fn is_asynchronous() -> bool {
+    simulation::is_here() || tokio::runtime::Handle::try_current().is_ok()
+}
+
+/// A handle of a runtime, for threads outside of it; in a simulation, of the simulation.
 #[derive(Debug, Clone)]
-pub struct Runtime(tokio::runtime::Handle);
+pub struct Runtime(Option<tokio::runtime::Handle>);
 
 impl Runtime {
     /// Returns the runtime of this task.
     #[must_use]
     pub fn here() -> Self {
-        Self(tokio::runtime::Handle::current())
+        Self((!simulation::is_here()).then(tokio::runtime::Handle::current))
     }
 
     /// Runs blocking `work` on this thread, which starts its tasks on this runtime.
     pub fn lend<T>(&self, work: impl FnOnce() -> T) -> T {
-        let _entered = self.0.enter();
+        let _entered = self.0.as_ref().map(tokio::runtime::Handle::enter);
         work()
     }
 
     /// Begins work on this thread, and makes it a task only if it has to wait. Work that does not
     /// wait is done when this returns, without waking a thread.
+    #[track_caller]
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
-        let _entered = self.0.enter();
-        let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
-        // This poll wakes no task: the task polls again before it waits.
-        if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.0.spawn(work);
-        }
+        let _entered = self.0.as_ref().map(tokio::runtime::Handle::enter);
+        begin(work);
     }
 
     /// Like [`begin`](Self::begin), and this thread also does this number of blocking system calls
@@ -144,32 +152,54 @@ impl Runtime {
     }
 }
 
+/// Polls work once, and makes it a task if it has to wait.
+#[track_caller]
+pub(crate) fn begin<F: Future<Output = ()> + Send + 'static>(work: F) {
+    let mut work: BoxFuture<'static, ()> = trace::inherit(Box::pin(tracked(work)));
+    // This poll wakes no task: the task polls again before it waits.
+    if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+        drop(spawn_boxed(work, type_name::<F>(), Location::caller()));
+    }
+}
+
 /// Starts a task. Its events belong to the current span ([`crate::trace`]), which ends after the
 /// task.
-pub fn spawn<T: Send + 'static>(future: impl Future<Output = T> + Send + 'static) -> JoinHandle<T> {
-    // One form of tokio's task for all futures with this output: see [`boxed`].
-    let future: BoxFuture<'static, T> = Box::pin(tracked(future));
-    tokio::spawn(trace::inherit(future))
+#[track_caller]
+pub fn spawn<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    // One form of the runtime's task for all futures with this output: see [`boxed`].
+    let boxed: BoxFuture<'static, F::Output> = Box::pin(tracked(future));
+    spawn_boxed(trace::inherit(boxed), type_name::<F>(), Location::caller())
 }
 
 /// Starts a task that runs on after the work that starts it, for example until the pool is closed.
 /// It belongs to no span.
-pub fn spawn_background<T: Send + 'static>(
-    future: impl Future<Output = T> + Send + 'static,
-) -> JoinHandle<T> {
-    let future: BoxFuture<'static, T> = Box::pin(tracked(future));
-    tokio::spawn(future)
+#[track_caller]
+pub fn spawn_background<F>(future: F) -> JoinHandle<F::Output>
+where
+    F: Future<Output: Send + 'static> + Send + 'static,
+{
+    spawn_boxed(Box::pin(tracked(future)), type_name::<F>(), Location::caller())
 }
 
-/// Starts a task that [`tracked`] returned.
-pub(crate) fn spawn_tracked(future: BoxFuture<'static, ()>) {
-    drop(tokio::spawn(future));
+/// Starts a task with the name of its future and the place in the code that starts it.
+fn spawn_boxed<T: Send + 'static>(
+    future: BoxFuture<'static, T>,
+    name: &'static str,
+    place: &'static Location<'static>,
+) -> JoinHandle<T> {
+    if simulation::is_here() {
+        return JoinHandle::simulated(simulation::spawn(future, name, place));
+    }
+    JoinHandle::of_tokio(tokio::spawn(future))
 }
 
 /// Runs blocking work, away from the tasks.
 pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T> {
     if simulation::is_here() {
-        return Ok(work());
+        return simulation::blocking(work).await.map_err(|error| Error::new(Kind::Io, error));
     }
     tokio::task::spawn_blocking(work).await.map_err(|error| Error::new(Kind::Io, error))
 }
@@ -178,7 +208,7 @@ pub async fn blocking<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stat
 /// work is dropped.
 pub fn begin_blocking(work: impl FnOnce() + Send + 'static) {
     if simulation::is_here() {
-        return work();
+        return drop(simulation::blocking(work));
     }
     drop(tokio::task::spawn_blocking(work));
 }
@@ -193,8 +223,8 @@ pub async fn cpu<T: Send + 'static>(
 
 /// Waits.
 pub async fn sleep(duration: Duration) {
-    if simulation::pass(duration) {
-        return tokio::task::yield_now().await;
+    if simulation::is_here() {
+        return simulation::sleep(duration).await;
     }
     tokio::time::sleep(duration).await;
 }
@@ -214,6 +244,10 @@ pub async fn yield_now() {
 
 /// Waits for `future`, at most for `timeout`; returns `None` after that.
 pub async fn until<T>(timeout: Duration, future: impl Future<Output = T>) -> Option<T> {
+    let future = std::pin::pin!(future);
+    if simulation::is_here() {
+        return simulation::until(timeout, future).await;
+    }
     tokio::time::timeout(timeout, future).await.ok()
 }
 
@@ -239,6 +273,13 @@ pub fn monotonic() -> Duration {
         return elapsed;
     }
     START.get_or_init(std::time::Instant::now).elapsed()
+}
+
+/// Returns the number of processors.
+#[must_use]
+pub fn processors() -> usize {
+    let simulated = simulation::processors();
+    simulated.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from))
 }
 
 /// Returns the time since 1970-01-01 UTC.

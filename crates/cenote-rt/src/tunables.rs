@@ -4,8 +4,13 @@
 //! and set at run time, in decimal or 0x hexadecimal: by `cenote tunable`, and by files of the
 //! daemon (`docs/watching.md`). All policy constants are here; constants of the on-disk format are
 //! next to their decoders.
+//!
+//! In a simulation ([`crate::World`]) each simulated process has its own values, and the functions
+//! here read and set the values of the current one.
 
 use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::simulation;
 
 /// One policy number.
 #[derive(Debug)]
@@ -21,6 +26,7 @@ pub struct Tunable {
     /// What it does, with its unit.
     pub help: &'static str,
     value: AtomicU64,
+    index: Index,
 }
 
 /// Why a tunable was not set.
@@ -48,17 +54,29 @@ pub enum TunableError {
 
 impl Tunable {
     const fn new(
+        index: Index,
         name: &'static str,
         default: u64,
         (min, max): (u64, u64),
         help: &'static str,
     ) -> Self {
-        Self { name, default, min, max, help, value: AtomicU64::new(default) }
+        Self { name, default, min, max, help, value: AtomicU64::new(default), index }
+    }
+
+    /// Returns its index in [`ALL`].
+    pub(crate) fn index(&self) -> usize {
+        self.index as usize
     }
 
     /// Returns the current value.
     #[must_use]
+    #[inline]
     pub fn get(&self) -> u64 {
+        if simulation::is_used()
+            && let Some(value) = simulation::tunable(self.index())
+        {
+            return value;
+        }
         self.value.load(Ordering::Relaxed)
     }
 
@@ -71,7 +89,9 @@ impl Tunable {
     /// Sets the value, if it is in range.
     pub fn set(&self, value: u64) -> Result<(), TunableError> {
         self.check(value)?;
-        self.value.store(value, Ordering::Relaxed);
+        if !simulation::set_tunable(self.index(), value) {
+            self.value.store(value, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -86,7 +106,7 @@ impl Tunable {
         Ok(value)
     }
 
-    fn check(&self, value: u64) -> Result<(), TunableError> {
+    pub(crate) fn check(&self, value: u64) -> Result<(), TunableError> {
         let &Self { name, min, max, .. } = self;
         if (min..=max).contains(&value) {
             return Ok(());
@@ -109,9 +129,17 @@ pub fn set(name: &str, text: &str) -> Result<(), TunableError> {
 
 macro_rules! tunables {
     ($($ident:ident = $name:literal, $default:expr, $range:expr, $help:literal;)*) => {
+        /// Places of the tunables in [`ALL`].
+        #[derive(Debug, Clone, Copy)]
+        #[expect(non_camel_case_types, clippy::upper_case_acronyms, reason = "names of statics")]
+        enum Index {
+            $($ident,)*
+        }
+
         $(
             #[doc = $help]
-            pub static $ident: Tunable = Tunable::new($name, $default, $range, $help);
+            pub static $ident: Tunable =
+                Tunable::new(Index::$ident, $name, $default, $range, $help);
         )*
         /// Every tunable, in the order of this file.
         pub static ALL: &[&Tunable] = &[$(&$ident),*];
@@ -390,7 +418,8 @@ mod tests {
     #[test]
     fn names_are_unique_and_defaults_in_range() {
         let mut names = std::collections::BTreeSet::new();
-        for tunable in ALL {
+        for (index, tunable) in ALL.iter().enumerate() {
+            assert_eq!(tunable.index(), index, "{}", tunable.name);
             assert!(names.insert(tunable.name), "{}", tunable.name);
             assert!((tunable.min..=tunable.max).contains(&tunable.default), "{}", tunable.name);
         }

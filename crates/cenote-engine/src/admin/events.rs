@@ -4,12 +4,11 @@
 //! contain the export. Event numbers are unique in a process, and increase.
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_rt::Notify;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
+use cenote_rt::{Counter, Notify};
 use cenote_vdev::VdevState;
 
 /// Maximum number of events in a ring.
@@ -126,16 +125,13 @@ struct Ring {
     dropped: u64,
 }
 
-/// Returns the next number.
-fn number() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(1);
-    NEXT.fetch_add(1, Ordering::Relaxed)
-}
+/// Numbers logs and events.
+static NUMBERS: Counter = Counter::new("pool events");
 
 impl EventLog {
     pub(crate) fn new(pool: &str, guid: u64) -> Self {
         Self {
-            id: number(),
+            id: NUMBERS.next(),
             pool: pool.to_owned(),
             guid,
             ring: Mutex::with_default(Rank::Events),
@@ -155,7 +151,7 @@ impl EventLog {
             ring.dropped += 1;
         }
         // Under the lock, so that the numbers of a ring are in order.
-        ring.events.push_back(NotedEvent { eid: number(), time, event });
+        ring.events.push_back(NotedEvent { eid: NUMBERS.next(), time, event });
         drop(ring);
         self.news.notify_waiters();
     }

@@ -20,8 +20,7 @@ use cenote_dmu::live::ObjectSpec;
 use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_poolkit::{PoolBuilder, pools};
-use cenote_rt::tunables::{self, Tunable};
-use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, sleep};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, World, simulate, sleep, tunables};
 use cenote_testkit::rng::wants_all;
 
 /// Size of a device.
@@ -233,34 +232,15 @@ fn side_by_side(case: Case, starts: &[u64]) -> Vec<u64> {
     runs.max_by_key(|run| run.len()).unwrap().to_vec()
 }
 
-/// Sets the handling of optional writes, and limits leaves to one write at a time, so that others
-/// are queued; until dropped.
-struct Mode {
-    before: [(&'static Tunable, u64); 3],
-}
-
-impl Mode {
-    fn set(is_limited: bool) -> Self {
-        let wanted = [
-            (&tunables::OPTIONAL_IS_LIMITED, u64::from(is_limited)),
-            (&tunables::ASYNC_WRITE_MIN_ACTIVE, 1),
-            (&tunables::ASYNC_WRITE_MAX_ACTIVE, 1),
-        ];
-        let before = wanted.map(|(tunable, value)| {
-            let before = tunable.get();
-            tunable.set(value).unwrap();
-            (tunable, before)
-        });
-        Self { before }
-    }
-}
-
-impl Drop for Mode {
-    fn drop(&mut self) {
-        for (tunable, before) in self.before {
-            tunable.set(before).unwrap();
-        }
-    }
+/// Returns a machine with this handling of optional writes. Leaves do one write at a time, so that
+/// others are queued.
+fn machine(is_limited: bool) -> World {
+    let tunables = vec![
+        (&tunables::OPTIONAL_IS_LIMITED, u64::from(is_limited)),
+        (&tunables::ASYNC_WRITE_MIN_ACTIVE, 1),
+        (&tunables::ASYNC_WRITE_MAX_ACTIVE, 1),
+    ];
+    World { tunables, ..World::new(8005) }
 }
 
 /// Returns all widths, or without the long form of the tests those that the report names for any
@@ -279,11 +259,10 @@ fn widths(ashift: u64, nparity: u64) -> Vec<u64> {
 fn raidz_padding_of_long_records_is_written() {
     let mut affected = BTreeSet::new();
     for is_limited in [false, true] {
-        let _mode = Mode::set(is_limited);
         for (ashift, nparity) in [9, 12].into_iter().flat_map(|a| [1, 2, 3].map(|p| (a, p))) {
             for width in widths(ashift, nparity) {
                 let work = write(ashift, nparity, width);
-                for written in cenote_rt::simulate(8005, work).unwrap() {
+                for written in simulate(machine(is_limited), work).unwrap() {
                     let (case, gaps) = (written.case, written.gaps());
                     let expected = if is_limited { written.expected() } else { BTreeSet::new() };
                     assert_eq!(gaps, expected, "{case:?} limited: {is_limited}");

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::Poll;
+use std::task::ready;
 use std::time::Duration;
 
 use cenote_device::Device;
@@ -12,7 +12,7 @@ use cenote_engine::{ApplyOptions, Engine, EngineError};
 use cenote_ondisk::config::PoolState;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::Found;
-use cenote_rt::{JoinHandle, Result, simulate, spawn};
+use cenote_rt::{BoxFuture, JoinHandle, Result, simulate, spawn};
 use cenote_vdev::VdevState;
 
 use crate::hooks::{at_stage, is_done};
@@ -41,10 +41,12 @@ async fn close(engine: Arc<Engine>, state: PoolState) -> Result<()> {
 /// Runs a future that makes no progress while `is_paused`: as if its thread got no processor.
 async fn with_pauses<T>(is_paused: Arc<AtomicBool>, future: impl Future<Output = T>) -> T {
     let mut future = std::pin::pin!(future);
+    let mut pause: Option<BoxFuture<'static, ()>> = None;
     std::future::poll_fn(|context| {
-        if is_paused.load(Ordering::SeqCst) {
-            context.waker().wake_by_ref();
-            return Poll::Pending;
+        while is_paused.load(Ordering::SeqCst) {
+            let next = || Box::pin(cenote_rt::sleep(Duration::from_micros(1))) as BoxFuture<_>;
+            ready!(pause.get_or_insert_with(next).as_mut().poll(context));
+            pause = None;
         }
         future.as_mut().poll(context)
     })

@@ -11,6 +11,7 @@ use std::sync::Mutex;
 use cenote_poolkit::crash::explore::{Depth, explore};
 use cenote_poolkit::crash::order;
 use cenote_poolkit::crash::workload::{self, Layout};
+use cenote_rt::World;
 use cenote_rt::seeded::{self, Bug};
 
 /// Rounds of a run.
@@ -23,7 +24,6 @@ const BUG: &str = "CENOTE_SEEDED_BUG";
 
 /// Runs the suite with a layout and a bug.
 fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
-    seeded::set(bug);
     let work = async {
         let run = workload::run(layout, SEED, ROUNDS, workload::memory_device).await;
         if bug == Some(Bug::DroppedPad) {
@@ -36,9 +36,7 @@ fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
             explore(layout, SEED, &run, depth).await.map_err(|error| format!("a cut: {error}"));
         cuts.and_then(|_| order::check(&run.log).map_err(|error| format!("the order: {error}")))
     };
-    let verdict = cenote_rt::simulate(SEED, work).expect("a runtime");
-    seeded::set(None);
-    verdict
+    cenote_rt::simulate(World { bug, ..World::new(SEED) }, work).expect("a runtime")
 }
 
 /// Returns a layout in which a bug can have an effect.

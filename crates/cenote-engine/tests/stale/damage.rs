@@ -61,8 +61,7 @@ async fn read_all(world: &World, reader: Reader) {
 }
 
 fn run(reader: Reader) {
-    world::set_tunables();
-    cenote_rt::simulate(7, async {
+    cenote_rt::simulate(world::machine(7, None), async {
         let world = World::new(Layout::Mirror, 5, 7).await;
         world.engine().snapshots().create(vec![format!("{DATASET}@kept")]).await.unwrap();
         spoil(&world).await;

@@ -20,7 +20,7 @@ mod readers;
 mod slow;
 mod world;
 
-use cenote_rt::seeded::{self, Bug};
+use cenote_rt::seeded::Bug;
 use cenote_testkit::rng::wants_all;
 use world::{Layout, World};
 
@@ -30,8 +30,8 @@ const BUG: &str = "CENOTE_SEEDED_BUG";
 const FILLS: [u64; 3] = [5, 50, 99];
 
 /// Runs one pool to its end.
-fn run(layout: Layout, fill: u64, seed: u64) {
-    cenote_rt::simulate(seed, async {
+fn run(layout: Layout, fill: u64, seed: u64, bug: Option<Bug>) {
+    cenote_rt::simulate(world::machine(seed, bug), async {
         let world = World::new(layout, fill, seed).await;
         let readers = readers::start(&world);
         let ends: &[u64] = if wants_all() { &[50, 100, 150, 200] } else { &[30, 40] };
@@ -60,11 +60,10 @@ fn run(layout: Layout, fill: u64, seed: u64) {
 }
 
 fn run_all(layout: Layout) {
-    world::set_tunables();
     let seeds = if wants_all() { 1..6 } else { 1..2 };
     for seed in seeds {
         for fill in FILLS {
-            run(layout, fill, seed);
+            run(layout, fill, seed, None);
         }
     }
 }
@@ -94,14 +93,12 @@ fn disk_with_two_copies() {
 fn with_a_bug() {
     let wanted = std::env::var(BUG).ok();
     let bug = Bug::OF_READERS.into_iter().find(|bug| wanted == Some(format!("{bug:?}")));
-    if let Some(bug) = bug {
-        seeded::set(Some(bug));
-        world::set_tunables();
+    if bug.is_some() {
         // Ends with the first pool in which the bug has an effect.
         for seed in 1..9 {
             for fill in FILLS {
                 println!("seed {seed}");
-                run(Layout::Mirror, fill, seed);
+                run(Layout::Mirror, fill, seed, bug);
             }
         }
     }

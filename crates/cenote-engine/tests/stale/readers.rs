@@ -7,8 +7,9 @@ use std::time::Duration;
 
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Pool, leaks};
-use cenote_rt::{BoxFuture, Error, JoinHandle, Kind, Result, Rng, yield_now};
+use cenote_rt::{BoxFuture, Error, JoinHandle, Kind, Result, Rng};
 
+use crate::slow::wait;
 use crate::world::{BLOCK, DATASET, World, salt_of};
 
 /// Results of readers.
@@ -75,9 +76,7 @@ fn rng_of(world: &World, kind: u64, number: u64) -> Rng {
 }
 
 async fn rest(rng: &mut Rng, steps: u64) {
-    for _ in 0..rng.below(steps) {
-        yield_now().await;
-    }
+    wait(rng.below(steps)).await;
 }
 
 /// The number of exports and imports before a reader used the engine.
@@ -126,7 +125,7 @@ impl Since {
 async fn hold_views(world: &World, counts: &Counts, number: u64) {
     let mut rng = rng_of(world, 1, number);
     while !world.is_over() {
-        yield_now().await;
+        wait(1).await;
         let since = Since::now(world, &mut rng).await;
         let view = world.engine().view().await;
         let Some(view) = since.check(view, world, counts) else { continue };
@@ -174,7 +173,7 @@ async fn read_live(world: &World, counts: &Counts, number: u64) {
         let live = head.live();
         let read = live.inspect(|tx| tx.read(world.object, block * BLOCK, BLOCK as usize)).await;
         let Some(read) = since.check_held(read, world, counts) else {
-            yield_now().await;
+            wait(1).await;
             continue;
         };
         let salt = salt_of(block, &read);
@@ -194,7 +193,7 @@ async fn read_live(world: &World, counts: &Counts, number: u64) {
 async fn read_snapshots(world: &World, counts: &Counts) {
     let mut rng = rng_of(world, 3, 0);
     while !world.is_over() {
-        yield_now().await;
+        wait(1).await;
         let names: Vec<_> = world.model().snapshots.keys().cloned().collect();
         if names.is_empty() {
             continue;
@@ -239,7 +238,7 @@ async fn check_all(world: &World, counts: &Counts) {
     let mut rng = rng_of(world, 4, 0);
     while !world.is_over() {
         rest(&mut rng, 40_000).await;
-        yield_now().await;
+        wait(1).await;
         let since = Since::now(world, &mut rng).await;
         let view = world.engine().view().await;
         let Some(view) = since.check(view, world, counts) else { continue };

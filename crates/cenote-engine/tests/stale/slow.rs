@@ -1,13 +1,17 @@
-//! Devices in memory with slow reads, measured in steps of other tasks, not in seconds.
+//! Devices in memory with slow reads.
 //!
 //! Most reads return immediately. Some wait before they read the device, some after that, for so
-//! many steps that other tasks commit txgs meanwhile.
+//! long that other tasks commit txgs meanwhile.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
-use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, yield_now};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, Rng, sleep};
+
+/// Unit of all pauses.
+const STEP: Duration = Duration::from_millis(1);
 
 #[derive(Debug)]
 pub(crate) struct SlowDevice {
@@ -71,10 +75,9 @@ impl SlowDevice {
     }
 }
 
-async fn wait(steps: u64) {
-    for _ in 0..steps {
-        yield_now().await;
-    }
+/// Lets other tasks run for this many steps.
+pub(crate) async fn wait(steps: u64) {
+    sleep(STEP * steps as u32).await;
 }
 
 impl Device for SlowDevice {

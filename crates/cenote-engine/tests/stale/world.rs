@@ -14,9 +14,10 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_poolkit::{PoolBuilder, pools};
+use cenote_rt::seeded::Bug;
 use cenote_rt::{Kind, Result, Rng, tunables};
 
-use crate::slow::SlowDevice;
+use crate::slow::{SlowDevice, wait};
 
 /// Block size.
 pub(crate) const BLOCK: u64 = 32 << 10;
@@ -48,11 +49,14 @@ impl Layout {
     }
 }
 
-/// Sets tunables for all runs of the process.
-pub(crate) fn set_tunables() {
-    // Views are held for longer than this.
-    tunables::PIN_DEADLINE_MS.set(10_000).unwrap();
-    tunables::METASLAB_PRELOAD_ENABLED.set(0).unwrap();
+/// Returns the machine of a run.
+pub(crate) fn machine(seed: u64, bug: Option<Bug>) -> cenote_rt::World {
+    let tunables = vec![
+        // Views are held for longer than this.
+        (&tunables::PIN_DEADLINE_MS, 10_000),
+        (&tunables::METASLAB_PRELOAD_ENABLED, 0),
+    ];
+    cenote_rt::World { tunables, bug, ..cenote_rt::World::new(seed) }
 }
 
 /// The written contents.
@@ -278,7 +282,7 @@ impl World {
                     }
                 }
                 if step % 8 == 0 {
-                    cenote_rt::yield_now().await;
+                    wait(1).await;
                 }
             }
             self.sync().await;

@@ -1,13 +1,13 @@
 //! Device reads caused by reading and writing files, as counted by the block store.
 
 use std::collections::BTreeSet;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_fs::mount::WriteOptions;
 use cenote_fs::{FileSystem, Follow, Node};
 use cenote_poolkit::PoolBuilder;
-use cenote_rt::{Rng, simulate, sleep, tunables};
+use cenote_rt::{Rng, World, simulate, sleep, tunables};
 
 use crate::fixture::{Fixture, root};
 
@@ -16,12 +16,6 @@ const RECORD: u64 = 4096;
 const RECORDS: u64 = 4096;
 /// Blocks above those of the file: four indirect blocks and the one above them.
 const ABOVE: u64 = 5;
-
-/// Serializes the tests that set a tunable.
-pub(crate) fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 pub(crate) struct File {
     pub(crate) fixture: Fixture,
@@ -94,7 +88,6 @@ impl File {
 
 #[test]
 fn prefetch_reads_sequential_files_ahead_and_every_block_once() {
-    let _alone = alone();
     simulate(1, async {
         let file = File::new(RECORD, RECORDS).await;
         let (mut most, mut early) = (0, 0);
@@ -119,7 +112,6 @@ fn prefetch_reads_sequential_files_ahead_and_every_block_once() {
 
 #[test]
 fn prefetch_reads_strides_ahead_and_nothing_between() {
-    let _alone = alone();
     simulate(2, async {
         let file = File::new(RECORD, RECORDS).await;
         for (step, is_backwards) in [(16, false), (8, true)] {
@@ -141,7 +133,6 @@ fn prefetch_reads_strides_ahead_and_nothing_between() {
 
 #[test]
 fn prefetch_ignores_random_reads() {
-    let _alone = alone();
     simulate(3, async {
         let file = File::new(RECORD, RECORDS).await;
         let mut wanted = BTreeSet::new();
@@ -174,7 +165,6 @@ async fn node(fs: &Arc<FileSystem>) -> Node {
 
 #[test]
 fn prefetch_works_in_snapshots() {
-    let _alone = alone();
     simulate(6, async {
         let file = File::new(RECORD, RECORDS).await;
         let engine = &file.fixture.engine;
@@ -220,9 +210,8 @@ fn prefetch_works_in_snapshots() {
 
 #[test]
 fn zfs_prefetch_disable_switches_reading_ahead_off() {
-    let _alone = alone();
-    tunables::PREFETCH_DISABLE.set(1).unwrap();
-    simulate(4, async {
+    let tunables = vec![(&tunables::PREFETCH_DISABLE, 1)];
+    simulate(World { tunables, ..World::new(4) }, async {
         let file = File::new(RECORD, RECORDS).await;
         let reads = file.cold(async |file| {
             for offset in (0..RECORD * RECORDS / 2).step_by(16 << 10) {
@@ -233,13 +222,11 @@ fn zfs_prefetch_disable_switches_reading_ahead_off() {
         assert_eq!(reads.await, RECORDS / 2 + 3);
     })
     .unwrap();
-    tunables::PREFETCH_DISABLE.set(0).unwrap();
 }
 
 #[test]
 fn overwritten_whole_records_are_not_read() {
     const LARGE: u64 = 128 << 10;
-    let _alone = alone();
     simulate(5, async {
         let file = File::new(LARGE, 10).await;
         let (mount, me) = (&file.fixture.mount, root());

@@ -4,9 +4,9 @@
 
 use cenote_poolkit::PoolBuilder;
 use cenote_rt::buf::bytes_made;
-use cenote_rt::{Rng, simulate, tunables};
+use cenote_rt::{Rng, World, simulate, tunables};
 
-use crate::ahead::{File, alone};
+use crate::ahead::File;
 use crate::fixture::Fixture;
 
 const RECORD: u64 = 128 << 10;
@@ -38,8 +38,6 @@ async fn page(file: &File, content: &[u8], number: u64) -> u64 {
 
 #[test]
 fn a_page_costs_a_record_once_and_then_nothing() {
-    let _alone = alone();
-    tunables::PREFETCH_DISABLE.set(1).unwrap();
     let disk = PoolBuilder::file_system().with_size(128 << 20);
     let raidz = PoolBuilder::of("raidz1", 3).with_file_system().with_ashift(12).with_seed(7);
     let raidz = raidz.with_size(128 << 20);
@@ -50,7 +48,8 @@ fn a_page_costs_a_record_once_and_then_nothing() {
         (&raidz, OFF, 2, false),
         (&raidz, LZ4, 2, true),
     ] {
-        simulate(8, async {
+        let tunables = vec![(&tunables::PREFETCH_DISABLE, 1)];
+        simulate(World { tunables, ..World::new(8) }, async {
             let (fixture, content) = (Fixture::of(builder).await, content());
             let engine = &fixture.engine;
             engine.properties().set("tank", "compression", compression.into()).await.unwrap();
@@ -79,5 +78,4 @@ fn a_page_costs_a_record_once_and_then_nothing() {
         })
         .unwrap();
     }
-    tunables::PREFETCH_DISABLE.set(0).unwrap();
 }

@@ -57,14 +57,12 @@ fn zfs_dirty_data_max_bounds_memory() {
             PoolBuilder::file_system().with_size(1 << 30).create_in_memory().await;
         let volume = NewVolume::new("tank/v", 32 << 20).sparse();
         let volume = volume.with("compression", Value::U64(2)).create(&engine).await.unwrap();
-        let max = cenote_rt::tunables::DIRTY_DATA_MAX.get();
         cenote_rt::tunables::DIRTY_DATA_MAX.set(8 << 20).unwrap();
         let (txg, start) = (engine.open_txg(), cenote_rt::monotonic());
         for round in 0..2 {
             fill(&volume, round).await.unwrap();
             assert!(engine.dirty_bytes() <= 9 << 20, "{}", engine.dirty_bytes());
         }
-        cenote_rt::tunables::DIRTY_DATA_MAX.set(max).unwrap();
         let txgs = engine.open_txg() - txg;
         assert!(txgs >= 6, "{txgs}");
         let time = cenote_rt::monotonic().saturating_sub(start);

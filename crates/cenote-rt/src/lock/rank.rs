@@ -156,6 +156,7 @@ ranks! {
         Plugs = ("plugs", "cenote-vdev", "Queues that continue when the last plug is dropped."),
         WriteBatch = ("write outcome", "cenote-vdev", "Errors of the writes that are awaited together."),
         DeviceHandle = ("device handle", "cenote-device", "The device behind a revocable handle."),
+        CommandHash = ("hash of commands", "cenote-device", "Hash of the commands that devices got."),
         Recorder = ("recorder", "cenote-device", "Events that a recording device saw."),
         CachedWrites = ("writes to the page cache", "cenote-device", "Writes of one file that wait for their turn."),
         Ring = ("io_uring queue", "cenote-device", "Requests that wait for the thread of the ring."),
@@ -164,5 +165,7 @@ ranks! {
         SimulatedExtents = ("extents of a device", "cenote-device", "Content of a simulated device."),
         Stages = ("stages", "cenote-bin", "The stage at which a test stops the process."),
         BufferPool = ("buffer pool", "cenote-rt", "Storage of buffers, for another use."),
+        SimulatedReady = ("ready tasks of a simulation", "cenote-rt", "Tasks of a simulation that were woken."),
+        SimulatedPulse = ("poll of a simulation", "cenote-rt", "The task that a simulation polls, for its watchdog."),
     }
 }

@@ -359,7 +359,7 @@ fn now() -> u64 {
 /// keep the sender of the next request from running.
 fn polling_ns() -> u64 {
     static IS_ALONE: OnceLock<bool> = OnceLock::new();
-    let is_alone = || std::thread::available_parallelism().is_ok_and(|count| count.get() == 1);
+    let is_alone = || cenote_rt::processors() == 1;
     let us = if *IS_ALONE.get_or_init(is_alone) { 0 } else { tunables::MOUNT_LOOKOUT_US.get() };
     Duration::from_micros(us).as_nanos() as u64
 }

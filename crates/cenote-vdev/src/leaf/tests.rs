@@ -5,7 +5,7 @@ use std::sync::atomic::AtomicUsize;
 
 use cenote_device::{DeviceInfo, MemoryDevice};
 use cenote_ondisk::config::VdevConfig;
-use cenote_rt::{BoxFuture, BufMut, JoinHandle, Notify, simulate, tunables};
+use cenote_rt::{BoxFuture, BufMut, JoinHandle, Notify, World, simulate, tunables};
 
 use super::*;
 use crate::create::{self, CreateSpec, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
@@ -246,9 +246,8 @@ fn an_io_that_hangs_on_a_former_device_ends_with_the_tree() {
 /// its flushes work again, and then has all of them.
 #[test]
 fn unflushed_writes_of_a_leaf_are_bounded() {
-    let max = tunables::UNFLUSHED_MAX.get();
-    tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
-    simulate(1, async {
+    let tunables = vec![(&tunables::UNFLUSHED_MAX, 1 << 20)];
+    simulate(World { tunables, ..World::new(1) }, async {
         let fixture = Fixture::new(Redundancy::Single, 1);
         let valve = &fixture.valves[0];
         valve.refuse(true);
@@ -268,15 +267,13 @@ fn unflushed_writes_of_a_leaf_are_bounded() {
         assert!(!fixture.lacks(0, 6));
     })
     .expect("runtime");
-    tunables::UNFLUSHED_MAX.set(max).expect("allowed");
 }
 
 /// Many writers that cross the flush threshold together flush once.
 #[test]
 fn many_writers_share_one_threshold_flush() {
-    let max = tunables::UNFLUSHED_MAX.get();
-    tunables::UNFLUSHED_MAX.set(1 << 20).expect("allowed");
-    simulate(1, async {
+    let tunables = vec![(&tunables::UNFLUSHED_MAX, 1 << 20)];
+    simulate(World { tunables, ..World::new(1) }, async {
         let fixture = Fixture::new(Redundancy::Single, 1);
         let writes: Vec<_> = (0..64).map(|n| fixture.begin_write(n * BLOCK, 7, 5)).collect();
         for write in writes {
@@ -286,7 +283,6 @@ fn many_writers_share_one_threshold_flush() {
         assert!((1..=4).contains(&flushes), "{flushes} flushes for 4 MiB");
     })
     .expect("runtime");
-    tunables::UNFLUSHED_MAX.set(max).expect("allowed");
 }
 
 /// A block is overwritten in place while its old bytes are written again after a failed flush.
