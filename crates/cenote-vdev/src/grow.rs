@@ -5,16 +5,17 @@
 //!
 //! Invariants
 //! * R1  A vdev that is added gets the next id.
+//! * R2  A tree is grown by one task at a time: the numbers that were assigned are still free when
+//!   they are taken.
 //!
 //! Concurrency: leaves are added first, then vdevs, then the link below the root, so a reader that
-//! finds the vdev finds all of it. The caller must not grow the tree from two tasks at once, or
-//! rely on its number of leaves meanwhile.
+//! finds the vdev finds all of it. The caller must not rely on the number of leaves meanwhile.
 
 use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_ondisk::config::VdevConfig;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, Kind, Result, ensure};
 
 use crate::build::BuildOptions;
 use crate::dtl::TxgRanges;
@@ -68,9 +69,16 @@ impl Tree {
             leaf.set_dtl(TxgRanges::default());
         }
         let place = vdev_base + 1;
+        let (leaf_end, vdev_end) = (leaf_base + leaves.len(), place + vdevs.len());
         self.leaves.grow(leaves);
         self.vdevs.grow(vdevs);
         self.tops.grow(vec![place]);
+        let (leaf_count, vdev_count) = (self.leaves.len(), self.vdevs.len());
+        ensure!(
+            "R2",
+            (leaf_count, vdev_count) == (leaf_end, vdev_end),
+            "{leaf_count} leaves and {vdev_count} vdevs, instead of {leaf_end} and {vdev_end}"
+        );
         if let Err(error) = self.check_open() {
             // The tree was closed concurrently, and `close` may have missed these leaves.
             self.revoke_leaves();

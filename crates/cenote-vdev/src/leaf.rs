@@ -12,6 +12,9 @@
 //! ([`crate::service`]). I/O that was in flush then may end much later: its result is ignored, or
 //! it is written again to the new device ([`Unflushed::generation`]).
 //!
+//! Invariants
+//! * D1  The txgs of a failed flush are in the dirty time log until a later flush succeeds.
+//!
 //! Concurrency: the device, the dirty time log and the unflushed writes have a lock each; none is
 //! held across I/O or while another one is taken. New writes are held off while buffered writes are
 //! written again, because the old bytes could otherwise overwrite the new ones.
@@ -471,6 +474,9 @@ impl Leaf {
         let mut dtl = self.dtl.write();
         if !dtl.unflushed_txgs.is_empty() {
             let unflushed_txgs = std::mem::take(&mut dtl.unflushed_txgs);
+            let forgotten = unflushed_txgs.subtract(&dtl.missing);
+            // Checks D1.
+            assert!(forgotten.is_empty(), "txgs {forgotten:?} are not in the dirty time log");
             dtl.missing = dtl.missing.subtract(&unflushed_txgs);
             dtl.is_changed = true;
         }

@@ -15,6 +15,7 @@
 //!
 //! Invariants
 //! * U1  A flush that succeeds ends a batch that a flush has begun.
+//! * U2  The bytes of a batch are the sum over its writes.
 //!
 //! A leaf that is taken out of service does not need its buffers: its dirty time log has the txgs.
 
@@ -133,6 +134,9 @@ impl Unflushed {
         }
         // Checks U1: otherwise writes would count as durable that no flush covered.
         assert!(self.flushing.needs_flush, "a flush ends that has not begun");
+        let (bytes, sum) = (self.flushing.bytes, self.flushing.sum());
+        // Checks U2: otherwise the bound of the buffer would not hold.
+        assert!(bytes == sum, "{bytes} bytes are counted for writes of {sum} bytes");
         if is_ok && !self.pending.is_suspect {
             self.flushing = Batch::default();
             self.has_failed_flush = false;
@@ -173,8 +177,31 @@ impl Batch {
         self.bytes += later.bytes;
         self
     }
+
+    fn sum(&self) -> u64 {
+        self.writes.iter().map(|parts| bytes_of(parts)).sum()
+    }
 }
 
 fn bytes_of(parts: &[Part]) -> u64 {
     parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use cenote_rt::Buf;
+
+    use super::*;
+    use crate::leaf::Content;
+
+    #[test]
+    #[should_panic(expected = "512 bytes are counted for writes of 1024 bytes")]
+    fn bytes_that_are_not_counted_are_found() {
+        let mut unflushed = Unflushed::default();
+        let part = Part { offset: 0, content: Content::Data(Buf::from(vec![0; 1024])) };
+        unflushed.record_write(0, Some(5), vec![part]);
+        unflushed.pending.bytes -= 512;
+        let flush = unflushed.begin_flush().expect("a write");
+        unflushed.finish_flush(&flush, true);
+    }
 }

@@ -27,6 +27,7 @@
 //!   has patches.
 //! * V7  A block that was written early is used by the sync only if the layer still has it.
 //! * V8  The bytes and the footprint of a layer are the sums over its objects.
+//! * V9  The root of a tree that becomes the committed one was born in the txg that is committed.
 //!
 //! Guarantees
 //! * V3  Within a layer frees come before writes: a block that is in a freed range and in `blocks`

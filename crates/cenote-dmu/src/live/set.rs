@@ -374,6 +374,8 @@ impl Live {
             return Err(self.broken(LiveError::SyncOrder { txg, found }));
         }
         if state.synced_txg.take().is_some() {
+            let birth = state.synced.root.birth();
+            ensure!("V9", birth == txg, "the root of txg {txg} was born in txg {birth}");
             state.base = state.synced.clone();
         }
         state.layers.retain(|entry| entry.txg > txg);

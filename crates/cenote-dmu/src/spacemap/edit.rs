@@ -6,6 +6,8 @@
 //! Invariants
 //! * S1  An entry lies within the range of its map and consists of whole sectors.
 //! * S2  The ranges of one append are disjoint and ascend.
+//! * S3  A map does not count more allocated or freed bytes than its range has, except a log, which
+//!   covers all vdevs.
 
 use std::ops::Range;
 
@@ -117,6 +119,9 @@ pub fn append(
         Action::Alloc => phys.allocated.wrapping_add_unsigned(total),
         Action::Free => phys.allocated.wrapping_sub_unsigned(total),
     };
+    let (allocated, size) = (phys.allocated, form.geometry.size);
+    let is_within = form.vdev.is_some() || allocated.unsigned_abs() <= size;
+    ensure!("S3", is_within, "the space map {object} of {size} bytes counts {allocated}");
     tx.set_bonus(object, &phys.encode())
 }
 

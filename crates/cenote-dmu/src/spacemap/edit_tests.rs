@@ -260,3 +260,22 @@ fn ranges_out_of_order_or_outside_of_the_map_are_found() {
         assert_eq!(append.unwrap_err().kind(), Kind::Invariant, "{ranges:?}");
     }
 }
+
+#[test]
+fn more_bytes_than_a_map_has_are_found() {
+    let mut model = Model::with_misses();
+    let object = model
+        .apply(|tx| create(tx, &MapFormat { block_size: 16 << 10, has_histogram: true }))
+        .unwrap();
+    let geometry = Geometry { start: 0, size: 8192, shift: 9 };
+    let form = EntryFormat { geometry, ..METASLAB };
+    let stamp = Stamp { txg: 5, pass: 1 };
+    let mut alloc = |form: EntryFormat| {
+        model.apply(|tx| append(tx, object, &form, Action::Alloc, [at(0, 8192)], stamp))
+    };
+    alloc(form).unwrap();
+    let error = alloc(form).unwrap_err();
+    assert_eq!(error.cause::<cenote_rt::invariant::Broken>().unwrap().id, "S3");
+    // A log covers more.
+    alloc(EntryFormat { vdev: Some(0), ..form }).unwrap();
+}

@@ -1,4 +1,7 @@
 //! Creates inodes and links (spec 03 §10.1).
+//!
+//! Invariants
+//! * N1  A replayed creation gets the object number of its record, to which later records refer.
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::ObjectSpec;
@@ -7,7 +10,7 @@ use cenote_ondisk::acl::Ace;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_rt::Kind;
+use cenote_rt::{Kind, ensure};
 
 use super::inode::{PERMISSION_MASK, SET_GID};
 use super::posix::Inherited;
@@ -254,6 +257,8 @@ pub(super) fn make(op: &mut Op<'_, '_>, dir: &Inode, new: &NewNode<'_>) -> TxRes
     let attrs = attributes(op, dir, new, &acl, (uid, gid));
     permit::quota_of_new(op, uid, gid, attrs.word(ZplAttr::Projid))?;
     let object = allocate(op, new, attrs.bonus_len())?;
+    let is_wanted = new.number.is_none_or(|number| number == object);
+    ensure!("N1", is_wanted, "object {object} was allocated instead of {:?}", new.number);
     let inode = Inode::new(object, attrs);
     op.store(&inode)?;
     Ok(inode)

@@ -6,6 +6,7 @@
 //!
 //! Invariants
 //! * O1  A node counts its handles: it is freed when it has neither a handle nor a name.
+//! * O2  A node with a handle is not freed.
 
 use std::sync::Arc;
 

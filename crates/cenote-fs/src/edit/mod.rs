@@ -45,7 +45,7 @@ use cenote_engine::zil::{ChangedBytes, Log, LogBytes, LogRecord};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::znode::{PFlags, Time};
-use cenote_rt::{Error, Kind};
+use cenote_rt::{Error, Kind, ensure};
 
 use crate::access::Credentials;
 use crate::error::FsError;
@@ -170,6 +170,8 @@ impl<'a, 'tx> Op<'a, 'tx> {
 
     /// Frees an object.
     pub(crate) fn free(&mut self, object: u64) -> TxResult<()> {
+        let is_open = self.facts.openers.is_open(object);
+        ensure!("O2", !is_open, "node {object} would be freed while it is open");
         self.changed.push(ChangedBytes { object, range: 0..u64::MAX, is_freed: true });
         self.tx.free(object)
     }

@@ -395,3 +395,12 @@ fn a_dropped_flush_makes_nothing_durable() {
     })
     .expect("runtime");
 }
+
+#[test]
+#[should_panic(expected = "are not in the dirty time log")]
+fn dtl_without_the_txgs_of_a_failed_flush_is_found() {
+    let leaf = Leaf::new(7, "d".into(), None, &Arc::default());
+    leaf.note_failed_flush(&TxgRanges::of(5));
+    leaf.dtl.write().missing = TxgRanges::default();
+    leaf.clear_failed_flushes();
+}
