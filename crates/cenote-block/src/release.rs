@@ -6,13 +6,16 @@
 //! is freed: if a header cannot be read, the block stays allocated, and the error says so. The
 //! caller decides whether to leak the space or to try again later.
 //!
+//! Invariants
+//! * H3  Only a block that was born after the last commit is claimed: older ones are in the maps.
+//!
 //! A header's address is freed with the size of a classic header (spec 05 §5.6), computed as of the
 //! block's birth: a RAID-Z expansion changes the allocated size of later blocks.
 //!
 //! Sources: spec 02 §6.3; spec 05 §5.6; spec 07 A12.
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
-use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Error, Kind, Result, ensure};
 use cenote_vdev::VdevKind;
 
 use crate::error::{BlockError, WriteError};
@@ -56,6 +59,8 @@ impl BlockStore {
     /// Errors of the allocator's claim, and of [`free`](Self::free).
     pub async fn claim(&self, bp: &BlockPtr, txg: u64, is_dry_run: bool) -> Result<()> {
         let space = self.space()?;
+        let (birth, committed) = (bp.birth(), space.committed());
+        ensure!("H3", birth > committed, "a block of txg {birth} is claimed after txg {committed}");
         for dva in self.owned_addresses(bp).await? {
             space.claim(&dva, txg, is_dry_run).await?;
         }

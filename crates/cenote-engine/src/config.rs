@@ -8,6 +8,7 @@
 //!   labels and not in the MOS. Checked in every build: [`ConfigState::replace`] compares
 //!   revisions, and the commit refuses a config that is not in the MOS.
 //! * C2  Vdevs get the next ids, also if several requests add some concurrently.
+//! * C3  Each leaf of the config is a leaf of the vdev tree, so that labels are written to it.
 
 use std::marker::PhantomData;
 use std::sync::atomic::{AtomicU64, Ordering};

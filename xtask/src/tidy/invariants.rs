@@ -32,7 +32,7 @@ use super::Source;
 use super::source::is_test;
 
 /// Least number of checks in the workspace. Only ever raise it.
-const CHECKS_MIN: usize = 282;
+const CHECKS_MIN: usize = 313;
 
 /// The document, and the marks around its table.
 const DOCUMENT: &str = "docs/design/invariants.md";

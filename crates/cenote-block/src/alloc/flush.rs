@@ -44,6 +44,8 @@ pub struct Flush {
     pub allocs: RangeSet,
     /// Frees that are only in the logs.
     pub frees: RangeSet,
+    /// Allocated bytes, these changes included: those of its map after the flush.
+    pub allocated: u64,
 }
 
 /// Progress of flushing in one txg.
@@ -137,6 +139,7 @@ impl State {
         self.set_unflushed(vdev, id, txg)?;
         let Some(metaslab) = self.metaslab(vdev, id) else { return Ok(None) };
         let is_dirty = std::mem::take(&mut metaslab.is_dirty);
+        let allocated = metaslab.allocated;
         let (mut allocs, mut frees) = (RangeSet::new(), RangeSet::new());
         if is_dirty {
             // The sets are kept until the commit: until then the map on disk lacks them.
@@ -148,7 +151,7 @@ impl State {
             self.flush.change_segments(-(segments as i64))?;
             self.flush.round = Some(Round { txg, left: left.saturating_sub(1), is_over });
         }
-        Ok(Some(Flush { vdev, metaslab: number, is_dirty, allocs, frees }))
+        Ok(Some(Flush { vdev, metaslab: number, is_dirty, allocs, frees, allocated }))
     }
 
     fn is_over_memory(&self) -> bool {

@@ -11,12 +11,13 @@
 //!
 //! Invariants
 //! * B1  A metaslab that was loaded for a pending allocation stays loaded until that ends.
+//! * B2  A map is read as of a commit that is not newer than the last recorded txg.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_rt::{Error, Kind, Result, Semaphore, tunables};
+use cenote_rt::{Error, Kind, Result, Semaphore, ensure, tunables};
 
 use super::SpaceAllocator;
 use super::metaslab::SEGMENT_BYTES;
@@ -27,7 +28,8 @@ use super::state::State;
 const RETRY: Duration = Duration::from_millis(1);
 
 /// Result of installing a tree that was read.
-enum Installed {
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Installed {
     Done,
     /// The map was written in the meantime.
     Stale,
@@ -52,8 +54,16 @@ impl State {
         Ok(true)
     }
 
-    fn install(&mut self, vdev: u64, id: usize, stored: StoredSpace) -> Result<Installed> {
+    pub(super) fn install(
+        &mut self,
+        vdev: u64,
+        id: usize,
+        stored: StoredSpace,
+    ) -> Result<Installed> {
         let (floor, txg) = (self.policy.size_floor(), self.committed);
+        let (newest, read) = (self.recording_txg.unwrap_or(txg).max(txg), stored.txg);
+        let is_known = read <= newest;
+        ensure!("B2", is_known, "a map of txg {read} is read, the last recorded one is {newest}");
         let policy = self.policy.clone();
         let Some(found) = self.vdevs.get_mut(&vdev) else { return Ok(Installed::Done) };
         let Some(metaslab) = found.metaslabs.get_mut(id) else { return Ok(Installed::Done) };

@@ -15,7 +15,8 @@
 //! Invariants (each checked in every build, when a set changes or a txg ends)
 //! * M1  A range is in at most one of free, allocating, defer, freed; ranges in `freeing` or
 //!   `freed` were allocated.
-//! * M2  While loaded: size - allocated = free + allocating + freed + defer + overdue, in bytes.
+//! * M2  While loaded: size - allocated = free + allocating + freed + defer + overdue, in bytes;
+//!   otherwise the former is not less than the latter without free.
 //! * M3  A range freed in txg t is free again after sync_done(t+2) at the earliest, so that a
 //!   rewind by one or two uberblocks finds every block in place. Where deferral is off, only the
 //!   last committed uberblock has all of its blocks (spec 05 §5.4).
@@ -475,10 +476,18 @@ impl Metaslab {
 
     /// Checks M2.
     pub(super) fn check_sums(&self) -> Result<(), Violation> {
-        let Some(loaded) = &self.loaded else { return Ok(()) };
-        let found =
-            loaded.free.bytes() + self.allocating_bytes() + self.freed.bytes() + self.deferred();
+        let taken = self.allocating_bytes() + self.freed.bytes() + self.deferred();
         let expected = self.size.saturating_sub(self.allocated);
+        let Some(loaded) = &self.loaded else {
+            let (vdev, id) = (self.vdev, self.id);
+            ensure!(
+                "M2",
+                taken <= expected,
+                "vdev {vdev} metaslab {id}: {taken} bytes are not free, of {expected}"
+            );
+            return Ok(());
+        };
+        let found = loaded.free.bytes() + taken;
         // Checks M2.
         if found == expected {
             return Ok(());

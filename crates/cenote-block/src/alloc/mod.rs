@@ -231,8 +231,16 @@ impl SpaceAllocator {
 
     /// Sets the txg of the pool's checkpoint, if there is one. From now on, blocks that the
     /// checkpoint uses stay allocated when freed.
-    pub fn set_checkpoint(&self, txg: Option<u64>) {
-        self.lock().checkpoint = txg;
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if the syncing txg has freed space before (A8).
+    pub fn set_checkpoint(&self, txg: Option<u64>) -> Result<()> {
+        let mut state = self.lock();
+        let syncing = state.freeing_txg;
+        let is_first = txg.is_none() || syncing.is_none();
+        ensure!("A8", is_first, "txg {syncing:?} frees before it takes a checkpoint");
+        state.checkpoint = txg;
+        Ok(())
     }
 
     /// Whether the checkpoint uses a block of this physical birth that is freed in `txg`. It does

@@ -8,8 +8,9 @@
 //! * A4  The allocated and deferred bytes of a group are the sums over its metaslabs, as of the
 //!   last commit; deferred bytes are among the allocated ones.
 //! * A5  Each metaslab with deferred ranges is in `deferring`, so that its ranges become free.
-//! * A6  A commit finds all changes of its txg recorded.
+//! * A6  A commit finds all changes of its txg recorded, and none of an earlier txg.
 //! * A7  Freed space stays allocated only for a checkpoint that exists.
+//! * A8  A checkpoint is taken before its txg frees anything.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;

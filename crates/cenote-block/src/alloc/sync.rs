@@ -33,6 +33,8 @@ pub struct MetaslabChange {
     pub unflushed_txg: Option<u64>,
     /// Histogram for the header of its own map.
     pub histogram: [u64; HISTOGRAM_BUCKETS],
+    /// Allocated bytes after these changes.
+    pub allocated: u64,
     /// Whether it has no space map yet: create one, and store it in the vdev's array.
     pub needs_map: bool,
 }
@@ -77,7 +79,7 @@ impl State {
                 metaslab.map_pending = Some(txg);
             }
         }
-        let histogram = metaslab.histogram;
+        let (histogram, allocated) = (metaslab.histogram, metaslab.allocated);
         if let Some(txg) = unflushed_txg {
             self.set_unflushed(vdev, id, txg)?;
         }
@@ -89,6 +91,7 @@ impl State {
             held,
             unflushed_txg,
             histogram,
+            allocated,
             needs_map,
         }))
     }
@@ -122,6 +125,8 @@ impl State {
         // now.
         self.next_epoch();
         let mut touched = self.dirty.remove(&txg).unwrap_or_default();
+        let earlier = self.dirty.keys().next().copied().filter(|other| *other < txg);
+        ensure!("A6", earlier.is_none(), "txg {earlier:?} has changes at the commit of txg {txg}");
         touched.extend(self.deferring.iter().copied());
         let mut mature = Vec::new();
         for (vdev, id) in &touched {
@@ -131,6 +136,7 @@ impl State {
             }
         }
         self.settle_new(txg);
+        self.check_group_sums(txg)?;
         self.committed = txg;
         self.freeing_txg = None;
         self.recording_txg = None;
@@ -251,6 +257,27 @@ impl State {
         }
         self.recount_loaded(vdev_id, id);
         Ok(mature)
+    }
+
+    /// Compares the sums of one vdev's groups with its metaslabs after a commit (A4): of another
+    /// vdev in each txg.
+    fn check_group_sums(&self, txg: u64) -> Result<(), Violation> {
+        let count = self.vdevs.len().max(1) as u64;
+        let Some((id, vdev)) = self.vdevs.iter().nth((txg % count) as usize) else {
+            return Ok(());
+        };
+        let mut sums = [(0, 0, 0); 2];
+        for metaslab in &vdev.metaslabs {
+            let (space, allocated, deferred) = &mut sums[metaslab.group];
+            *space += if metaslab.new_in.is_none() { metaslab.size } else { 0 };
+            *allocated += metaslab.allocated + metaslab.deferred();
+            *deferred += metaslab.deferred();
+        }
+        for (group, sums) in vdev.groups.iter().zip(sums) {
+            let found = (group.space, group.allocated, group.deferred);
+            ensure!("A4", found == sums, "vdev {id}: {found:?}, its metaslabs {sums:?}");
+        }
+        Ok(())
     }
 
     /// Makes metaslabs that were added in `txg` usable.

@@ -16,6 +16,7 @@ use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::dsl::bookmark::bookmarks_of;
 use cenote_pool::dsl::dataset::snapshots_of;
+use cenote_rt::ensure;
 
 use crate::dsl::counts;
 use crate::dsl::counts::Count;
@@ -115,6 +116,7 @@ fn line(tx: &mut Tx<'_>, from: u64, until: u64) -> TxResult<Vec<Member>> {
         members.push((at, phys));
         at = previous;
     }
+    ensure!("SN1", at == until, "{from} does not go back to {until}");
     Ok(members)
 }
 

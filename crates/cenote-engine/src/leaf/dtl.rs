@@ -3,11 +3,14 @@
 //! A leaf that was absent or failed a write has the txg in its DTL before the block counts as
 //! written; here the DTL becomes a space map that the leaf's config names, in the same txg. Units
 //! are txgs. An empty DTL has no object.
+//!
+//! Invariants
+//! * DT1  Each leaf with a DTL is in the config, which names the object of the DTL.
 
 use cenote_dmu::spacemap::edit as spacemap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::spacemap::{Action, Geometry};
-use cenote_rt::Result;
+use cenote_rt::{Result, ensure};
 use cenote_vdev::TxgRanges;
 
 use crate::Leaves;
@@ -26,12 +29,13 @@ impl Leaves<'_> {
             let stamp = spacemap::Stamp { txg, pass };
             let new = self.engine.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
             if new != object {
-                scope.change_config(|config| {
-                    if let Some(leaf) = config.root.find_mut(guid) {
-                        leaf.leaf.dtl_object = new;
-                        config.touch();
-                    }
+                let is_stored = scope.change_config(|config| {
+                    let Some(leaf) = config.root.find_mut(guid) else { return false };
+                    leaf.leaf.dtl_object = new;
+                    config.touch();
+                    true
                 });
+                ensure!("DT1", is_stored, "leaf {guid} has a DTL and is not in the config");
             }
         }
         Ok(())

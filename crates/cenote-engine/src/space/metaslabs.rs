@@ -12,7 +12,8 @@
 //! Invariants
 //! * SM1  A metaslab with changes belongs to a vdev of the config, and has a map once it was
 //!   logged.
-//! * SM2  A condensed map counts as many allocated bytes as the allocator does.
+//! * SM2  A map that is condensed, flushed, or written without logs counts as many allocated bytes
+//!   as the allocator does.
 
 use std::collections::BTreeMap;
 
@@ -180,6 +181,9 @@ impl<'a> Recorder<'a> {
             let geometry = metaslab_geometry(top, flush.metaslab);
             self.append(tx, object, &geometry, None, Action::Alloc, &flush.allocs)?;
             self.append(tx, object, &geometry, None, Action::Free, &flush.frees)?;
+            let (found, want) = (spacemap::header(tx, object)?.allocated, flush.allocated as i64);
+            let (vdev, id) = (flush.vdev, flush.metaslab);
+            ensure!("SM2", found == want, "vdev {vdev} metaslab {id}: {found} of {want} flushed");
         }
         self.set_unflushed(tx, flush.vdev, flush.metaslab, self.txg)
     }
@@ -242,6 +246,9 @@ impl<'a> Recorder<'a> {
             let geometry = metaslab_geometry(top, change.metaslab);
             self.append(tx, object, &geometry, None, Action::Alloc, &change.allocs)?;
             self.append(tx, object, &geometry, None, Action::Free, &change.frees)?;
+            let (found, want) = (spacemap::header(tx, object)?.allocated, change.allocated as i64);
+            let (vdev, id) = (change.vdev, change.metaslab);
+            ensure!("SM2", found == want, "vdev {vdev} metaslab {id}: {found} of {want} recorded");
         }
         if let Some(txg) = change.unflushed_txg {
             self.set_unflushed(tx, change.vdev, change.metaslab, txg)?;

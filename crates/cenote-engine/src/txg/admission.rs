@@ -32,6 +32,9 @@
 //! they use the slop space.
 //!
 //! If space is short, a sync begins when half of it is in flight, so that changes can continue.
+//!
+//! Invariants
+//! * AD1  Until a txg is synced, the charge of a dir includes that of each of its changes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -289,7 +292,9 @@ impl Admission {
             let cost = charged.saturating_add(cost).saturating_sub(bytes);
             if from == txg {
                 let sum = in_flight.entry(txg).or_default();
-                *sum = sum.saturating_sub(*charged).saturating_add(cost).saturating_add(logged);
+                // Checks AD1: otherwise more than what is free could be promised.
+                assert!(*sum >= *charged, "dir {dir}: a change of {charged} bytes, of {sum}");
+                *sum = (*sum - *charged).saturating_add(cost).saturating_add(logged);
             }
             if logged > 0 && from <= txg + 1 {
                 *in_flight.entry(txg + 1).or_default() += logged;
@@ -299,8 +304,11 @@ impl Admission {
 
     fn withdraw(&self, charges: &[(u64, u64)], txg: u64) {
         let mut inner = self.lock();
+        let is_synced = txg <= inner.synced;
         for (dir, bytes) in charges {
             if let Some(charge) = inner.in_flight.get_mut(dir).and_then(|of| of.get_mut(&txg)) {
+                // Checks AD1.
+                assert!(is_synced || *charge >= *bytes, "dir {dir}: {bytes} bytes, of {charge}");
                 *charge = charge.saturating_sub(*bytes);
             }
         }
@@ -469,4 +477,25 @@ fn read_limits(tx: &mut Tx<'_>, object: u64, is_volume: bool) -> TxResult<HeadLi
         is_volume,
         parked: room::parked(tx)?,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[should_panic(expected = "a change of 10 bytes, of 0")]
+    fn charge_that_was_not_made_is_found() {
+        Admission::default().correct(&[(1, 10)], 10, 10, 0, 5);
+    }
+
+    #[test]
+    fn charge_of_a_synced_txg_is_gone() {
+        let admission = Admission::default();
+        admission.lock().in_flight.entry(1).or_default().insert(5, 10);
+        admission.synced(5);
+        admission.correct(&[(1, 10)], 10, 10, 0, 5);
+        admission.withdraw(&[(1, 10)], 5);
+        assert!(admission.lock().in_flight.values().all(BTreeMap::is_empty));
+    }
 }

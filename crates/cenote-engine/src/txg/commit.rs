@@ -30,7 +30,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result, ensure, stages};
+use cenote_rt::{Error, FixedSet, Kind, Result, ensure, stages};
 use cenote_vdev::labels::{Pair, slot_of};
 use cenote_vdev::{FlushOutcome, LeafId, Tree};
 
@@ -132,6 +132,14 @@ impl Engine {
         if config.is_unrecorded {
             return Err(invariant_error(format!("txg {txg} leaves a config unrecorded (C1)")));
         }
+        if is_dirty {
+            let known: FixedSet<u64> = self.tree.leaves().map(|(_, leaf)| leaf.guid()).collect();
+            let leaves = concrete(&config).into_iter().flat_map(VdevConfig::leaves);
+            let lost = leaves.map(|leaf| leaf.guid).find(|guid| !known.contains(guid));
+            ensure!("C3", lost.is_none(), "leaf {lost:?} would get no labels of txg {txg}");
+        }
+        let is_changed = self.mos.is_dirty(txg) || self.heads.is_dirty(txg);
+        ensure!("T2", !is_changed, "txg {txg} was changed after its last pass");
         let uberblock = self.next_uberblock(txg, root, &config);
         let last = self.uberblock().txg;
         ensure!("T1", txg > last, "txg {txg} would be committed after txg {last}");

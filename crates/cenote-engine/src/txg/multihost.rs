@@ -15,6 +15,10 @@
 //!
 //! A pool suspended for this reason cannot be cleared, only imported again: another host may have
 //! changed it.
+//!
+//! Invariants
+//! * MH1  A leaf has at most one heartbeat in flight, which is answered once: when the pool is
+//!   closed, no heartbeat follows the last uberblock.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -164,7 +168,8 @@ impl Multihost {
     fn note(&self, leaf: LeafId, is_written: bool) {
         {
             let mut beat = self.beat();
-            beat.pending.remove(&leaf);
+            // Checks MH1: otherwise a heartbeat could follow the last uberblock.
+            assert!(beat.pending.remove(&leaf), "{leaf:?} has no heartbeat in flight");
             let now = cenote_rt::monotonic();
             let since = now.saturating_sub(beat.last);
             let ns = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX);
@@ -356,6 +361,16 @@ mod tests {
         assert_eq!(multihost.next_leaf(&leaves), Some(first));
     }
 
+    #[test]
+    #[should_panic(expected = "has no heartbeat in flight")]
+    fn multihost_answer_without_a_heartbeat_is_found() {
+        let (multihost, leaves) = (Multihost::default(), bench_leaves());
+        multihost.switch(true);
+        let leaf = multihost.next_leaf(&leaves).expect("free");
+        multihost.note(leaf, true);
+        multihost.note(leaf, true);
+    }
+
     /// A late heartbeat does not make up for missing ones.
     #[test]
     fn multihost_ignores_late_heartbeats() {
@@ -370,6 +385,7 @@ mod tests {
             let fails = u32::try_from(tunables::MULTIHOST_FAIL_INTERVALS.get()).expect("few");
             sleep(interval() * (fails + 1)).await;
             assert!(multihost.overdue().is_some());
+            let leaf = multihost.next_leaf(&leaves).expect("free");
             multihost.note(leaf, true);
             assert!(multihost.overdue().is_some());
             multihost.end_beats().await;

@@ -18,7 +18,7 @@
 use std::collections::{BTreeMap, VecDeque};
 
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::zil::{ZilFlags, ZilHeader};
+use cenote_ondisk::zil::{ZilFlags, ZilHeader, block_seq};
 
 /// State of a log block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -175,6 +175,18 @@ impl Chain {
         self.next_block += 1;
         self.links.push_back(Link { bp, max_txg: 0, state: BlockState::Empty });
         true
+    }
+
+    /// Returns the first txg whose header names the chain.
+    pub(super) const fn anchored(&self) -> Option<u64> {
+        self.anchored
+    }
+
+    /// Returns the number of a block that was not written, of the last `count` before the empty
+    /// one. Blocks that a sync has freed since were written.
+    pub(super) fn unwritten_of_last(&self, count: usize) -> Option<u64> {
+        let mut last = self.links.iter().rev().skip(1).take(count);
+        last.find(|link| link.state != BlockState::Written).map(|link| block_seq(&link.bp))
     }
 
     /// Returns the birth of the oldest block on this top-level vdev, including blocks to be freed.

@@ -13,6 +13,7 @@
 //! * Z1  The number of txgs that the import passes through is bounded, because it comes from the
 //!   births of log blocks. A block beyond the bound refuses the import, unless the administrator
 //!   drops the logs.
+//! * Z2  All chains are claimed in the first txg after the import, before it allocates anything.
 //!
 //! Order that crash safety depends on: nothing is allocated before all chains are claimed, and all
 //! of them are claimed in one txg. A crash before its uberblock leaves everything unchanged.
@@ -87,6 +88,10 @@ impl IntentLogs<'_> {
             self.engine.sync().await?;
         }
         let first_txg = self.engine.open_txg();
+        let (imported, last) = (pool.uberblock().txg, self.engine.uberblock().txg);
+        ensure!("Z2", last == imported, "txg {last} was committed before the logs were claimed");
+        let changed = self.engine.alloc.changed(first_txg).len();
+        ensure!("Z2", changed == 0, "{changed} metaslabs changed before the logs were claimed");
         let mut dropped = Vec::new();
         for HeadLog { object, header } in claimed_before {
             let head = self.engine.datasets().head_of_object(object).await?;
@@ -129,6 +134,8 @@ impl IntentLogs<'_> {
             put_header(&head, first_txg, &header)?;
             adopt(&head);
         }
+        let txg = self.engine.open_txg();
+        ensure!("Z2", txg == first_txg, "the logs were claimed in txgs {first_txg} to {txg}");
         let is_unchanged = logs.is_empty() && dropped.is_empty();
         if !dropped.is_empty() {
             self.engine.health().add_notice(Notice::LogsDropped { datasets: dropped });

@@ -14,6 +14,8 @@
 //! Invariants
 //! * L6  The records of a log block fit into it.
 //! * L10  Records count as durable only if no leaf left service between their write and the flush.
+//! * L12  A chain is used only when the txg whose header leads to it is on disk.
+//! * L13  Records count as durable only if all blocks of the chain up to theirs were written.
 
 use std::sync::atomic::Ordering;
 
@@ -130,7 +132,9 @@ impl IntentLogs<'_> {
         let pieces = self.write_early(head, pieces).await?;
         bursts.rotate_right(1);
         bursts[0] = pieces.iter().map(Piece::len).sum();
-        self.write_blocks(head, bursts, pieces).await?;
+        let written = self.write_blocks(head, bursts, pieces).await?;
+        let gap = head.log().chain().unwritten_of_last(written);
+        ensure!("L13", gap.is_none(), "log block {gap:?} was not written before its records count");
         // Order 2: all blocks of the chain up to here are written.
         if !is_on(Bug::NoFlushOfLog) {
             self.engine.tree.flush().await?;
@@ -151,7 +155,12 @@ impl IntentLogs<'_> {
         adopt(head);
         let stage = log.chain().stage.clone();
         match stage {
-            Stage::Live if log.chain().is_usable => return Ok(CommitPath::Chain),
+            Stage::Live if log.chain().is_usable => {
+                let (begun, on_disk) = (log.chain().anchored(), self.engine.uberblock().txg);
+                let is_reached = begun.is_some_and(|begun| begun <= on_disk);
+                ensure!("L12", is_reached, "a chain of txg {begun:?} is used in txg {on_disk}");
+                return Ok(CommitPath::Chain);
+            }
             Stage::None if !self.engine.logs.is_frozen() => {
                 let id = {
                     let mut rng = self.engine.txgs.rng.lock();
@@ -201,15 +210,16 @@ impl IntentLogs<'_> {
         }
     }
 
+    /// Writes the pieces into blocks of the chain, and returns the number of the blocks.
     async fn write_blocks(
         self,
         head: &Head,
         bursts: &Bursts,
         mut pieces: Vec<Piece>,
-    ) -> Result<()> {
+    ) -> Result<usize> {
         let log = head.log();
         pieces.reverse();
-        let mut writes = FuturesUnordered::new();
+        let (mut writes, mut count) = (FuturesUnordered::new(), 0);
         // A failed or cancelled write settles its block, so that no task waits forever.
         while !pieces.is_empty() {
             let (bp, mut seq) = {
@@ -246,6 +256,7 @@ impl IntentLogs<'_> {
             if writes.len() >= WRITES_MAX {
                 writes.next().await.transpose()?;
             }
+            count += 1;
             writes.push(async move {
                 // Owned by this future, so that they end with it.
                 let mut writing = writing;
@@ -257,7 +268,7 @@ impl IntentLogs<'_> {
         while let Some(result) = writes.next().await {
             result?;
         }
-        Ok(())
+        Ok(count)
     }
 
     /// Allocates the block after the last, which is about to be written: atomic with respect to

@@ -16,13 +16,14 @@
 //! it, so one flush makes both durable. Claiming reads the block: a torn block ends the log.
 //!
 //! Invariants
-//! * L5  A block that was written early is either used by the sync of its txg or freed by it.
+//! * L5  A block that was written early was born in the txg of its record, and is either used by
+//!   the sync of this txg or freed by it.
 
 use std::sync::Arc;
 
 use cenote_block::alloc::Class;
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_rt::{Error, Kind, Result, tunables};
+use cenote_rt::{Error, Kind, Result, ensure, tunables};
 use futures_util::stream::{self, StreamExt};
 
 use crate::IntentLogs;
@@ -128,6 +129,8 @@ impl IntentLogs<'_> {
             if let Ok(Some(early)) = &written
                 && early.is_new
             {
+                let birth = early.bp.birth();
+                ensure!("L5", birth == txg, "a block of txg {birth} was written early in {txg}");
                 head.log().chain().note_early(txg, early.bp);
             }
             drop(hold);

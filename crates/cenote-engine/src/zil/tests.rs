@@ -84,6 +84,20 @@ fn log_sync_waits_for_early_blocks() {
 }
 
 #[test]
+fn log_blocks_before_those_of_a_commit_must_be_written() {
+    let mut chain = chain(&[5, 5, 5, 6]);
+    for (written, count, want) in
+        [(0, 1, Some(3)), (1, 1, None), (1, 2, Some(2)), (3, 3, None), (3, 9, None)]
+    {
+        for (index, link) in chain.links.iter_mut().rev().skip(1).enumerate() {
+            let is_written = index < written;
+            link.state = if is_written { BlockState::Written } else { BlockState::Writing };
+        }
+        assert_eq!(chain.unwritten_of_last(count), want, "{written} are written");
+    }
+}
+
+#[test]
 fn log_records_continue_in_the_next_block() {
     let mut seq = 0;
     let mut piece = Piece::new(9, LogRecord::of_names(RecordKind::Remove, vec![1; 60]));

@@ -9,7 +9,7 @@ use cenote_rt::{Error, Kind, block_on};
 
 use super::plain_pool;
 use crate::alloc::metaslab::Deferral;
-use crate::alloc::{Request, SpaceAllocator, Violation};
+use crate::alloc::{Request, SpaceAllocator, StoredSpace, Violation};
 
 /// Allocates one sector for txg 5.
 fn allocate(space: &Arc<SpaceAllocator>) -> Dva {
@@ -37,6 +37,44 @@ fn sums_of_a_group_below_zero_are_found() {
     group.change(512, 0).unwrap();
     // More bytes deferred than allocated.
     assert_eq!(id_of(&group.change(0, 1024).unwrap_err()), "A4");
+}
+
+#[test]
+fn sums_of_a_group_that_differ_from_its_metaslabs_are_found() {
+    let space = plain_pool();
+    allocate(&space);
+    space.take_changes(5).unwrap();
+    space.lock().vdevs.get_mut(&0).unwrap().groups[0].allocated = 512;
+    assert_eq!(id_of_error(&space.sync_done(5, 0).unwrap_err()), "A4");
+}
+
+#[test]
+fn changes_of_an_earlier_txg_are_found() {
+    let space = plain_pool();
+    allocate(&space);
+    space.take_changes(6).unwrap();
+    assert_eq!(id_of_error(&space.sync_done(6, 0).unwrap_err()), "A6");
+}
+
+#[test]
+fn more_bytes_than_an_unloaded_metaslab_has_are_found() {
+    let space = plain_pool();
+    let mut state = space.lock();
+    let metaslab = &mut state.vdevs.get_mut(&0).unwrap().metaslabs[1];
+    assert!(metaslab.loaded.is_none());
+    metaslab.freed = metaslab.range().into();
+    metaslab.check_sums().unwrap();
+    metaslab.allocated = 512;
+    assert_eq!(id_of(&metaslab.check_sums().unwrap_err()), "M2");
+}
+
+#[test]
+fn maps_of_a_txg_that_is_not_recorded_are_found() {
+    let space = plain_pool();
+    let mut state = space.lock();
+    let stored = |txg| StoredSpace { free: RangeSet::from(0..1 << 16), txg };
+    assert_eq!(id_of_error(&state.install(0, 0, stored(5)).err().unwrap()), "B2");
+    state.install(0, 0, stored(4)).unwrap();
 }
 
 #[test]
@@ -110,6 +148,17 @@ fn space_held_for_no_checkpoint_is_found() {
     let space = plain_pool();
     let dva = allocate(&space);
     assert_eq!(id_of_error(&space.free_checkpointed(&dva, 5).unwrap_err()), "A7");
+}
+
+#[test]
+fn frees_before_the_checkpoint_of_their_txg_are_found() {
+    let space = plain_pool();
+    let dva = allocate(&space);
+    space.take_changes(5).unwrap();
+    space.sync_done(5, 0).unwrap();
+    space.free(&dva, 6).unwrap();
+    assert_eq!(id_of_error(&space.set_checkpoint(Some(5)).unwrap_err()), "A8");
+    space.set_checkpoint(None).unwrap();
 }
 
 #[test]

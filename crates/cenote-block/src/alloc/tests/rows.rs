@@ -188,7 +188,7 @@ fn space_used_by_a_checkpoint_stays_allocated() {
     let space = pool(&[TestVdev::plain(Class::Normal, 16, 1)]);
     let dva = allocate(&space, &Request::data(4096, 5)).unwrap()[0];
     commit(&space, 5);
-    space.set_checkpoint(Some(5));
+    space.set_checkpoint(Some(5)).unwrap();
     space.free_checkpointed(&dva, 6).unwrap();
     let changes = space.take_changes(6).unwrap();
     assert_eq!((changes[0].held.bytes(), changes[0].frees.bytes()), (4096, 0));

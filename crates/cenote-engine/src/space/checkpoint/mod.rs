@@ -17,6 +17,7 @@
 //!
 //! Invariants
 //! * CP1  The checkpoint map of a vdev has only FREE entries.
+//! * CP2  The held bytes of a vdev are those of its map, and none without a map.
 
 mod maps;
 mod rewind;
@@ -35,7 +36,7 @@ use cenote_pool::Pool;
 use cenote_pool::features::FeatureState;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{BoxFuture, Error, Kind, Result, tunables};
+use cenote_rt::{BoxFuture, Error, Kind, Result, ensure, tunables};
 
 use crate::SpaceManager;
 use crate::dsl::{Env, features, history};
@@ -179,20 +180,19 @@ impl SpaceManager<'_> {
             inner.state = state;
             inner.held = space.vdevs.iter().map(|vdev| (vdev.id, vdev.checkpoint)).collect();
         }
-        self.tell_allocator();
-        Ok(())
+        self.tell_allocator()
     }
 
-    fn set_checkpoint(self, state: CheckpointState) {
+    fn set_checkpoint(self, state: CheckpointState) -> Result<()> {
         self.engine.space.checkpoint.lock().state = state;
-        self.tell_allocator();
+        self.tell_allocator()
     }
 
-    fn tell_allocator(self) {
+    fn tell_allocator(self) -> Result<()> {
         self.engine.alloc.set_checkpoint(match self.checkpoint_state() {
             CheckpointState::Kept(txg) => Some(txg),
             CheckpointState::None | CheckpointState::Discarding => None,
-        });
+        })
     }
 
     /// Frees a part of a discarded checkpoint's space (order 2), in pass 1 of each txg.
@@ -218,7 +218,11 @@ impl SpaceManager<'_> {
             {
                 let mut inner = self.engine.space.checkpoint.lock();
                 let held = inner.held.entry(top.id).or_default();
-                *held = held.saturating_sub(bytes);
+                let (before, vdev) = (*held, top.id);
+                ensure!("CP2", bytes <= before, "vdev {vdev}: {bytes} of {before} bytes released");
+                *held = before - bytes;
+                let (left, has_map) = (*held, !taken.is_empty);
+                ensure!("CP2", has_map || left == 0, "vdev {vdev}: {left} bytes are in no map");
             }
             if !taken.is_empty {
                 return Ok(());
@@ -236,9 +240,10 @@ impl SpaceManager<'_> {
                 history::log_pool(tx, &env, "spa discard checkpoint", text)
             })
             .await?;
+        let left = self.checkpoint_bytes();
+        ensure!("CP2", left == 0, "{left} bytes are left of a checkpoint that was discarded");
         self.engine.space.checkpoint.lock().held.clear();
-        self.set_checkpoint(CheckpointState::None);
-        Ok(())
+        self.set_checkpoint(CheckpointState::None)
     }
 }
 
@@ -262,7 +267,7 @@ impl Task for Take {
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
                     // Order 1: frees of this txg follow.
-                    engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg));
+                    engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg))?;
                     self.answer.put(Ok(()));
                 }
             }
@@ -309,7 +314,7 @@ impl Task for Discard {
                 Err(error) => self.answer.put(Err(error)),
                 Ok(()) => {
                     // From here on frees of this txg take effect.
-                    engine.space().set_checkpoint(CheckpointState::Discarding);
+                    engine.space().set_checkpoint(CheckpointState::Discarding)?;
                     self.answer.put(Ok(()));
                 }
             }
