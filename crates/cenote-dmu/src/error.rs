@@ -135,7 +135,4 @@ pub enum DmuError {
         /// Bytes of the ring.
         ring: u64,
     },
-    /// A key of a deadlist is not a txg.
-    #[error("deadlist: key is not a txg")]
-    DeadlistKey,
 }

@@ -31,7 +31,7 @@ pub mod stream;
 pub mod tree;
 pub mod zap;
 
-pub use array::{read_bytes, read_nvlist, read_words};
+pub use array::{read_bytes, read_words};
 pub use bpobj::Bpobj;
 pub use bptree::Bptree;
 pub use deadlist::Deadlist;
@@ -40,6 +40,7 @@ pub use dnodes::Dnodes;
 pub use error::DmuError;
 pub use geometry::Geometry;
 pub use live::{Live, Tx, TxResult, TxStop};
+pub use nvlist::read_nvlist;
 pub use objects::{Objects, ReadObjects};
 pub use objset::ObjSet;
 pub use space::Space;

@@ -5,6 +5,8 @@
 use std::ops::{AddAssign, SubAssign};
 
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bpobj::BpobjPhys;
+use cenote_ondisk::deadlist::DeadlistPhys;
 
 /// Sums over blocks. They wrap, as those on disk do: FREE entries of a livelist are subtracted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -37,6 +39,18 @@ impl Space {
             comp: self.comp.saturating_sub(other.comp),
             uncomp: self.uncomp.saturating_sub(other.uncomp),
         }
+    }
+}
+
+impl From<BpobjPhys> for Space {
+    fn from(phys: BpobjPhys) -> Self {
+        Self { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp }
+    }
+}
+
+impl From<DeadlistPhys> for Space {
+    fn from(phys: DeadlistPhys) -> Self {
+        Self { used: phys.used, comp: phys.comp, uncomp: phys.uncomp }
     }
 }
 

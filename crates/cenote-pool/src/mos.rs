@@ -65,19 +65,9 @@ pub(crate) fn find(
     name: &str,
     is_folded: bool,
 ) -> TxResult<Option<(String, Value)>> {
-    if is_folded {
-        match zap::lookup_normalized(objects, zap, name.as_bytes(), MatchKind::Normalized) {
-            // The ZAP has no normalized names.
-            Err(stop) if stop.error().is_some_and(|error| error.kind() == Kind::Unsupported) => {}
-            found => {
-                return Ok(found?.and_then(|entry| {
-                    let stored = entry.key.name().map(String::from_utf8_lossy);
-                    Some((stored?.into_owned(), entry.value))
-                }));
-            }
-        }
-    }
-    Ok(zap::lookup(objects, zap, name)?.map(|value| (name.to_owned(), value)))
+    let kind = if is_folded { MatchKind::Normalized } else { MatchKind::Exact };
+    let found = zap::find(objects, zap, name.as_bytes(), kind)?;
+    Ok(found.map(|(stored, value)| (String::from_utf8_lossy(&stored).into_owned(), value)))
 }
 
 /// Whether a dir or dataset is zapified, so that it can have extra keys (spec 04 §4).

@@ -6,14 +6,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_dmu::{Bpobj, Bptree, Zap};
+use cenote_dmu::{Bpobj, Bptree, Deadlist, Space, Zap};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::{BookmarkFlags, BookmarkPhys, DatasetPhys, DirPhys, key};
 use cenote_ondisk::feature::{FEATURES, FeatureFlags, by_name};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::Pool;
-use cenote_pool::dsl::Deadlist;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::Result;
 
@@ -286,8 +285,9 @@ impl Audit<'_> {
         let objects: Vec<u64> = self.datasets.keys().copied().collect();
         for object in objects {
             let phys = self.datasets[&object].phys.clone();
-            let list = Deadlist::load(self.pool.mos(), phys.deadlist_obj).await?;
-            let Deadlist::Keyed { total, entries } = &list else { panic!("an old deadlist") };
+            let list = Deadlist::open(self.pool.mos(), phys.deadlist_obj).await?;
+            let entries = list.entries().expect("a new deadlist").iter();
+            let entries: Vec<_> = entries.map(|(key, bpobj)| (*key, *bpobj)).collect();
             let mut dead: Vec<(Sizes, u64)> = Vec::new();
             if phys.prev_snap_obj != 0 {
                 let before = &self.datasets[&phys.prev_snap_obj].blocks;
@@ -295,10 +295,9 @@ impl Audit<'_> {
                 let gone = before.iter().filter(|(id, _)| !own.contains_key(*id));
                 dead.extend(gone.map(|(_, block)| *block));
             }
-            let as_sizes = |sum: &cenote_pool::dsl::SpaceSum| {
-                [sum.used as i64, sum.compressed as i64, sum.uncompressed as i64]
-            };
-            self.check(format!("deadlist of {object}"), as_sizes(total), sum(dead.iter()));
+            let Space { used, comp, uncomp } = list.sums();
+            let total = [used as i64, comp as i64, uncomp as i64];
+            self.check(format!("deadlist of {object}"), total, sum(dead.iter()));
             for (index, (key, bpobj)) in entries.iter().enumerate() {
                 let end = entries.get(index + 1).map_or(u64::MAX, |(key, _)| *key);
                 let here = dead.iter().filter(|(_, birth)| *birth > *key && *birth <= end);
@@ -526,9 +525,9 @@ impl Audit<'_> {
                 let has_sums = mark.flags.contains(BookmarkFlags::HAS_FBN);
                 bump("bookmark_written", u64::from(has_sums));
             }
-            let list = Deadlist::load(pool.mos(), member.phys.deadlist_obj).await?;
-            if let Deadlist::Keyed { entries, .. } = list {
-                let empty = entries.iter().filter(|(_, bpobj)| Some(*bpobj) == shared).count();
+            let list = Deadlist::open(pool.mos(), member.phys.deadlist_obj).await?;
+            if let Some(entries) = list.entries() {
+                let empty = entries.values().filter(|bpobj| Some(**bpobj) == shared).count();
                 bump("empty_bpobj", empty as u64);
             }
         }

@@ -23,6 +23,7 @@ use crate::objects::{Objects, corrupt, expect_type, fail};
 use crate::space::Space;
 
 pub use super::empty::{acquire_empty, is_shared, release_empty};
+pub use super::{header, is_empty, space};
 
 /// Data block size of all bpobjs except the pool's deferred frees.
 pub const BLOCK_SIZE: u64 = 128 << 10;
@@ -79,24 +80,6 @@ pub fn create(tx: &mut dyn Objects, block_size: u64, has_freed: bool) -> TxResul
     tx.allocate(&spec.with_bonus(ObjectType::BPOBJ_HDR, form as usize))
 }
 
-/// The header.
-pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BpobjPhys> {
-    let dnode = expect_type(tx, object, ObjectType::BPOBJ, "a bpobj")?;
-    BpobjPhys::decode(dnode.bonus())
-        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
-        .map_err(|error| corrupt(object, error))
-}
-
-/// The sums, sub-lists included.
-pub fn space(tx: &mut dyn Objects, object: u64) -> TxResult<Space> {
-    header(tx, object).map(|phys| space_of(&phys))
-}
-
-/// Whether there is neither an entry nor a sub-list.
-pub fn is_empty(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
-    header(tx, object).map(|phys| phys.is_empty())
-}
-
 /// Appends block pointers.
 pub fn append(tx: &mut dyn Objects, object: u64, new: &[BpobjEntry]) -> TxResult<()> {
     if new.is_empty() {
@@ -105,7 +88,7 @@ pub fn append(tx: &mut dyn Objects, object: u64, new: &[BpobjEntry]) -> TxResult
     let mut phys = header(tx, object)?;
     let offset = phys.num_blkptrs.wrapping_mul(ENTRY_LEN);
     let mut bytes = Vec::with_capacity(new.len() * BLOCK_PTR_LEN);
-    let mut space = space_of(&phys);
+    let mut space = Space::from(phys);
     for entry in new {
         bytes.extend(normalized(&entry.bp, entry.is_free).to_bytes());
         space += entry.space();
@@ -134,8 +117,8 @@ pub fn append_all(tx: &mut dyn Objects, object: u64, child: u64) -> TxResult<()>
     }
     let has_moved_list = move_sublists(tx, object, &mut phys, &mut part)?;
     let fits_block = part.num_blkptrs * ENTRY_LEN <= block_size(tx, child)?;
-    let mut space = space_of(&phys);
-    space += space_of(&part);
+    let mut space = Space::from(phys);
+    space += Space::from(part);
     set_space(&mut phys, space);
     if has_moved_list && fits_block {
         if part.num_blkptrs > 0 {
@@ -199,7 +182,7 @@ pub fn take(
             }
             let part = take_own(tx, *object, phys, left.min(TAKEN_AT_ONCE), dsize, &mut taken)?;
             for (_, phys) in &mut path {
-                let rest = space_of(phys).saturating_sub(part);
+                let rest = Space::from(*phys).saturating_sub(part);
                 set_space(phys, rest);
             }
         } else if phys.num_subobjs > 0 {
@@ -354,10 +337,6 @@ fn read_entries(tx: &mut dyn Objects, object: u64, start: u64, end: u64) -> TxRe
 
 fn block_size(tx: &mut dyn Objects, object: u64) -> TxResult<u64> {
     Ok(tx.dnode(object)?.data_block_size())
-}
-
-fn space_of(phys: &BpobjPhys) -> Space {
-    Space { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp }
 }
 
 fn set_space(phys: &mut BpobjPhys, space: Space) {

@@ -23,10 +23,31 @@ use cenote_rt::{Error, Result};
 use crate::array::{expect_type, read_words};
 use crate::dnode::Dnode;
 use crate::error::DmuError;
+use crate::live::TxResult;
+use crate::objects::{self, ReadObjects, corrupt};
 use crate::objset::ObjSet;
+use crate::space::Space;
 
 /// Most sub-lists of one bpobj that are held in memory.
 const SUBOBJS_MAX: u64 = 1 << 22;
+
+/// The header.
+pub fn header(objects: &mut dyn ReadObjects, object: u64) -> TxResult<BpobjPhys> {
+    let dnode = objects::expect_type(objects, object, ObjectType::BPOBJ, "a bpobj")?;
+    BpobjPhys::decode(&objects.bonus(object)?)
+        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
+        .map_err(|error| corrupt(object, error))
+}
+
+/// The sums, sub-lists included.
+pub fn space(objects: &mut dyn ReadObjects, object: u64) -> TxResult<Space> {
+    header(objects, object).map(Space::from)
+}
+
+/// Whether there is neither an entry nor a sub-list.
+pub fn is_empty(objects: &mut dyn ReadObjects, object: u64) -> TxResult<bool> {
+    header(objects, object).map(|phys| phys.is_empty())
+}
 
 /// An open bpobj.
 #[derive(Debug, Clone)]
@@ -39,11 +60,8 @@ pub struct Bpobj {
 impl Bpobj {
     /// Opens the bpobj of `object`.
     pub async fn open(set: &Arc<ObjSet>, object: u64) -> Result<Self> {
+        let phys = set.read(|objects| header(objects, object)).await?;
         let dnode = set.dnode(object).await?;
-        expect_type(&dnode, ObjectType::BPOBJ, "a bpobj")?;
-        let phys = BpobjPhys::decode(dnode.bonus()?)
-            .and_then(|phys| phys.check_size(dnode.geometry().byte_count()).map(|()| phys))
-            .map_err(|error| dnode.locate(Error::corrupt(error)))?;
         Ok(Self { set: Arc::clone(set), dnode, phys })
     }
 

@@ -11,33 +11,24 @@
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::bptree::{BPTREE_ENTRY_LEN, BPTREE_PHYS_LEN, BptreeEntry, BptreePhys};
+use cenote_ondisk::bptree::{BPTREE_PHYS_LEN, BptreeEntry, BptreePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Kind, ensure};
 
+use super::ENTRY_LEN;
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
-use crate::objects::{Objects, corrupt, expect_type, fail};
+use crate::objects::{Objects, fail};
 use crate::space::Space;
 
+pub use super::{entry, header};
+
 const BLOCK_SIZE: u64 = 128 << 10;
-const ENTRY_LEN: u64 = BPTREE_ENTRY_LEN as u64;
 
 /// Creates an empty queue.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
     let spec = ObjectSpec::new(ObjectType::UINT64_METADATA, BLOCK_SIZE);
     tx.allocate(&spec.with_bonus(ObjectType::UINT64_METADATA, BPTREE_PHYS_LEN))
-}
-
-/// The header.
-pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<BptreePhys> {
-    let dnode = expect_type(tx, object, ObjectType::UINT64_METADATA, "a bptree")?;
-    let phys = BptreePhys::decode(dnode.bonus()).map_err(|error| corrupt(object, error))?;
-    let (claimed, object_size) = (phys.end.saturating_mul(ENTRY_LEN), dnode.data_len_max());
-    if claimed > object_size {
-        return Err(corrupt(object, DmuError::Short { claimed, object_size }));
-    }
-    Ok(phys)
 }
 
 /// Whether the queue is empty.
@@ -62,12 +53,6 @@ pub fn add(
     phys.comp = phys.comp.wrapping_add(space.comp);
     phys.uncomp = phys.uncomp.wrapping_add(space.uncomp);
     tx.set_bonus(object, &phys.encode())
-}
-
-/// Returns an entry of the queue.
-pub fn entry(tx: &mut dyn Objects, object: u64, index: u64) -> TxResult<BptreeEntry> {
-    let bytes = tx.read(object, index.saturating_mul(ENTRY_LEN), BPTREE_ENTRY_LEN)?;
-    BptreeEntry::decode(&bytes).map_err(|error| corrupt(object, error))
 }
 
 /// The entry to work on; `None` if the queue is empty.

@@ -18,9 +18,11 @@ use crate::bpobj::edit as bpobj;
 use crate::bpobj::edit::BpobjEntry;
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
-use crate::objects::{Objects, corrupt, fail};
+use crate::objects::{Objects, fail};
 use crate::space::Space;
 use crate::zap::edit::{self as zap, ZapOptions, hex_key};
+
+pub use super::{keys, space, space_range};
 
 /// Creates a deadlist without keys.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
@@ -46,41 +48,6 @@ pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) ->
         add_key(tx, object, key)?;
     }
     Ok(object)
-}
-
-/// The bpobjs by key, the txg after which their blocks were born; `None` for the old format.
-pub fn keys(tx: &mut dyn Objects, object: u64) -> TxResult<Option<BTreeMap<u64, u64>>> {
-    match tx.dnode(object)?.object_type {
-        ObjectType::BPOBJ => Ok(None),
-        ObjectType::DEADLIST => zap::numbers(tx, object).map(|all| Some(all.into_iter().collect())),
-        found => {
-            let cause = DmuError::ObjectType { found: found.0, expected: "a deadlist" };
-            Err(corrupt(object, cause))
-        }
-    }
-}
-
-/// The sums over all blocks.
-pub fn space(tx: &mut dyn Objects, object: u64) -> TxResult<Space> {
-    if tx.dnode(object)?.object_type == ObjectType::BPOBJ {
-        return bpobj::space(tx, object);
-    }
-    let phys = DeadlistPhys::decode(&tx.bonus(object)?).map_err(|error| corrupt(object, error))?;
-    Ok(Space { used: phys.used, comp: phys.comp, uncomp: phys.uncomp })
-}
-
-/// The sums over the blocks born in `(min, max]`; both are keys, `max` may be `u64::MAX`.
-///
-/// `Kind::Unsupported` for the old format, which must be walked.
-pub fn space_range(tx: &mut dyn Objects, object: u64, min: u64, max: u64) -> TxResult<Space> {
-    let Some(keys) = keys(tx, object)? else {
-        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
-    };
-    let mut sum = Space::default();
-    for (_, list) in keys.into_iter().filter(|(key, _)| (min..max).contains(key)) {
-        sum += bpobj::space(tx, list)?;
-    }
-    Ok(sum)
 }
 
 /// Calls `visit` for every block, by ascending key.

@@ -17,97 +17,103 @@ use std::sync::Arc;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::deadlist::DeadlistPhys;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{Error, Result};
+use cenote_rt::{Kind, Result};
 
-use crate::bpobj::Bpobj;
-use crate::dnode::Dnode;
+use crate::bpobj::{self, Bpobj};
 use crate::error::DmuError;
+use crate::live::TxResult;
+use crate::objects::{ReadObjects, corrupt, fail};
 use crate::objset::ObjSet;
-use crate::zap::Zap;
+use crate::space::Space;
+use crate::zap::edit as zap;
 
 /// Deflate ratios are in bytes per sector of 512.
 const SECTOR_SHIFT: u32 = 9;
+
+/// The bpobjs by key, the txg after which their blocks were born; `None` for the old format.
+pub fn keys(objects: &mut dyn ReadObjects, object: u64) -> TxResult<Option<BTreeMap<u64, u64>>> {
+    match objects.dnode(object)?.object_type {
+        ObjectType::BPOBJ => Ok(None),
+        ObjectType::DEADLIST => Ok(Some(zap::numbers(objects, object)?.into_iter().collect())),
+        found => {
+            let cause = DmuError::ObjectType { found: found.0, expected: "a deadlist" };
+            Err(corrupt(object, cause))
+        }
+    }
+}
+
+/// The sums over all blocks.
+pub fn space(objects: &mut dyn ReadObjects, object: u64) -> TxResult<Space> {
+    if objects.dnode(object)?.object_type == ObjectType::BPOBJ {
+        return bpobj::space(objects, object);
+    }
+    let phys = DeadlistPhys::decode(&objects.bonus(object)?);
+    phys.map(Space::from).map_err(|error| corrupt(object, error))
+}
+
+/// The sums over the blocks born in `(min, max]`; both are keys, `max` may be `u64::MAX`.
+///
+/// `Kind::Unsupported` for the old format, which must be walked.
+pub fn space_range(
+    objects: &mut dyn ReadObjects,
+    object: u64,
+    min: u64,
+    max: u64,
+) -> TxResult<Space> {
+    let Some(keys) = keys(objects, object)? else {
+        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+    };
+    let mut sum = Space::default();
+    for (_, list) in keys.into_iter().filter(|(key, _)| (min..max).contains(key)) {
+        sum += bpobj::space(objects, list)?;
+    }
+    Ok(sum)
+}
 
 /// An open deadlist.
 #[derive(Debug, Clone)]
 pub struct Deadlist {
     set: Arc<ObjSet>,
-    dnode: Arc<Dnode>,
-    form: Form,
-}
-
-#[derive(Debug, Clone)]
-enum Form {
-    Old(Bpobj),
-    Keyed { sums: DeadlistPhys, bpobjs: BTreeMap<u64, u64> },
+    object: u64,
+    sums: Space,
+    /// `None` for the old format.
+    bpobjs: Option<BTreeMap<u64, u64>>,
 }
 
 impl Deadlist {
     /// Opens the deadlist of `object`.
     pub async fn open(set: &Arc<ObjSet>, object: u64) -> Result<Self> {
-        let dnode = set.dnode(object).await?;
-        let form = match dnode.phys().object_type {
-            ObjectType::BPOBJ => Form::Old(Bpobj::open(set, object).await?),
-            ObjectType::DEADLIST => {
-                let sums = DeadlistPhys::decode(dnode.bonus()?)
-                    .map_err(|error| dnode.locate(Error::corrupt(error)))?;
-                Form::Keyed { sums, bpobjs: keyed(&dnode).await? }
-            }
-            found => {
-                let cause = DmuError::ObjectType { found: found.0, expected: "a deadlist" };
-                return Err(dnode.locate(Error::corrupt(cause)));
-            }
-        };
-        Ok(Self { set: Arc::clone(set), dnode, form })
-    }
-
-    /// The object.
-    pub fn dnode(&self) -> &Arc<Dnode> {
-        &self.dnode
+        let opened = set.read(|objects| Ok((space(objects, object)?, keys(objects, object)?)));
+        let (sums, bpobjs) = opened.await?;
+        Ok(Self { set: Arc::clone(set), object, sums, bpobjs })
     }
 
     /// Sums over all blocks.
-    pub fn sums(&self) -> DeadlistPhys {
-        match &self.form {
-            Form::Old(bpobj) => sums_of(bpobj),
-            Form::Keyed { sums, .. } => *sums,
-        }
+    pub fn sums(&self) -> Space {
+        self.sums
     }
 
     /// The bpobjs by key, the txg after which their blocks were born; `None` for the old format.
     pub fn entries(&self) -> Option<&BTreeMap<u64, u64>> {
-        match &self.form {
-            Form::Old(_) => None,
-            Form::Keyed { bpobjs, .. } => Some(bpobjs),
-        }
+        self.bpobjs.as_ref()
     }
 
     /// Sums over the blocks born in `(min, max]`; both should be keys, `max` may be `u64::MAX`.
-    pub async fn range_sums(&self, min: u64, max: u64) -> Result<DeadlistPhys> {
-        let mut sums = DeadlistPhys::default();
-        match &self.form {
-            Form::Keyed { bpobjs, .. } if min < max => {
-                for object in bpobjs.range(min..max).map(|(_, object)| *object) {
-                    let part = sums_of(&Bpobj::open(&self.set, object).await?);
-                    sums.used = sums.used.wrapping_add(part.used);
-                    sums.comp = sums.comp.wrapping_add(part.comp);
-                    sums.uncomp = sums.uncomp.wrapping_add(part.uncomp);
-                }
-            }
-            Form::Keyed { .. } => {}
-            Form::Old(bpobj) => {
-                bpobj
-                    .for_each(|bp| {
-                        if bp.allocation_birth() > min && bp.allocation_birth() <= max {
-                            sums.used = sums.used.wrapping_add(self.charged(bp));
-                            sums.comp = sums.comp.wrapping_add(bp.psize());
-                            sums.uncomp = sums.uncomp.wrapping_add(bp.lsize());
-                        }
-                        Ok(())
-                    })
-                    .await?;
-            }
+    pub async fn range_sums(&self, min: u64, max: u64) -> Result<Space> {
+        if min == 0 && max == u64::MAX {
+            return Ok(self.sums);
         }
+        if self.bpobjs.is_some() {
+            return self.set.read(|objects| space_range(objects, self.object, min, max)).await;
+        }
+        let mut sums = Space::default();
+        self.for_each(|bp| {
+            if bp.allocation_birth() > min && bp.allocation_birth() <= max {
+                sums += Space::of(bp, self.charged(bp));
+            }
+            Ok(())
+        })
+        .await?;
         Ok(sums)
     }
 
@@ -125,34 +131,10 @@ impl Deadlist {
         &self,
         mut visit: impl FnMut(&BlockPtr) -> Result<()> + Send,
     ) -> Result<()> {
-        match &self.form {
-            Form::Old(bpobj) => bpobj.for_each(visit).await,
-            Form::Keyed { bpobjs, .. } => {
-                for object in bpobjs.values() {
-                    Bpobj::open(&self.set, *object).await?.for_each(&mut visit).await?;
-                }
-                Ok(())
-            }
+        let whole = self.bpobjs.is_none().then_some(&self.object);
+        for object in self.bpobjs.iter().flat_map(BTreeMap::values).chain(whole) {
+            Bpobj::open(&self.set, *object).await?.for_each(&mut visit).await?;
         }
+        Ok(())
     }
-}
-
-async fn keyed(dnode: &Arc<Dnode>) -> Result<BTreeMap<u64, u64>> {
-    let mut bpobjs = BTreeMap::new();
-    let zap = Zap::of(Arc::clone(dnode)).await?;
-    let mut entries = zap.entries();
-    while let Some(entry) = entries.next().await? {
-        let txg = entry.key.name().and_then(|name| std::str::from_utf8(name).ok());
-        let txg = txg.and_then(|name| u64::from_str_radix(name, 16).ok());
-        match (txg, entry.value.single()) {
-            (Some(txg), Some(object)) => bpobjs.insert(txg, object),
-            _ => return Err(dnode.locate(Error::corrupt(DmuError::DeadlistKey))),
-        };
-    }
-    Ok(bpobjs)
-}
-
-fn sums_of(bpobj: &Bpobj) -> DeadlistPhys {
-    let phys = bpobj.phys();
-    DeadlistPhys { used: phys.bytes, comp: phys.comp, uncomp: phys.uncomp }
 }

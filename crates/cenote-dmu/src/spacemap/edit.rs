@@ -14,7 +14,7 @@ use std::ops::Range;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::spacemap::{
     Action, Decoder, Entry, Geometry, HISTOGRAM_BUCKETS, Item, SPACE_MAP_PHYS_LEN,
-    SPACE_MAP_V0_LEN, SpaceMapPhys, Writer, entry,
+    SPACE_MAP_V0_LEN, Writer, entry,
 };
 use cenote_ondisk::words;
 use cenote_rt::{Kind, ensure};
@@ -22,6 +22,8 @@ use cenote_rt::{Kind, ensure};
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, corrupt, expect_type, fail};
+
+pub use super::header;
 
 /// Log2 of the size of indirect blocks of a space map.
 const INDIRECT_SHIFT: u8 = 14;
@@ -68,14 +70,6 @@ pub fn create(tx: &mut dyn Objects, form: &MapFormat) -> TxResult<u64> {
         ..ObjectSpec::new(ObjectType::SPACE_MAP, form.block_size)
     };
     tx.allocate(&spec.with_bonus(ObjectType::SPACE_MAP_HEADER, form.header_len()))
-}
-
-/// The header.
-pub fn header(tx: &mut dyn Objects, object: u64) -> TxResult<SpaceMapPhys> {
-    let dnode = expect_type(tx, object, ObjectType::SPACE_MAP, "a space map")?;
-    SpaceMapPhys::decode(dnode.bonus())
-        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
-        .map_err(|error| corrupt(object, error))
 }
 
 /// Length of the words in bytes, and whether the header has a histogram.

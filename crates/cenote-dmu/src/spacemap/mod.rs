@@ -12,9 +12,18 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::spacemap::{Decoder, Geometry, Item, SpaceMapPhys};
 use cenote_rt::{Error, Result};
 
-use crate::array::expect_type;
 use crate::dnode::Dnode;
+use crate::live::TxResult;
+use crate::objects::{ReadObjects, corrupt, expect_type};
 use crate::objset::ObjSet;
+
+/// The header.
+pub fn header(objects: &mut dyn ReadObjects, object: u64) -> TxResult<SpaceMapPhys> {
+    let dnode = expect_type(objects, object, ObjectType::SPACE_MAP, "a space map")?;
+    SpaceMapPhys::decode(&objects.bonus(object)?)
+        .and_then(|phys| phys.check_size(dnode.data_len_max()).map(|()| phys))
+        .map_err(|error| corrupt(object, error))
+}
 
 /// An open space map.
 #[derive(Debug, Clone)]
@@ -26,11 +35,8 @@ pub struct SpaceMap {
 impl SpaceMap {
     /// Opens the space map of `object`.
     pub async fn open(set: &Arc<ObjSet>, object: u64) -> Result<Self> {
+        let phys = set.read(|objects| header(objects, object)).await?;
         let dnode = set.dnode(object).await?;
-        expect_type(&dnode, ObjectType::SPACE_MAP, "a space map")?;
-        let phys = SpaceMapPhys::decode(dnode.bonus()?)
-            .and_then(|phys| phys.check_size(dnode.geometry().byte_count()).map(|()| phys))
-            .map_err(|error| dnode.locate(Error::corrupt(error)))?;
         Ok(Self { dnode, phys })
     }
 

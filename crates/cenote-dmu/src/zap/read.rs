@@ -107,6 +107,26 @@ pub fn lookup_normalized(
     Ok(entries.into_iter().find(answers))
 }
 
+/// The name, as stored, and the value of the first entry whose name matches by `kind`; of exactly
+/// this name if the ZAP does not fold names.
+pub fn find(
+    tx: &mut dyn ReadObjects,
+    object: u64,
+    name: &[u8],
+    kind: MatchKind,
+) -> TxResult<Option<(Vec<u8>, Value)>> {
+    if kind != MatchKind::Exact {
+        match lookup_normalized(tx, object, name, kind) {
+            Err(stop) if stop.error().is_some_and(|error| error.kind() == Kind::Unsupported) => {}
+            found => {
+                let pair = |entry: Entry| Some((entry.key.name()?.to_vec(), entry.value));
+                return Ok(found?.and_then(pair));
+            }
+        }
+    }
+    Ok(lookup(tx, object, name)?.map(|value| (name.to_vec(), value)))
+}
+
 /// Some of the entries of a ZAP, in cursor order.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Page {

@@ -6,32 +6,20 @@
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::feature::{Feature, FeatureFlags, by_name};
-
 use cenote_ondisk::zap::Value;
+use cenote_pool::features::{DESCRIPTIONS, ENABLED_TXG, refcount, table_of};
 
 use crate::dsl::{directory_object, need_directory_object};
 use crate::invariant;
-
-const FOR_READ: &str = "features_for_read";
-const FOR_WRITE: &str = "features_for_write";
-const DESCRIPTIONS: &str = "feature_descriptions";
-const ENABLED_TXG: &str = "feature_enabled_txg";
 
 /// Returns the feature with this short name.
 pub(crate) fn known(name: &'static str) -> &'static Feature {
     by_name(name).unwrap_or_else(|| unreachable!("{name} is in the table of features"))
 }
 
-fn table(tx: &mut Tx<'_>, feature: &Feature) -> TxResult<u64> {
-    let is_compatible = feature.flags.contains(FeatureFlags::READ_ONLY_COMPATIBLE);
-    need_directory_object(tx, if is_compatible { FOR_WRITE } else { FOR_READ })
-}
-
 /// Returns the refcount, `None` if the feature is not enabled.
 pub(crate) fn count(tx: &mut Tx<'_>, name: &'static str) -> TxResult<Option<u64>> {
-    let feature = known(name);
-    let table = table(tx, feature)?;
-    zap::lookup_u64(tx, table, feature.guid)
+    refcount(tx, known(name))
 }
 
 /// Whether the feature is enabled.
@@ -48,9 +36,9 @@ pub(crate) fn is_active(tx: &mut Tx<'_>, name: &'static str) -> TxResult<bool> {
 /// deactivated.
 pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<bool> {
     let feature = known(name);
-    let table = table(tx, feature)?;
+    let table = need_directory_object(tx, table_of(feature))?;
     // Checks FC1.
-    let before = zap::lookup_u64(tx, table, feature.guid)?
+    let before = refcount(tx, feature)?
         .ok_or_else(|| invariant(format!("feature {name} is used and not enabled")))?;
     // Checks FC1.
     let after = before
@@ -63,8 +51,8 @@ pub(crate) fn add(tx: &mut Tx<'_>, name: &'static str, delta: i64) -> TxResult<b
 
 /// Enables a feature and its dependencies. Returns true if the list in the labels changes.
 pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<bool> {
-    let table = table(tx, feature)?;
-    if zap::lookup(tx, table, feature.guid)?.is_some() {
+    let table = need_directory_object(tx, table_of(feature))?;
+    if refcount(tx, feature)?.is_some() {
         return Ok(false);
     }
     let mut is_label_changed = false;
@@ -91,12 +79,9 @@ pub(crate) fn enable(tx: &mut Tx<'_>, feature: &Feature, txg: u64) -> TxResult<b
 pub(crate) fn for_label(tx: &mut Tx<'_>) -> TxResult<Vec<String>> {
     let mut names = Vec::new();
     for feature in &cenote_ondisk::feature::FEATURES {
-        if feature.flags.contains(FeatureFlags::IN_LABEL) {
-            let table = table(tx, feature)?;
-            let count = zap::lookup_u64(tx, table, feature.guid)?;
-            if count.is_some_and(|count| count > 0) {
-                names.push(feature.guid.to_owned());
-            }
+        let is_listed = feature.flags.contains(FeatureFlags::IN_LABEL);
+        if is_listed && refcount(tx, feature)?.is_some_and(|count| count > 0) {
+            names.push(feature.guid.to_owned());
         }
     }
     Ok(names)

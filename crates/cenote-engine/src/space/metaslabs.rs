@@ -18,7 +18,7 @@
 use std::collections::BTreeMap;
 
 use cenote_block::alloc::{Condense, Flush, MapFigures, MetaslabChange};
-use cenote_dmu::array::edit as array;
+use cenote_dmu::array;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::spacemap::edit as spacemap;
 use cenote_dmu::zap::edit as zap;

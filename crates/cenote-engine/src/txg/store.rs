@@ -8,7 +8,7 @@ use std::sync::{Arc, Weak};
 use cenote_block::BlockStore;
 use cenote_block::Grounds;
 use cenote_block::alloc::{MetaslabStore, StoredSpace};
-use cenote_dmu::{ObjSet, SpaceMap};
+use cenote_dmu::{ObjSet, SpaceMap, array};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::spacemap::{Action, Geometry, Item};
@@ -98,10 +98,9 @@ impl Maps {
         let mut free = RangeSet::new();
         free.add(start..start + size);
         let mos = ObjSet::open_on(store, &root, None, 0, grounds.clone()).await?;
-        let array = top.top.metaslab_array;
-        let object = match array {
+        let object = match top.top.metaslab_array {
             0 => 0,
-            array => word(&mos, array, metaslab).await?,
+            array => mos.read(|objects| array::word(objects, array, metaslab)).await?,
         };
         if object != 0 {
             let map = SpaceMap::open(&mos, object).await?;
@@ -125,10 +124,4 @@ impl MetaslabStore for Maps {
     fn load(&self, vdev: u64, metaslab: u64) -> BoxFuture<'_, Result<StoredSpace>> {
         Box::pin(self.read(vdev, metaslab))
     }
-}
-
-async fn word(mos: &Arc<ObjSet>, array: u64, index: u64) -> Result<u64> {
-    let dnode = mos.dnode(array).await?;
-    let bytes = dnode.read_at(index.saturating_mul(8), 8).await?;
-    Ok(bytes.first_chunk().map_or(0, |bytes| u64::from_le_bytes(*bytes)))
 }

@@ -3,14 +3,16 @@
 //! whatever the ZAPs contain.
 
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{ReadObjects, Tx, TxResult, TxStop};
+use cenote_dmu::{ReadObjects, Tx, TxResult, TxStop, deadlist};
 use cenote_engine::GrantChange;
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
+use cenote_ondisk::feature::FeatureFlags;
 use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::bookmark::{bookmarks_of, find_bookmark};
 use cenote_pool::dsl::dataset::{find_snapshot, get_dataset, holds_of, snapshots_of};
 use cenote_pool::dsl::deleg::{Requester, permits};
 use cenote_pool::dsl::dir::{ancestry, children_of, find_dir, get_dir};
+use cenote_pool::features::{FEATURES, Feature, refcount};
 use cenote_pool::mos;
 use cenote_pool::props::DATASET_PROPERTIES;
 use cenote_pool::props::lookup::{Settings, own_value};
@@ -127,6 +129,10 @@ fn without_space((object, dir): &(u64, DirPhys)) -> [u64; 6] {
     [*object, parent_obj, head_dataset_obj, child_dir_zapobj, props_zapobj, dir.deleg_zapobj]
 }
 
+fn is_of_datasets(feature: &Feature) -> bool {
+    feature.flags.contains(FeatureFlags::PER_DATASET)
+}
+
 /// Returns the answers of all functions.
 fn answers(objects: &mut dyn ReadObjects, targets: &Targets) -> TxResult<Vec<String>> {
     let mut facts = Vec::new();
@@ -168,6 +174,18 @@ fn answers(objects: &mut dyn ReadObjects, targets: &Targets) -> TxResult<Vec<Str
             }
         }
         note(&mut facts, settings.map(drop))?;
+    }
+    for head in &targets.heads {
+        let list = get_dataset(objects, *head)?.deadlist_obj;
+        note(&mut facts, deadlist::keys(objects, list))?;
+        note(&mut facts, deadlist::space(objects, list))?;
+        for (min, max) in [(0, u64::MAX), (0, 9), (5, 99)] {
+            note(&mut facts, deadlist::space_range(objects, list, min, max))?;
+        }
+    }
+    // The counts of the others change with each txg.
+    for feature in FEATURES.iter().filter(|feature| is_of_datasets(feature)) {
+        note(&mut facts, refcount(objects, feature))?;
     }
     let snapshot = get_dataset(objects, targets.snapshot)?;
     note(&mut facts, holds_of(objects, &snapshot))?;

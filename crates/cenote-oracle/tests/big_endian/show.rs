@@ -5,6 +5,7 @@ use std::hash::{DefaultHasher, Hasher};
 use std::path::Path;
 use std::sync::Arc;
 
+use cenote_dmu::Deadlist;
 use cenote_fs::{FileKind, FileStream, FileSystem, Node, Volume};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_pool::props::{PropRow, SpaceOwner};
@@ -134,7 +135,10 @@ async fn dataset(dataset: &Dataset, shown: &mut Shown) -> Result<()> {
     if dataset.is_snapshot() {
         shown.line(&name, &dataset.holds().await?);
     }
-    shown.line(&name, &dataset.deadlist().await?.total());
+    if phys.deadlist_obj != 0 {
+        let list = Deadlist::open(dataset.pool().mos(), phys.deadlist_obj).await?;
+        shown.line(&name, &list.sums());
+    }
     match dataset.kind().await? {
         DatasetKind::Filesystem => {
             for owner in SpaceOwner::ALL {

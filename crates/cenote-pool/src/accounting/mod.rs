@@ -25,10 +25,11 @@ pub use vdev::{metaslab_range, row_size};
 
 use std::sync::Arc;
 
+use cenote_dmu::bpobj;
 use cenote_ondisk::dsl::key;
 use cenote_rt::Result;
 
-use crate::dsl::{Dataset, Dir, SpaceSum, deadlist};
+use crate::dsl::{Dataset, Dir};
 use crate::features::FeatureState;
 use crate::{Pool, mos};
 
@@ -139,11 +140,11 @@ impl Space {
             Ok(stats) => self.clones = stats,
             Err(error) => self.damage.push(error.to_string()),
         }
-        let deferred = match pool.directory_object(key::SYNC_BPOBJ) {
-            Some(object) => deadlist::bpobj_sum(mos, object).await,
-            None => Ok(SpaceSum::default()),
-        };
-        match deferred {
+        let deferred = mos.read(|objects| match mos::directory_object(objects, key::SYNC_BPOBJ)? {
+            Some(object) => bpobj::space(objects, object),
+            None => Ok(cenote_dmu::Space::default()),
+        });
+        match deferred.await {
             Ok(sum) => self.deferred = sum.used,
             Err(error) => self.damage.push(error.to_string()),
         }

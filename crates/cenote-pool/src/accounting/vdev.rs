@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
+use cenote_dmu::{ObjSet, spacemap};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::spacemap::{SpaceMapPhys, UNFLUSHED_PHYS_TXGS};
 use cenote_ondisk::vdev_zap::{ALLOCATION_BIAS, AllocationBias, POOL_CHECKPOINT_SM};
@@ -295,8 +295,7 @@ pub(crate) async fn class_of(mos: &Arc<ObjSet>, config: &VdevConfig) -> Allocati
 
 /// Returns the header of the space map in `object`.
 pub(crate) async fn header(mos: &Arc<ObjSet>, object: u64) -> Result<SpaceMapPhys> {
-    let (_, bonus) = mos::bonus(mos, object).await?;
-    SpaceMapPhys::decode(&bonus).map_err(mos::corrupt(object))
+    mos.read(|objects| spacemap::header(objects, object)).await
 }
 
 /// Returns the first `count` words of an object, with zeros after its end.

@@ -10,7 +10,7 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
 
-use super::{Bookmark, Deadlist, Dir, DslError, bookmark};
+use super::{Bookmark, Dir, DslError, bookmark};
 use crate::keys::KeyError;
 use crate::{Pool, mos};
 
@@ -236,11 +236,6 @@ impl Dataset {
     /// Returns the holds on this snapshot, by tag.
     pub async fn holds(&self) -> Result<Vec<Hold>> {
         self.mos().read(|objects| holds_of(objects, &self.phys)).await
-    }
-
-    /// Reads its deadlist.
-    pub async fn deadlist(&self) -> Result<Deadlist> {
-        Deadlist::load(self.mos(), self.phys.deadlist_obj).await
     }
 
     /// Returns the guids of the redaction snapshots of a dataset that was received redacted.

@@ -16,7 +16,6 @@
 
 pub mod bookmark;
 pub mod dataset;
-pub mod deadlist;
 pub mod deleg;
 pub mod dir;
 pub mod name;
@@ -24,7 +23,6 @@ pub mod written;
 
 pub use bookmark::Bookmark;
 pub use dataset::{Dataset, DatasetKind, Hold};
-pub use deadlist::{Deadlist, SpaceSum};
 pub use dir::Dir;
 pub use name::{BadName, BadPoolName, DatasetName, Suffix, check_pool_name};
 

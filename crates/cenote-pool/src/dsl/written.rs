@@ -1,12 +1,15 @@
 //! Space written since an earlier state (spec 04 §17.3).
+//!
+//! A deadlist has the blocks that died between a snapshot and the next dataset (spec 04 §10).
 
 use std::sync::Arc;
 
+use cenote_dmu::{Deadlist, ObjSet};
 use cenote_ondisk::dsl::{BookmarkFlags, DatasetPhys};
 use cenote_rt::{Error, Result};
 
 use super::dataset::load_phys;
-use super::{Bookmark, Dataset, Deadlist, DslError};
+use super::{Bookmark, Dataset, DslError};
 
 /// Limit for the number of snapshots of a chain; a longer one has a loop.
 const CHAIN_MAX: u64 = 1 << 24;
@@ -19,7 +22,8 @@ impl Dataset {
         let mut before = 0;
         if phys.prev_snap_obj != 0 {
             let prev = load_phys(self.mos(), phys.prev_snap_obj).await?;
-            before = prev.referenced_bytes.wrapping_sub(self.deadlist().await?.total().used);
+            let dead = dead_bytes(self.mos(), phys, 0, u64::MAX).await?;
+            before = prev.referenced_bytes.wrapping_sub(dead);
         }
         Ok(phys.referenced_bytes.wrapping_sub(before))
     }
@@ -60,13 +64,12 @@ impl Dataset {
             return Err(Error::not_found(not_ancestor()));
         }
         for _ in 0..CHAIN_MAX {
-            let deadlist = Deadlist::load(mos, phys.deadlist_obj).await?;
             if phys.prev_snap_txg <= txg {
+                let first_deadlist = dead_bytes(mos, &phys, 0, u64::MAX).await?;
                 let reached = (phys.prev_snap_obj != 0).then_some(phys.prev_snap_obj);
-                return Ok(ChainSums { dead, first_deadlist: deadlist.total().used, reached });
+                return Ok(ChainSums { dead, first_deadlist, reached });
             }
-            let older = deadlist.space_range(mos, 0, txg).await?;
-            dead = dead.wrapping_add(older.used);
+            dead = dead.wrapping_add(dead_bytes(mos, &phys, 0, txg).await?);
             phys = Arc::new(load_phys(mos, phys.prev_snap_obj).await?);
         }
         Err(Error::corrupt(DslError::Loop { object: self.object() }))
@@ -84,14 +87,22 @@ impl Dataset {
             if phys.prev_snap_txg < first_txg {
                 return Ok(used);
             }
-            let deadlist = Deadlist::load(mos, phys.deadlist_obj).await?;
-            used = used.wrapping_add(deadlist.space_range(mos, min, u64::MAX).await?.used);
+            used = used.wrapping_add(dead_bytes(mos, &phys, min, u64::MAX).await?);
             if phys.prev_snap_txg == first_txg {
                 return Ok(used);
             }
             object = phys.prev_snap_obj;
         }
         Err(Error::corrupt(DslError::Loop { object: self.object() }))
+    }
+}
+
+/// Returns the bytes on the deadlist of a dataset that were born in `(min, max]`; both are keys of
+/// the deadlist, or 0 and 2^64-1.
+async fn dead_bytes(mos: &Arc<ObjSet>, dataset: &DatasetPhys, min: u64, max: u64) -> Result<u64> {
+    match dataset.deadlist_obj {
+        0 => Ok(0),
+        object => Ok(Deadlist::open(mos, object).await?.range_sums(min, max).await?.used),
     }
 }
 

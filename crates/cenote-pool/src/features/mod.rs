@@ -7,7 +7,10 @@ pub use cenote_ondisk::feature::{FEATURES, Feature, by_guid, by_name};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_dmu::ObjSet;
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
+use cenote_ondisk::feature::FeatureFlags;
+use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
 use crate::mos;
@@ -17,9 +20,9 @@ const FOR_READ: &str = "features_for_read";
 /// Pool directory entry: features needed for writing only.
 const FOR_WRITE: &str = "features_for_write";
 /// Pool directory entry: descriptions of features.
-const DESCRIPTIONS: &str = "feature_descriptions";
+pub const DESCRIPTIONS: &str = "feature_descriptions";
 /// Pool directory entry: txg in which each feature was enabled.
-const ENABLED_TXG: &str = "feature_enabled_txg";
+pub const ENABLED_TXG: &str = "feature_enabled_txg";
 
 /// The OpenZFS release whose feature set cenote writes; later features are read but never enabled.
 pub const IDENTITY_SINCE: (u8, u8) = (2, 3);
@@ -33,6 +36,26 @@ pub fn identity() -> impl Iterator<Item = &'static Feature> {
 #[must_use]
 pub fn is_in_identity(feature: &Feature) -> bool {
     feature.since <= IDENTITY_SINCE
+}
+
+/// Returns the entry of the pool directory with the refcount of a feature.
+#[must_use]
+pub fn table_of(feature: &Feature) -> &'static str {
+    let is_compatible = feature.flags.contains(FeatureFlags::READ_ONLY_COMPATIBLE);
+    if is_compatible { FOR_WRITE } else { FOR_READ }
+}
+
+/// Returns the refcount of a feature, `None` if it is not enabled.
+///
+/// # Errors
+/// `Kind::Corrupt` if the table of features is damaged.
+pub fn refcount(objects: &mut dyn ReadObjects, feature: &Feature) -> TxResult<Option<u64>> {
+    let Some(table) = mos::directory_object(objects, table_of(feature))? else { return Ok(None) };
+    Ok(zap::lookup(objects, table, feature.guid)?.as_ref().map(count_of))
+}
+
+fn count_of(value: &Value) -> u64 {
+    value.first().unwrap_or(0)
 }
 
 /// State of a feature on a pool.
@@ -101,7 +124,7 @@ impl FeatureTable {
         for (zap, is_read_only_compatible) in [(FOR_READ, false), (FOR_WRITE, true)] {
             let Some(zap) = object(zap) else { continue };
             for (guid, value) in mos::entries(mos, zap).await? {
-                let refcount = value.first().unwrap_or(0);
+                let refcount = count_of(&value);
                 let entry = FeatureEntry { refcount, is_read_only_compatible, enabled_txg: None };
                 table.entries.insert(guid, entry);
             }

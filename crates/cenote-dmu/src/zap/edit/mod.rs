@@ -30,8 +30,8 @@ use crate::live::{TxResult, TxStop};
 use crate::objects::{Objects, fail, failure};
 
 pub use super::read::{
-    Page, contains, entries, entries_from, len, lookup, lookup_normalized, lookup_u64, name_of,
-    require_u64,
+    Page, contains, entries, entries_from, find, len, lookup, lookup_normalized, lookup_u64,
+    name_of, require_u64,
 };
 pub use create::{ZapOptions, create, format};
 pub use numbered::{contains_number, hex_key, insert_number, numbers, remove_number};

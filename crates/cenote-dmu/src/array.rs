@@ -1,24 +1,29 @@
-//! Objects whose data are one array: u64s, packed nvlists, and anything read in one piece.
+//! Objects whose data are one array: u64s, and anything read in one piece.
 //!
 //! The number of valid bytes comes from the bonus or from the caller; the object only limits it.
 //! Nothing is allocated before the length was checked against the object and the limit.
 
-pub mod edit;
-
 use std::sync::Arc;
 
-use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::words;
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::dnode::Dnode;
 use crate::error::DmuError;
-use crate::objset::ObjSet;
+use crate::live::TxResult;
+use crate::objects::{Objects, ReadObjects};
 
-/// Largest packed nvlist that is read. The largest in practice, the config of a pool with hundreds
-/// of disks, has a few hundred KiB.
-const NVLIST_LEN_MAX: u64 = 64 << 20;
+/// The word at `index`; 0 if it was never written.
+pub fn word(objects: &mut dyn ReadObjects, object: u64, index: u64) -> TxResult<u64> {
+    let bytes = objects.read(object, index.saturating_mul(8), 8)?;
+    Ok(words::u64_at(&bytes, 0).unwrap_or(0))
+}
+
+/// Writes the word at `index`.
+pub fn set_word(tx: &mut dyn Objects, object: u64, index: u64, word: u64) -> TxResult<()> {
+    tx.write(object, index.saturating_mul(8), &word.to_le_bytes())
+}
 
 /// The first `len` bytes of an object, at most `max`.
 pub async fn read_bytes(dnode: &Arc<Dnode>, len: u64, max: u64) -> Result<Buf> {
@@ -38,15 +43,6 @@ pub async fn read_words(dnode: &Arc<Dnode>, count: u64, max: u64) -> Result<Vec<
     let len = count.saturating_mul(8);
     let bytes = read_bytes(dnode, len, max.saturating_mul(8)).await?;
     Ok(words::iter(&bytes).collect())
-}
-
-/// A packed nvlist, whose length is in the bonus.
-pub async fn read_nvlist(set: &Arc<ObjSet>, object: u64) -> Result<NvList> {
-    let dnode = set.dnode(object).await?;
-    expect_type(&dnode, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
-    let [len] = words::padded(dnode.bonus()?);
-    let bytes = read_bytes(&dnode, len, NVLIST_LEN_MAX).await?;
-    NvList::decode(&bytes).map_err(|error| dnode.locate(Error::corrupt(error)))
 }
 
 /// Returns an error unless the object has the wanted type.

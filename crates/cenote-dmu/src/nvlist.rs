@@ -1,14 +1,21 @@
 //! Objects that hold one packed nvlist: the pool's config, its lists of spares and cache devices.
 //!
 //! The bonus is the exact length; the data are whole blocks of 16 KiB, with zeros behind the list
-//! (spec 01 §10). Read by [`read_nvlist`](crate::read_nvlist).
+//! (spec 01 §10).
 
 use cenote_ondisk::nvlist::{Encoding, NvList};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::words;
+use cenote_rt::{Kind, Result};
 
+use crate::error::DmuError;
 use crate::live::{ObjectSpec, TxResult};
-use crate::objects::{Objects, corrupt, expect_type};
+use crate::objects::{Objects, ReadObjects, corrupt, expect_type, fail};
+use crate::objset::ObjSet;
+
+/// Largest list that is read. The largest in practice, the config of a pool with hundreds of disks,
+/// has a few hundred KiB.
+const LEN_MAX: u64 = 64 << 20;
 
 /// Bytes of a data block.
 pub const BLOCK_SIZE: u64 = 16 << 10;
@@ -33,12 +40,26 @@ pub fn write(tx: &mut dyn Objects, object: u64, list: &NvList) -> TxResult<()> {
     tx.set_bonus(object, &len.to_le_bytes())
 }
 
-/// Reads the list in its present state.
-pub fn read(tx: &mut dyn Objects, object: u64) -> TxResult<NvList> {
-    let dnode = expect_type(tx, object, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
-    let [len] = words::padded(dnode.bonus());
-    let bytes = tx.read(object, 0, len.min(dnode.data_len_max()) as usize)?;
+/// Reads the list.
+pub fn read(objects: &mut dyn ReadObjects, object: u64) -> TxResult<NvList> {
+    let dnode = expect_type(objects, object, ObjectType::PACKED_NVLIST, "a packed nvlist")?;
+    let ([len], object_size) = (words::padded(&objects.bonus(object)?), dnode.data_len_max());
+    if len > object_size {
+        return Err(corrupt(object, DmuError::Short { claimed: len, object_size }));
+    }
+    if len > LEN_MAX {
+        return fail(Kind::Limit, object, DmuError::TooLong { len, max: LEN_MAX });
+    }
+    for blkid in 0..len.div_ceil(dnode.data_block_size()) {
+        objects.prefetch(object, blkid);
+    }
+    let bytes = objects.read(object, 0, len as usize)?;
     NvList::decode(&bytes).map_err(|error| corrupt(object, error))
+}
+
+/// Like [`read`], of a committed state.
+pub async fn read_nvlist(set: &ObjSet, object: u64) -> Result<NvList> {
+    set.read(|objects| read(objects, object)).await
 }
 
 #[cfg(test)]
