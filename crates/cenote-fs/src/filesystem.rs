@@ -7,7 +7,8 @@
 use std::sync::Arc;
 
 use cenote_dmu::live::Prefetcher;
-use cenote_dmu::{ObjSet, Zap};
+use cenote_dmu::zap::read as zap;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult, Zap};
 use cenote_engine::{Engine, OpenSnapshot};
 use cenote_ondisk::master_node::{
     CASESENSITIVITY, DELETE_QUEUE, FUID, FUID_DOMAIN, FUID_IDX, FUID_NVP_ARRAY, MASTER_NODE_OBJ,
@@ -63,18 +64,98 @@ impl NameRules {
     }
 }
 
+/// The entries of a master node.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct MasterNode {
+    /// Version of the file system, 1 to 5.
+    pub(crate) version: u64,
+    /// The root directory.
+    pub(crate) root: u64,
+    /// The unlinked set.
+    pub(crate) unlinked: Option<u64>,
+    /// The directory for SMB shares.
+    shares: Option<u64>,
+    /// The table of FUID domains.
+    domains: Option<u64>,
+    /// The master node of system attributes.
+    pub(crate) sa_attrs: Option<u64>,
+    /// Rules for names.
+    pub(crate) rules: NameRules,
+}
+
+impl MasterNode {
+    /// Reads the master node of a file system.
+    ///
+    /// # Errors
+    /// [`FsError::Version`] for an unsupported version, [`FsError::MissingEntry`] without a version
+    /// or a root directory.
+    pub(crate) fn read(objects: &mut dyn ReadObjects) -> TxResult<Self> {
+        let version = required(number(objects, VERSION)?, VERSION)?;
+        if version == 0 || version > VERSION_MAX {
+            return Err(Error::new(Kind::Unsupported, FsError::Version { found: version }).into());
+        }
+        let case = match number(objects, CASESENSITIVITY)? {
+            Some(1) => CaseSensitivity::Insensitive,
+            Some(2) => CaseSensitivity::Mixed,
+            _ => CaseSensitivity::Sensitive,
+        };
+        let normalization = number(objects, NORMALIZATION)?.unwrap_or(0);
+        let is_utf8_only = number(objects, UTF8ONLY)?.unwrap_or(0) != 0 || normalization != 0;
+        Ok(Self {
+            version,
+            root: required(number(objects, ROOT)?, ROOT)?,
+            unlinked: number(objects, DELETE_QUEUE)?,
+            shares: number(objects, SHARES)?,
+            domains: number(objects, FUID)?,
+            sa_attrs: number(objects, SA_ATTRS)?,
+            rules: NameRules { case, normalization, is_utf8_only },
+        })
+    }
+}
+
+/// Returns the first integer of an entry of the master node.
+fn number(objects: &mut dyn ReadObjects, name: &str) -> TxResult<Option<u64>> {
+    Ok(zap::lookup(objects, MASTER_NODE_OBJ, name)?.as_ref().and_then(Value::first))
+}
+
+/// Returns an entry of the master node, or an error if it is missing.
+pub(crate) fn required(entry: Option<u64>, name: &'static str) -> TxResult<u64> {
+    entry.ok_or_else(|| {
+        let missing = Error::corrupt(FsError::MissingEntry { name });
+        missing.with_at(|at| at.object = Some(MASTER_NODE_OBJ)).into()
+    })
+}
+
+/// Reads registry and layouts from the master node of system attributes. They are created with the
+/// first attribute, so a file system that never had a file lacks them.
+pub(crate) fn registry(objects: &mut dyn ReadObjects, master: Option<u64>) -> TxResult<Registry> {
+    let mut registry = Registry::new();
+    let Some(master) = master else { return Ok(registry) };
+    let mut table = |name| match zap::lookup_u64(objects, master, name)? {
+        Some(object) => zap::entries(objects, object),
+        None => Ok(Vec::new()),
+    };
+    let (attributes, layouts) = (table(REGISTRY)?, table(LAYOUTS)?);
+    for entry in attributes {
+        if let (Some(name), Some(value)) = (entry.key.name(), entry.value.first()) {
+            registry.add_attr(name, value);
+        }
+    }
+    for entry in layouts {
+        if let Some(name) = entry.key.name() {
+            registry.add_layout(name, &entry.value.words());
+        }
+    }
+    Ok(registry)
+}
+
 /// An open file system or a snapshot of one.
 #[derive(Debug)]
 pub struct FileSystem {
     name: String,
     pub(crate) objset: Arc<ObjSet>,
     pub(crate) registry: Registry,
-    version: u64,
-    root: u64,
-    unlinked: Option<u64>,
-    shares: Option<u64>,
-    domains: Option<u64>,
-    rules: NameRules,
+    master: MasterNode,
     is_snapshot: bool,
     /// State of reading ahead.
     pub(crate) ahead: Prefetcher,
@@ -117,36 +198,18 @@ impl FileSystem {
         if objset.kind() != ObjSetType::Zfs {
             return Err(Error::new(Kind::Invalid, FsError::NotAFilesystem));
         }
-        let master = Zap::open(&objset, MASTER_NODE_OBJ).await?;
-        let version = number(&master, VERSION).await?;
-        let version = version.ok_or_else(|| missing(&master, VERSION))?;
-        if version == 0 || version > VERSION_MAX {
-            return Err(Error::new(Kind::Unsupported, FsError::Version { found: version }));
-        }
-        let root = number(&master, ROOT).await?.ok_or_else(|| missing(&master, ROOT))?;
-        let registry = match number(&master, SA_ATTRS).await? {
-            Some(object) => load_registry(&objset, object).await?,
-            None => Registry::new(),
-        };
-        let case = match number(&master, CASESENSITIVITY).await? {
-            Some(1) => CaseSensitivity::Insensitive,
-            Some(2) => CaseSensitivity::Mixed,
-            _ => CaseSensitivity::Sensitive,
-        };
-        let normalization = number(&master, NORMALIZATION).await?.unwrap_or(0);
-        let is_utf8_only = number(&master, UTF8ONLY).await?.unwrap_or(0) != 0 || normalization != 0;
+        let opened = objset.read(|objects| {
+            let master = MasterNode::read(objects)?;
+            Ok((master, registry(objects, master.sa_attrs)?))
+        });
+        let (master, registry) = opened.await?;
         Ok(Arc::new(Self {
             name: name.to_owned(),
             is_snapshot,
             ahead: Prefetcher::default(),
             _hold: hold,
             registry,
-            version,
-            root,
-            unlinked: number(&master, DELETE_QUEUE).await?,
-            shares: number(&master, SHARES).await?,
-            domains: number(&master, FUID).await?,
-            rules: NameRules { case, normalization, is_utf8_only },
+            master,
             objset,
         }))
     }
@@ -163,18 +226,18 @@ impl FileSystem {
 
     /// Version of the file system, 1 to 5.
     pub fn version(&self) -> u64 {
-        self.version
+        self.master.version
     }
 
     /// Object of the root directory.
     pub fn root_object(&self) -> u64 {
-        self.root
+        self.master.root
     }
 
     /// Returns the inode number of `object` for users: the object number, except for the root of a
     /// snapshot, which is an entry of `.zfs/snapshot` (spec 03 §15).
     pub fn inode(&self, object: u64) -> u64 {
-        if self.is_snapshot && object == self.root {
+        if self.is_snapshot && object == self.master.root {
             control::root_of(self.objset.id())
         } else {
             object
@@ -183,7 +246,7 @@ impl FileSystem {
 
     /// Returns its rules for names.
     pub fn rules(&self) -> NameRules {
-        self.rules
+        self.master.rules
     }
 
     /// Returns attributes and layouts.
@@ -193,19 +256,19 @@ impl FileSystem {
 
     /// Returns the directory for SMB shares, which is in no directory.
     pub(crate) fn shares(&self) -> Option<u64> {
-        self.shares
+        self.master.shares
     }
 
     /// Returns the objects without a name that were not freed yet, in ZAP order.
     pub async fn unlinked(&self) -> Result<Vec<u64>> {
-        let Some(object) = self.unlinked else { return Ok(Vec::new()) };
+        let Some(object) = self.master.unlinked else { return Ok(Vec::new()) };
         let entries = Zap::open(&self.objset, object).await?.to_vec().await?;
         Ok(entries.iter().filter_map(|entry| entry.value.first()).collect())
     }
 
     /// Returns the FUID domains of foreign owners by index, which is the upper half of an owner.
     pub async fn domains(&self) -> Result<Vec<(u32, String)>> {
-        let Some(object) = self.domains else { return Ok(Vec::new()) };
+        let Some(object) = self.master.domains else { return Ok(Vec::new()) };
         let dnode = self.objset.dnode(object).await?;
         let [len] = words::padded(dnode.bonus()?);
         let bytes = cenote_dmu::read_bytes(&dnode, len, DOMAINS_LEN_MAX).await?;
@@ -215,37 +278,4 @@ impl FileSystem {
             |row: &NvList| Some((row.u64(FUID_IDX)? as u32, row.str(FUID_DOMAIN)?.to_owned()));
         Ok(rows.iter().filter_map(row).collect())
     }
-}
-
-/// Returns the first integer of an entry of the master node.
-async fn number(master: &Zap, name: &str) -> Result<Option<u64>> {
-    Ok(master.lookup(name).await?.as_ref().and_then(Value::first))
-}
-
-fn missing(zap: &Zap, name: &'static str) -> Error {
-    zap.dnode().locate(Error::corrupt(FsError::MissingEntry { name }))
-}
-
-/// Reads registry and layouts. They are created with the first attribute, so a file system that
-/// never had a file lacks them.
-async fn load_registry(objset: &Arc<ObjSet>, object: u64) -> Result<Registry> {
-    let master = Zap::open(objset, object).await?;
-    let mut registry = Registry::new();
-    if let Some(object) = number(&master, REGISTRY).await? {
-        let mut entries = Zap::open(objset, object).await?.entries();
-        while let Some(entry) = entries.next().await? {
-            if let (Some(name), Some(value)) = (entry.key.name(), entry.value.first()) {
-                registry.add_attr(name, value);
-            }
-        }
-    }
-    if let Some(object) = number(&master, LAYOUTS).await? {
-        let mut entries = Zap::open(objset, object).await?.entries();
-        while let Some(entry) = entries.next().await? {
-            if let Some(name) = entry.key.name() {
-                registry.add_layout(name, &entry.value.words());
-            }
-        }
-    }
-    Ok(registry)
 }

@@ -2,10 +2,10 @@
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
-use cenote_ondisk::zap::{Cursor, HashBits, Key};
-use cenote_ondisk::znode::DirEntry as Stored;
+use cenote_ondisk::zap::{Cursor, HashBits};
 
 use super::{Inode, Op, names, permit};
+use crate::directory::{self, Entry};
 use crate::node::FileKind;
 
 /// An entry in a directory listing.
@@ -59,9 +59,8 @@ pub fn list(op: &mut Op<'_, '_>, object: u64, cookie: u64, max: usize) -> TxResu
     let mut listed = Vec::with_capacity(page.entries.len());
     for entry in page.entries {
         let next = entry.cursor().next().serialize(HashBits::B28);
-        let (Key::Name(name), Some(value)) = (entry.key, entry.value.first()) else { continue };
-        let Stored { file_type, object } = Stored::decode(value);
-        let kind = (file_type != 0).then(|| FileKind::from_bits(file_type));
+        // Damaged entries are not listed.
+        let Ok(Entry { name, object, kind }) = directory::decode(entry, false) else { continue };
         listed.push(DirEntry { name, object, kind, cookie: next });
     }
     Ok(ReadDirPage { entries: listed, is_end: page.cookie == Cursor::END })

@@ -10,20 +10,17 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::{Engine, Head};
 use cenote_ondisk::master_node as key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::sa::Registry;
-use cenote_ondisk::sa::registry::{LAYOUTS, REGISTRY};
-use cenote_ondisk::zap::Key;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank, RwLock};
 use cenote_rt::{Error, FixedMap, Kind, Result};
 
 use super::sa::Schema;
 use crate::error::FsError;
-use crate::filesystem::{CaseSensitivity, NameRules};
+use crate::filesystem::{MasterNode, NameRules, registry, required};
 use crate::format::FsOwners;
 use crate::quota::LimitCache;
 
@@ -250,27 +247,17 @@ impl Facts {
 }
 
 fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry)> {
-    let master = key::MASTER_NODE_OBJ;
-    let version = required(tx, key::VERSION)?;
-    if version != VERSION {
-        let error = Error::new(Kind::ReadOnly, FsError::OldVersion { found: version });
+    let master = MasterNode::read(tx)?;
+    if master.version != VERSION {
+        let error = Error::new(Kind::ReadOnly, FsError::OldVersion { found: master.version });
         return Err(error.into());
     }
-    let case = match zap::lookup_u64(tx, master, key::CASESENSITIVITY)? {
-        Some(1) => CaseSensitivity::Insensitive,
-        Some(2) => CaseSensitivity::Mixed,
-        _ => CaseSensitivity::Sensitive,
-    };
-    let normalization = zap::lookup_u64(tx, master, key::NORMALIZATION)?.unwrap_or(0);
-    let is_utf8_only = zap::lookup_u64(tx, master, key::UTF8ONLY)?.unwrap_or(0) != 0;
-    let rules = NameRules { case, normalization, is_utf8_only: is_utf8_only || normalization != 0 };
-    let sa_master = required(tx, key::SA_ATTRS)?;
     let facts = Facts {
-        version,
-        root: required(tx, key::ROOT)?,
-        unlinked: required(tx, key::DELETE_QUEUE)?,
-        sa_master,
-        rules,
+        version: master.version,
+        root: master.root,
+        unlinked: required(master.unlinked, key::DELETE_QUEUE)?,
+        sa_master: required(master.sa_attrs, key::SA_ATTRS)?,
+        rules: master.rules,
         has_projects: false,
         logs_xattrs: false,
         limits: LimitCache::default(),
@@ -278,29 +265,5 @@ fn master_node(tx: &mut Tx<'_>, settings: Settings) -> TxResult<(Facts, Registry
         settings: RwLock::new(Rank::FsSettings, settings),
         schema: Mutex::with_default(Rank::FsSchema),
     };
-    Ok((facts, registry(tx, sa_master)?))
-}
-
-fn required(tx: &mut Tx<'_>, name: &'static str) -> TxResult<u64> {
-    let found = zap::lookup_u64(tx, key::MASTER_NODE_OBJ, name)?;
-    found.ok_or_else(|| Error::corrupt(FsError::MissingEntry { name }).into())
-}
-
-fn registry(tx: &mut Tx<'_>, master: u64) -> TxResult<Registry> {
-    let mut registry = Registry::new();
-    if let Some(object) = zap::lookup_u64(tx, master, REGISTRY)? {
-        for entry in zap::entries(tx, object)? {
-            if let (Key::Name(name), Some(value)) = (&entry.key, entry.value.first()) {
-                registry.add_attr(name, value);
-            }
-        }
-    }
-    if let Some(object) = zap::lookup_u64(tx, master, LAYOUTS)? {
-        for entry in zap::entries(tx, object)? {
-            if let Key::Name(name) = &entry.key {
-                registry.add_layout(name, &entry.value.words());
-            }
-        }
-    }
-    Ok(registry)
+    Ok((facts, registry(tx, master.sa_attrs)?))
 }

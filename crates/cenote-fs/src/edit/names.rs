@@ -2,11 +2,12 @@
 
 use cenote_dmu::TxResult;
 use cenote_dmu::zap::edit as zap;
-use cenote_ondisk::zap::{Key, MatchKind, NormFlags, Value};
+use cenote_ondisk::zap::NormFlags;
 use cenote_ondisk::znode::DirEntry;
-use cenote_rt::{Error, Kind};
+use cenote_rt::Kind;
 
 use super::{Inode, Op, refuse};
+use crate::directory::{self, Entry};
 use crate::error::FsError;
 use crate::filesystem::{CaseSensitivity, NameRules};
 
@@ -16,15 +17,6 @@ const NAME_MAX: usize = 255;
 const LONG_NAME_MAX: usize = 1023;
 /// The name in the root directory below which snapshots are found. It is never stored.
 pub(crate) const CONTROL: &[u8] = b".zfs";
-
-/// An entry that was found.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Found {
-    /// The name as it is stored.
-    pub(crate) name: Vec<u8>,
-    /// The object.
-    pub(crate) object: u64,
-}
 
 /// Checks whether a new node may have that name.
 ///
@@ -70,31 +62,12 @@ pub(crate) fn check(op: &Op<'_, '_>, name: &[u8]) -> TxResult<()> {
 }
 
 /// Returns the entry of a name in a directory.
-pub(crate) fn find(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Option<Found>> {
-    find_by(op, dir, name, op.facts.rules.match_kind())
-}
-
-/// Like [`find`], and distinguishes upper and lower case according to `kind`, as far as the
-/// directory does.
-pub(crate) fn find_by(
-    op: &mut Op<'_, '_>,
-    dir: u64,
-    name: &[u8],
-    kind: MatchKind,
-) -> TxResult<Option<Found>> {
-    if kind == MatchKind::Exact {
-        let Some(value) = zap::lookup(op.tx, dir, name)? else { return Ok(None) };
-        return found(name.to_vec(), &value).map(Some);
-    }
-    let Some(entry) = zap::lookup_normalized(op.tx, dir, name, kind)? else { return Ok(None) };
-    match entry.key {
-        Key::Name(stored) => found(stored, &entry.value).map(Some),
-        Key::Words(_) => Err(corrupt(FsError::EntryName { name: String::new() })),
-    }
+pub(crate) fn find(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Option<Entry>> {
+    directory::find(op.tx, dir, name, op.facts.rules.match_kind())
 }
 
 /// Returns the entry of a name in a directory, or an error if there is none.
-pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Found> {
+pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Entry> {
     let is_too_long = name.len() > NAME_MAX && !op.facts.settings().has_long_names;
     find(op, dir, name)?.ok_or_else(|| {
         if is_too_long {
@@ -103,13 +76,6 @@ pub(crate) fn require(op: &mut Op<'_, '_>, dir: u64, name: &[u8]) -> TxResult<Fo
             refuse(Kind::NotFound, FsError::NoEntry)
         }
     })
-}
-
-fn found(name: Vec<u8>, value: &Value) -> TxResult<Found> {
-    match value.first().map(DirEntry::decode) {
-        Some(entry) if entry.object != 0 => Ok(Found { name, object: entry.object }),
-        _ => Err(corrupt(FsError::EntryValue { name: String::from_utf8_lossy(&name).into() })),
-    }
 }
 
 /// Adds an entry for an inode.
@@ -133,8 +99,4 @@ pub(crate) fn normflags(rules: NameRules) -> NormFlags {
         flags |= NormFlags::TOUPPER;
     }
     flags
-}
-
-fn corrupt(cause: FsError) -> cenote_dmu::TxStop {
-    Error::corrupt(cause).into()
 }

@@ -12,9 +12,9 @@ use cenote_ondisk::znode::PFlags;
 use cenote_rt::{Error, Kind};
 
 use super::create::{self, NewKind, NewNode};
-use super::names::Found;
 use super::remove::{self, Removed};
 use super::{Inode, Op, names, permit, record, refuse};
+use crate::directory::{self, Entry};
 use crate::error::FsError;
 
 /// Longer chains of parents are loops: no directory is that deep.
@@ -138,8 +138,8 @@ fn is_dots(name: &[u8]) -> bool {
 fn check_same(
     op: &mut Op<'_, '_>,
     request: &Rename<'_>,
-    moved: &Found,
-    there: Option<&Found>,
+    moved: &Entry,
+    there: Option<&Entry>,
 ) -> TxResult<bool> {
     let Some(there) = there.filter(|there| there.object == moved.object) else {
         return Ok(false);
@@ -150,7 +150,7 @@ fn check_same(
     let is_respelled = request.from.0 == request.to.0
         && moved.name == there.name
         && there.name != request.to.1
-        && names::find_by(op, request.to.0, request.to.1, MatchKind::Exact)?.is_none();
+        && directory::find(op.tx, request.to.0, request.to.1, MatchKind::Exact)?.is_none();
     Ok(!is_respelled)
 }
 
@@ -185,7 +185,7 @@ fn replace(
     op: &mut Op<'_, '_>,
     dirs: &mut Dirs,
     inode: &Inode,
-    there: &Found,
+    there: &Entry,
 ) -> TxResult<Removed> {
     let victim = op.inode(there.object)?;
     match (inode.is_directory(), victim.is_directory()) {
@@ -213,8 +213,8 @@ fn exchange(
     op: &mut Op<'_, '_>,
     request: &Rename<'_>,
     dirs: &mut Dirs,
-    (moved, mut inode): (&Found, Inode),
-    there: &Found,
+    (moved, mut inode): (&Entry, Inode),
+    there: &Entry,
 ) -> TxResult<()> {
     let ((from, _), (to, _)) = (request.from, request.to);
     let mut other = op.inode(there.object)?;
@@ -243,7 +243,7 @@ fn exchange(
     Ok(())
 }
 
-fn leave_whiteout(op: &mut Op<'_, '_>, dirs: &mut Dirs, moved: &Found) -> TxResult<Inode> {
+fn leave_whiteout(op: &mut Op<'_, '_>, dirs: &mut Dirs, moved: &Entry) -> TxResult<Inode> {
     let new = NewNode::new(NewKind::CharDevice(0), 0);
     let whiteout = create::make(op, &dirs.source, &new)?;
     names::insert(op, dirs.source.object, &moved.name, &whiteout)?;

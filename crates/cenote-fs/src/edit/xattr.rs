@@ -16,10 +16,11 @@ use cenote_rt::{Error, Kind};
 
 use super::create::{self, NewKind, NewNode};
 use super::data::{self, Place};
-use super::names::{self, Found};
+use super::names;
 use super::remove::{self, Removed};
 use super::{Inode, Op, posix, record, refuse};
 use crate::access::{self, Capabilities, rules};
+use crate::directory::Entry;
 use crate::error::FsError;
 use crate::xattr::{Pairs, USER, VALUE_LEN_MAX, XattrPlace, pack, unpack, visible};
 
@@ -198,7 +199,7 @@ pub(super) fn value(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult
 }
 
 /// Returns the file of an attribute, and the directory that it is in.
-fn in_directory(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult<Option<(Found, u64)>> {
+fn in_directory(op: &mut Op<'_, '_>, inode: &Inode, name: &[u8]) -> TxResult<Option<(Entry, u64)>> {
     let hidden = inode.xattr_dir();
     if hidden == 0 {
         return Ok(None);
@@ -346,7 +347,7 @@ fn put_file(
     inode: &mut Inode,
     name: &[u8],
     value: &[u8],
-    file: Option<(Found, u64)>,
+    file: Option<(Entry, u64)>,
 ) -> TxResult<()> {
     let object = if let Some((found, _)) = file {
         found.object
@@ -375,7 +376,7 @@ fn put_file(
     written
 }
 
-fn drop_file(op: &mut Op<'_, '_>, hidden: u64, found: &Found) -> TxResult<()> {
+fn drop_file(op: &mut Op<'_, '_>, hidden: u64, found: &Entry) -> TxResult<()> {
     let mut dir = op.inode(hidden)?;
     let file = op.inode(found.object)?;
     names::remove(op, hidden, &found.name)?;
