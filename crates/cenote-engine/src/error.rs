@@ -60,6 +60,20 @@ pub enum EngineError {
     /// Active features that this engine does not maintain.
     #[error("the pool uses features that are read only here: {}", .0.join(", "))]
     Unmaintained(Vec<String>),
+    /// The space maps of a vdev are damaged.
+    #[error("space maps of vdev {vdev}: {damage}")]
+    SpaceMaps {
+        /// Id of the top-level vdev.
+        vdev: u64,
+        /// The damage.
+        damage: String,
+    },
+    /// An object asks for a compression or checksum that is unknown here.
+    #[error("an object asks for a compression or checksum unknown here")]
+    UnknownPolicy,
+    /// The pool was to be closed, and stays open.
+    #[error("the pool is not closed")]
+    NotClosed,
 }
 
 /// Why an intent log cannot be written, claimed or replayed. After a failed write the caller waits
@@ -94,6 +108,18 @@ pub(crate) enum ZilError {
     Hole {
         /// Length in bytes.
         len: u64,
+    },
+    /// A record clones blocks. Each would need a reference in the block reference table, which is
+    /// not written here.
+    #[error("a log has clones of blocks")]
+    ClonedBlocks,
+    /// A record that its replayer does not know.
+    #[error("a log of {of} has records of type {kind}")]
+    RecordKind {
+        /// The kind of object set.
+        of: &'static str,
+        /// The stored type.
+        kind: u64,
     },
 }
 

@@ -197,6 +197,12 @@ pub enum FsError {
         /// Their length.
         len: usize,
     },
+    /// A range is to be allocated that is larger than the free space.
+    #[error("the range of {len} bytes is larger than what is free")]
+    NoRoom {
+        /// Length of the range.
+        len: u64,
+    },
     /// The file would be too large.
     #[error("File too large")]
     FileTooLarge,

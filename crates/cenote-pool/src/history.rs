@@ -14,6 +14,25 @@ const HISTORY: &str = "history";
 /// Longest history that is read. The ring is a thousandth of the pool, at most 1 GiB.
 const HISTORY_BYTES_MAX: u64 = 128 << 20;
 
+/// Why a history cannot be read.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum HistoryError {
+    /// The history is longer than what is read.
+    #[error("history of {len} bytes, at most {HISTORY_BYTES_MAX} are read")]
+    TooLong {
+        /// Its length in bytes.
+        len: u64,
+    },
+    /// It ends beyond its object.
+    #[error("history ends at {end} of {size} bytes")]
+    Beyond {
+        /// Its end in bytes.
+        end: u64,
+        /// Bytes of the object.
+        size: u64,
+    },
+}
+
 /// The event of a record.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HistoryEvent {
@@ -164,15 +183,15 @@ impl Pool {
         let size = dnode.geometry().byte_count();
         let len = phys.create_len.saturating_add(phys.eof.saturating_sub(phys.bof));
         if len > HISTORY_BYTES_MAX {
-            let text = format!("history of {len} bytes, at most {HISTORY_BYTES_MAX} are read");
-            return Err(Error::new(Kind::Limit, text).in_object(0, object));
+            let cause = HistoryError::TooLong { len };
+            return Err(Error::new(Kind::Limit, cause).in_object(0, object));
         }
         let [first, second] = phys.live();
         let mut bytes = Vec::new();
         for range in [0..phys.create_len, first, second] {
             if range.end > size {
-                let text = format!("history ends at {} of {size} bytes", range.end);
-                return Err(Error::corrupt(text).in_object(0, object));
+                let cause = HistoryError::Beyond { end: range.end, size };
+                return Err(Error::corrupt(cause).in_object(0, object));
             }
             let len = range.end.saturating_sub(range.start) as usize;
             if len != 0 {

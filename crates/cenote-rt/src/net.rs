@@ -17,7 +17,7 @@ use tokio::net::{TcpListener, UnixListener, tcp, unix};
 use crate::{Error, Kind, Result};
 
 #[cfg(feature = "tls")]
-pub use tls::{Tls, encrypt};
+pub use tls::{Tls, TlsError, encrypt};
 
 /// Bytes that are read ahead.
 const BUFFER: usize = 64 << 10;

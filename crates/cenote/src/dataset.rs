@@ -10,6 +10,7 @@ use cenote_pool::props::text::{self, Moment, Setting, is_stored};
 use cenote_pool::props::{PropRow, PropValue};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::error::Refusal;
 use crate::options::{self, DatasetOptions};
 use crate::pool::{Pool, no_property};
 use crate::snapshot::Snapshot;
@@ -26,8 +27,7 @@ pub struct Dataset {
 impl Dataset {
     pub(crate) async fn find(pool: &Pool, name: &str) -> Result<Self> {
         if name.contains(['@', '#']) {
-            let cause = "the name of a snapshot or bookmark is no dataset";
-            return Err(Error::new(Kind::Invalid, cause).in_dataset(name));
+            return Err(Error::new(Kind::Invalid, Refusal::NotADataset).in_dataset(name));
         }
         pool.read(async |view| view.dataset(name).await.map(drop)).await?;
         Ok(Self::named(pool, name.to_owned()))
@@ -219,8 +219,7 @@ async fn name_settings(pool: &Pool, name: &str) -> Result<Vec<Setting>> {
     pool.read(async |view| {
         let parent = view.dataset(parent).await?;
         if parent.is_encrypted().await? {
-            let cause = "encryption is not supported by this version of cenote";
-            return Err(Error::new(Kind::Unsupported, cause).in_dataset(name));
+            return Err(Error::new(Kind::Unsupported, Refusal::Encryption).in_dataset(name));
         }
         parent.props().await?.name_settings().await
     })

@@ -8,6 +8,7 @@ use cenote_fs::mount::{Attributes, Handle, WriteOptions};
 use cenote_fs::{FsError, Mount, Node};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::error::Refusal;
 use crate::metadata::Metadata;
 use crate::pool::Pool;
 
@@ -72,7 +73,7 @@ impl File {
     pub async fn read_at(&self, into: &mut [u8], offset: u64) -> Result<usize> {
         self.pool.check_open()?;
         if !self.allows.reads {
-            return Err(Error::new(Kind::Permission, "the file is not open for reading"));
+            return Err(Error::new(Kind::Permission, Refusal::NotReadable));
         }
         match &self.content {
             Content::Live(live) => live.mount.read(live.handle.object(), offset, into).await,
@@ -160,9 +161,7 @@ impl File {
         self.pool.check_open()?;
         match &self.content {
             Content::Live(live) if self.allows.writes => Ok(live),
-            Content::Live(_) => {
-                Err(Error::new(Kind::Permission, "the file is not open for writing"))
-            }
+            Content::Live(_) => Err(Error::new(Kind::Permission, Refusal::NotWritable)),
             Content::Snapshot(_) => Err(Error::new(Kind::ReadOnly, FsError::ReadOnly)),
         }
     }

@@ -13,6 +13,7 @@ use cenote_fs::{FileKind, Follow, FsError, Mount, Node};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dataset::Dataset;
+use crate::error::Refusal;
 use crate::file::{Allows, File};
 use crate::metadata::{FileType, Metadata};
 use crate::options::OpenOptions;
@@ -148,7 +149,7 @@ impl FileSystem {
         let writes = options.is_write || options.is_append;
         let creates = options.is_create || options.is_create_new;
         if !writes && (creates || options.is_truncate || !options.is_read) {
-            return Err(Error::new(Kind::Invalid, "the options allow nothing, or need writing"));
+            return Err(Error::new(Kind::Invalid, Refusal::Options));
         }
         let mount = match &self.content {
             Content::Live(mount) => mount,

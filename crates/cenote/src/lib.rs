@@ -41,6 +41,7 @@
 
 pub mod blocking;
 mod dataset;
+mod error;
 mod file;
 mod file_system;
 mod layout;
@@ -53,6 +54,7 @@ mod volume;
 
 pub use cenote_rt::{Error, Kind as ErrorKind};
 pub use dataset::{Dataset, DatasetKind};
+pub use error::Refusal;
 pub use file::File;
 pub use file_system::{DirEntry, FileSystem};
 pub use layout::Layout;

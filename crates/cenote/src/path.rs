@@ -11,6 +11,8 @@ use cenote_fs::access::Credentials;
 use cenote_fs::{FileKind, Follow, FsError, Mount, components, resolve};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::error::Refusal;
+
 /// The location of a name: a directory, and the last component in it.
 pub(crate) struct Place {
     /// Object of the directory.
@@ -30,7 +32,7 @@ pub(crate) fn bytes(path: &Path) -> &[u8] {
 pub(crate) async fn place(mount: &Mount, cred: &Credentials, path: &[u8]) -> Result<Place> {
     let mut all: Vec<_> = components(path).collect();
     let name = all.pop().filter(|name| name != b"..");
-    let name = name.ok_or_else(|| Error::new(Kind::Invalid, "the path names no entry"))?;
+    let name = name.ok_or_else(|| Error::new(Kind::Invalid, Refusal::NoEntry))?;
     let parent = resolve(mount, cred, &all.join(&b'/'), Follow::Yes).await?;
     if parent.kind != FileKind::Directory {
         return Err(refuse(FsError::NotADirectory));

@@ -17,6 +17,7 @@ use cenote_pool::{Candidate, OpenOptions, Pool as View};
 use cenote_rt::{Error, Kind, OwnRuntime, Result, Runtime};
 
 use crate::dataset::{self, Dataset};
+use crate::error::Refusal;
 use crate::file_system::FileSystem;
 use crate::layout::{Devices, Layout};
 use crate::options::{self, DatasetOptions, PoolOptions, VolumeOptions};
@@ -155,12 +156,10 @@ impl Pool {
             (None, []) => {
                 return Err(match scan.failures.into_iter().next() {
                     Some((_, error)) => error,
-                    None => Error::not_found("no pool is on these devices"),
+                    None => Error::not_found(Refusal::NoPool),
                 });
             }
-            (None, _) => {
-                return Err(Error::new(Kind::Invalid, "more than one pool is on these devices"));
-            }
+            (None, _) => return Err(Error::new(Kind::Invalid, Refusal::SeveralPools)),
         };
         let engine = open_engine(candidate, options).await?;
         let pool = Self::over(closer, engine);
@@ -354,7 +353,7 @@ impl Pool {
     /// Refuses operations on a pool that was closed.
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.0.is_closed.load(Ordering::Acquire) {
-            return Err(Error::new(Kind::Closed, "the pool was closed"));
+            return Err(Error::new(Kind::Closed, Refusal::PoolClosed));
         }
         Ok(())
     }
@@ -406,7 +405,7 @@ impl Drop for Inner {
 
 /// Returns the error for a property that does not exist.
 pub(crate) fn no_property(name: &str) -> Error {
-    Error::not_found(format!("invalid property '{name}'"))
+    Error::not_found(Refusal::NoProperty(name.to_owned()))
 }
 
 pub(crate) fn to_paths<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Vec<PathBuf> {

@@ -5,6 +5,7 @@ use cenote_pool::props::text::{AUTO, Moment, Setting, is_stored};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dataset::{self, Dataset};
+use crate::error::Refusal;
 use crate::file_system::FileSystem;
 use crate::options::{self, DatasetOptions};
 use crate::pool::Pool;
@@ -20,8 +21,7 @@ pub struct Snapshot {
 impl Snapshot {
     pub(crate) async fn find(pool: &Pool, name: &str) -> Result<Self> {
         if !name.contains('@') {
-            let cause = "the name of a snapshot has an '@'";
-            return Err(Error::new(Kind::Invalid, cause).in_dataset(name));
+            return Err(Error::new(Kind::Invalid, Refusal::NotASnapshot).in_dataset(name));
         }
         pool.read(async |view| view.dataset(name).await.map(drop)).await?;
         Ok(Self::named(pool, name.to_owned()))
@@ -85,7 +85,7 @@ impl Snapshot {
             !is_stored(name) || name == "refreservation" && value.single() == Some(AUTO)
         };
         if let Some((name, _)) = properties.iter().find(is_for_later) {
-            let cause = format!("'{name}' cannot be set while cloning");
+            let cause = Refusal::OfOrigin(name.clone());
             return Err(Error::new(Kind::Invalid, cause));
         }
         let engine = &self.pool.0.engine;

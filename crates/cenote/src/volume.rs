@@ -6,6 +6,7 @@ use cenote_fs::WritableVolume;
 use cenote_rt::{Buf, Error, Kind, Result};
 
 use crate::dataset::Dataset;
+use crate::error::Refusal;
 use crate::pool::Pool;
 use crate::snapshot::Snapshot;
 
@@ -142,9 +143,7 @@ impl Volume {
         self.pool.check_open()?;
         match &self.content {
             Content::Live(volume) => Ok(volume),
-            Content::Snapshot(_) => {
-                Err(Error::new(Kind::ReadOnly, "the volume is open for reading only"))
-            }
+            Content::Snapshot(_) => Err(Error::new(Kind::ReadOnly, Refusal::ReadOnlyVolume)),
         }
     }
 }

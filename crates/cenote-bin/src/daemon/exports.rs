@@ -132,8 +132,10 @@ async fn shown(dataset: &Dataset) -> Result<Option<Shown>> {
     Ok((is_on && volmode != VOLMODE_NONE).then_some(shown))
 }
 
-/// Message if there are no certificates to verify clients with.
-const NO_CERTIFICATES: &str = "CENOTE_NBD_TLS_CERTIFICATES is not set";
+/// There are no certificates to verify clients with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("CENOTE_NBD_TLS_CERTIFICATES is not set")]
+struct NoCertificates;
 
 /// Returns the TLS settings of the TCP port, `None` for no encryption.
 fn tls_of(place: &Place) -> Result<Option<Tls>> {
@@ -141,7 +143,7 @@ fn tls_of(place: &Place) -> Result<Option<Tls>> {
         Some(folder) => Tls::from_folder(folder, place.nbd_verifies).map(Some),
         // Clients are to be verified, but the server has no certificate: it does not serve in the
         // clear.
-        None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NO_CERTIFICATES)),
+        None if place.nbd_verifies => Err(Error::new(Kind::Invalid, NoCertificates)),
         None => Ok(None),
     }
 }

@@ -33,13 +33,20 @@ pub enum AllocError {
         /// Number of copies.
         copies: u8,
     },
+    /// The vdev was added before.
+    #[error("vdev {vdev} has space already")]
+    Added {
+        /// Top-level vdev.
+        vdev: u64,
+    },
 }
 
 impl From<AllocError> for Error {
     fn from(error: AllocError) -> Self {
         let kind = match error {
             AllocError::Request { .. } => Kind::Invalid,
-            _ => Kind::NoSpace,
+            AllocError::Added { .. } => Kind::Exists,
+            AllocError::NoSpace { .. } | AllocError::ForcedGang { .. } => Kind::NoSpace,
         };
         Self::new(kind, error)
     }

@@ -7,7 +7,7 @@ use cenote_ondisk::spacemap::Action;
 use cenote_rt::{Error, FixedMap, Kind, Result, Rng, tunables};
 
 use super::class::{Class, Placement};
-use super::error::Violation;
+use super::error::{AllocError, Violation};
 use super::flush::FlushState;
 use super::group::{Group, Open, Vdev, percent};
 use super::metaslab::Metaslab;
@@ -227,7 +227,7 @@ impl SpaceAllocator {
     ) -> Result<()> {
         let mut state = self.lock();
         if state.vdevs.contains_key(&spec.id) {
-            return Err(Error::new(Kind::Exists, format!("vdev {} has space already", spec.id)));
+            return Err(AllocError::Added { vdev: spec.id }.into());
         }
         let aliquot = state.policy.aliquot(spec.width, spec.nparity);
         self.throttle.widen(spec.class, aliquot.saturating_mul(ALIQUOTS_IN_FLIGHT));

@@ -14,7 +14,7 @@ use cenote_rt::{Error, FixedSet, JoinHandle, Kind, Result, Semaphore};
 
 use super::json::Row;
 use super::walk::{self, Nodes, Order, Step, Walk};
-use super::{Contents, describe, parse, shown, wrong_use};
+use super::{Contents, ReachedBefore, describe, parse, shown, wrong_use};
 use crate::argument;
 use crate::getopt::Long;
 use crate::io::{CommandResult, Exit, Io};
@@ -114,8 +114,7 @@ impl Listing {
         let mut visited = FixedSet::default();
         while let Some((path, directory)) = pending.pop() {
             if !visited.insert(directory.object()) {
-                let cause = "directory was reached before on another path";
-                self.fail(&path, &Error::new(Kind::Corrupt, cause), io)?;
+                self.fail(&path, &Error::corrupt(ReachedBefore), io)?;
                 continue;
             }
             if self.options.is_recursive {

@@ -29,6 +29,11 @@ use crate::source::{Source, contents_failure};
 
 pub use progress::Progress;
 
+/// A directory was reached before on another path.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("directory was reached before on another path")]
+struct ReachedBefore;
+
 /// Runs one verb.
 pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {

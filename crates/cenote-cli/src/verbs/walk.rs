@@ -21,6 +21,8 @@ use std::sync::Arc;
 use cenote_fs::{Entry, FileKind, FileSystem, Node};
 use cenote_rt::{Error, FixedMap, FixedSet, JoinHandle, Kind, Result};
 
+use super::ReachedBefore;
+
 /// Nodes opened by one task.
 const BATCH: usize = 32;
 /// Batches in flight.
@@ -137,8 +139,7 @@ impl Walk {
     /// Lists a directory and makes its contents the next steps.
     async fn enter(&mut self, directory: &Node, path: Vec<u8>) {
         if !self.visited.insert(directory.object()) {
-            let cause = "directory was reached before on another path";
-            let error = directory.dnode().locate(Error::new(Kind::Corrupt, cause));
+            let error = directory.dnode().locate(Error::corrupt(ReachedBefore));
             self.failures.push_back((path.clone(), error));
             self.push_frame(path, Vec::new());
             return;

@@ -14,7 +14,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 
 use super::{Objects, ReadObjects};
 use crate::error::DmuError;
-use crate::live::{Missing, ObjectSpec, TxResult, TxStop};
+use crate::live::{LiveError, Missing, ObjectSpec, TxResult, TxStop};
 
 #[derive(Debug, Clone)]
 struct Object {
@@ -255,7 +255,9 @@ impl Objects for Model {
     fn set_bonus(&mut self, object: u64, bytes: &[u8]) -> TxResult<()> {
         let dnode = self.head(object)?;
         if bytes.len() > dnode.bonus_area.len() {
-            return Err(TxStop::Fail(Error::new(Kind::Invalid, "bonus too long")));
+            let (len, capacity) = (bytes.len(), dnode.bonus_area.len());
+            let cause = LiveError::BonusLength { len, capacity };
+            return Err(TxStop::Fail(Error::new(Kind::Invalid, cause)));
         }
         dnode.bonus_len = bytes.len() as u16;
         dnode.bonus_area[..bytes.len()].copy_from_slice(bytes);

@@ -268,7 +268,8 @@ async fn load_space(pool: &Arc<Pool>, alloc: &SpaceAllocator) -> Result<()> {
     let space = pool.space().await?;
     for figures in &space.vdevs {
         if let Some(damage) = &figures.damage {
-            return Err(Error::corrupt(format!("space maps of vdev {}: {damage}", figures.id)));
+            let (vdev, damage) = (figures.id, damage.clone());
+            return Err(Error::corrupt(EngineError::SpaceMaps { vdev, damage }));
         }
         let Some(top) = pool.config().vdev_tree.children.get(figures.id as usize) else { continue };
         if figures.is_concrete {

@@ -101,7 +101,7 @@ impl Mark {
     /// `Kind::Busy` if the caller has withdrawn it.
     fn set(&self) -> Result<()> {
         match self.0.compare_exchange(0, Self::IS_SET, Ordering::AcqRel, Ordering::Acquire) {
-            Err(Self::WITHDRAWN) => Err(Error::new(Kind::Busy, "the pool is not closed")),
+            Err(Self::WITHDRAWN) => Err(Error::new(Kind::Busy, EngineError::NotClosed)),
             _ => Ok(()),
         }
     }

@@ -15,6 +15,7 @@ use cenote_dmu::live::{OwnerProbe, PolicySource};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank, RwLock};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::EngineError;
 use crate::dsl::opened::Opened;
 use crate::txg::activity::Activity;
 use crate::zil::Log;
@@ -198,9 +199,8 @@ pub(crate) fn policy_of(
     dataset: &DatasetPolicy,
     block: &BlockSpec,
 ) -> Result<WritePolicy> {
-    WritePolicy::of(pool, dataset, block).ok_or_else(|| {
-        Error::new(Kind::Unsupported, "an object asks for a compression or checksum unknown here")
-    })
+    let policy = WritePolicy::of(pool, dataset, block);
+    policy.ok_or_else(|| Error::new(Kind::Unsupported, EngineError::UnknownPolicy))
 }
 
 /// The open heads, by object.

@@ -304,10 +304,7 @@ async fn read_block(
             Ok(Body::CloneRange { bps, .. })
                 if bps.iter().any(|bp| !bp.is_hole() && !bp.is_embedded()) =>
             {
-                // Each block would need a reference in the block reference table, which is not
-                // written here.
-                let cause = "a log has clones of blocks";
-                return Err(Error::new(Kind::Unsupported, cause));
+                return Err(Error::new(Kind::Unsupported, ZilError::ClonedBlocks));
             }
             _ => None,
         };

@@ -90,7 +90,8 @@ impl Replayer for VolumeReplayer {
                 tx.free_range(VOLUME_OBJECT, *offset, (*len > 0).then_some(*len))
             }
             _ => {
-                let cause = format!("a volume's log has {:?}", operation.record.kind());
+                let kind = operation.record.kind_number;
+                let cause = ZilError::RecordKind { of: "a volume", kind };
                 Err(TxStop::Fail(Error::new(Kind::Unsupported, cause)))
             }
         }
@@ -235,7 +236,7 @@ impl IntentLogs<'_> {
         let written = if is_swapped { &written[..] } else { record.bytes };
         let body = Body::decode(record, written).map_err(Error::corrupt)?;
         if body == Body::Unknown {
-            let cause = format!("a log has records of type {}", record.kind_number);
+            let cause = ZilError::RecordKind { of: "a dataset", kind: record.kind_number };
             return Err(Error::new(Kind::Unsupported, cause));
         }
         let block = match &body {

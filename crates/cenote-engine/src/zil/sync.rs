@@ -9,13 +9,13 @@
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
-use cenote_rt::{FixedSet, Result, ensure};
+use cenote_rt::{Error, FixedSet, Kind, Result, ensure};
 
-use crate::IntentLogs;
 use crate::dsl::{blocks, features};
 use crate::invariant_error;
 use crate::zil::chain::Stage;
 use crate::zil::{FrozenLogs, Head};
+use crate::{EngineError, IntentLogs};
 
 /// Feature of logs that may contain extended attributes.
 const ZILSAXATTR: &str = "zilsaxattr";
@@ -115,8 +115,8 @@ impl<'e> IntentLogs<'e> {
     /// # Errors
     /// `Kind::Busy` if operations of an earlier import are to be replayed.
     pub async fn retire(self) -> Result<()> {
-        if self.engine.heads.all().iter().any(|head| head.log().is_claimed()) {
-            return Err(cenote_rt::Error::new(cenote_rt::Kind::Busy, "a log waits for its replay"));
+        if let Some(head) = self.engine.heads.all().iter().find(|head| head.log().is_claimed()) {
+            return Err(Error::new(Kind::Busy, EngineError::Unreplayed(head.object())));
         }
         self.drain().await.map(drop)
     }

@@ -368,7 +368,7 @@ impl Mount {
             Allocate::ZeroRange => (true, true),
         };
         if !frees && self.engine.datasets().space_of(&self.head).await?.available < len {
-            return Err(Error::new(Kind::NoSpace, "the range is larger than what is free"));
+            return Err(Error::new(Kind::NoSpace, FsError::NoRoom { len }));
         }
         let charge =
             if frees { Charge::free(2 * ATTRIBUTES_COST) } else { Charge::write(ATTRIBUTES_COST) };

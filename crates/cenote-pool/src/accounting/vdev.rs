@@ -98,6 +98,15 @@ pub fn metaslab_range(id: u64, shift: u32, row: u64) -> (u64, u64) {
     (aligned, end.saturating_sub(aligned) / row * row)
 }
 
+/// A vdev would have too many metaslabs, or metaslabs of an impossible size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("vdev {vdev}: metaslab shift {shift} does not fit asize {asize}")]
+struct MetaslabShift {
+    vdev: u64,
+    shift: u32,
+    asize: u64,
+}
+
 impl VdevFigures {
     /// Reads the space map headers; log entries are applied later.
     pub(crate) async fn read(
@@ -138,10 +147,8 @@ impl VdevFigures {
         let shift = self.metaslab_shift;
         let count = config.top.asize.checked_shr(shift).unwrap_or(0);
         if shift >= 63 || count > METASLABS_MAX {
-            return Err(Error::corrupt(format!(
-                "vdev {}: metaslab shift {shift} does not fit asize {}",
-                config.id, config.top.asize
-            )));
+            let (vdev, asize) = (config.id, config.top.asize);
+            return Err(Error::corrupt(MetaslabShift { vdev, shift, asize }));
         }
         let row = row_size(config);
         let maps = words_of(mos, config.top.metaslab_array, count).await?;

@@ -60,13 +60,20 @@ fn order(root: &VdevConfig) -> Vec<&VdevConfig> {
     order
 }
 
+/// A mapping has more entries than its object, or than are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("mapping of {count} entries does not fit its object")]
+struct MappingLength {
+    count: u64,
+}
+
 async fn read(mos: &Arc<ObjSet>, object: u64) -> Result<IndirectMap> {
     let dnode = mos.dnode(object).await?;
     let phys = MappingPhys::decode(dnode.bonus()?).map_err(mos::corrupt(object))?;
     let len = phys.num_entries.saturating_mul(MAPPING_ENTRY_LEN as u64);
     if len > dnode.geometry().byte_count() || len > MAPPING_BYTES_MAX {
-        let text = format!("mapping of {} entries does not fit its object", phys.num_entries);
-        return Err(Error::corrupt(text).in_object(0, object));
+        let cause = MappingLength { count: phys.num_entries };
+        return Err(Error::corrupt(cause).in_object(0, object));
     }
     let bytes = dnode.read_at(0, len as usize).await?;
     IndirectMap::decode(&bytes).map_err(mos::corrupt(object))

@@ -96,6 +96,17 @@ impl Tls {
     }
 }
 
+/// Why a connection is not encrypted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum TlsError {
+    /// The client has sent bytes before it got the answer to its request.
+    #[error("a client did not wait for the answer")]
+    Early,
+    /// The connection is encrypted, or these are halves of two connections.
+    #[error("two halves of no connection in the clear")]
+    Encrypted,
+}
+
 /// Encrypts a connection: everything from the next byte on, in both directions.
 ///
 /// # Errors
@@ -103,12 +114,12 @@ impl Tls {
 /// if the handshake fails.
 pub async fn encrypt(receiver: Receiver, sender: Sender, tls: &Tls) -> Result<(Receiver, Sender)> {
     if receiver.start < receiver.end {
-        return Err(Error::new(Kind::Invalid, "a client did not wait for the answer"));
+        return Err(Error::new(Kind::Invalid, TlsError::Early));
     }
     let stream: Box<dyn Stream> = match (receiver.from, sender.to) {
         (From::Unix(from), To::Unix(to)) => Box::new(from.reunite(to).map_err(apart)?),
         (From::Tcp(from), To::Tcp(to)) => Box::new(from.reunite(to).map_err(apart)?),
-        _ => return Err(Error::new(Kind::Invalid, "two halves of no connection in the clear")),
+        _ => return Err(Error::new(Kind::Invalid, TlsError::Encrypted)),
     };
     let acceptor = TlsAcceptor::from(Arc::clone(&tls.0));
     let (from, to) = tokio::io::split(acceptor.accept(stream).await.map_err(failed)?);

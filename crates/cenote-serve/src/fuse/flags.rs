@@ -10,6 +10,7 @@ use cenote_fs::access::Credentials;
 use cenote_fs::edit::SetAttributes;
 use cenote_rt::{Error, Kind, Result};
 
+use super::FuseError;
 use super::vfs::Vfs;
 
 const GET_FLAGS: u32 = 0x8008_6601;
@@ -44,7 +45,7 @@ fn to_word(flags: PFlags, column: Column) -> u32 {
 fn from_word(before: PFlags, word: u32, column: Column) -> Result<PFlags> {
     let all = to_word(PFlags::all(), column);
     if word & !all != 0 {
-        return Err(Error::new(Kind::Unsupported, "flags that no node has"));
+        return Err(Error::new(Kind::Unsupported, FuseError::Flags(word & !all)));
     }
     let set = FLAGS.iter().filter(|row| word & column(row) != 0);
     let kept = FLAGS.iter().fold(before, |flags, row| flags - row.0);
@@ -53,7 +54,7 @@ fn from_word(before: PFlags, word: u32, column: Column) -> Result<PFlags> {
 
 fn word(bytes: &[u8], at: usize) -> Result<u32> {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
-    word.map(u32::from_ne_bytes).ok_or_else(|| Error::new(Kind::Invalid, "too few bytes"))
+    word.map(u32::from_ne_bytes).ok_or_else(|| Error::new(Kind::Invalid, FuseError::Short))
 }
 
 /// Returns the credentials of the user: only owners and root may set flags, although the kernel has

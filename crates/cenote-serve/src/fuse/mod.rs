@@ -144,6 +144,20 @@ pub enum FuseError {
     /// Unknown option.
     #[error("unknown mount option '{0}'")]
     Option(String),
+    /// The kernel cannot be given a number for this object of a snapshot.
+    #[error("object {object} of snapshot {snapshot} has too large a number")]
+    Number {
+        /// Object set of the snapshot.
+        snapshot: u64,
+        /// The object.
+        object: u64,
+    },
+    /// A request sets flags that no node has.
+    #[error("flags {0:#x}, which no node has")]
+    Flags(u32),
+    /// A request has fewer bytes than its parts need.
+    #[error("a request with too few bytes")]
+    Short,
     /// The file system has a live connection (MOUNT-1).
     #[error("mountpoint or dataset is busy")]
     Served,

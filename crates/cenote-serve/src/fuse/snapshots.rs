@@ -28,6 +28,8 @@ use cenote_fs::{FileKind, FileSystem, FsError, Mount, Node};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Buf, Error, Kind, Result};
 
+use super::FuseError;
+
 /// Maximum number of snapshots kept open.
 const OPEN_MAX: usize = 64;
 /// Marks numbers of nodes in snapshots. (The highest bit is not used: some programs treat such
@@ -73,7 +75,7 @@ fn number(fs: &FileSystem, object: u64) -> Result<u64> {
         return Ok(fs.inode(object));
     }
     if snapshot > SNAPSHOT_MAX || object > OBJECT_MASK {
-        return Err(Error::new(Kind::Unsupported, "a node of a snapshot with too large a number"));
+        return Err(Error::new(Kind::Unsupported, FuseError::Number { snapshot, object }));
     }
     Ok(MARK | snapshot << OBJECT_BITS | object)
 }

@@ -28,7 +28,7 @@ use super::room::{CommonRoom, Part};
 use super::wire::{
     self, Chunk, Command, Extent, REQUEST_LEN, Request, errno, extent_flag, request_flag,
 };
-use super::{CONTEXT_ID, PAYLOAD_MAX};
+use super::{CONTEXT_ID, ClientError, PAYLOAD_MAX};
 use crate::stop::{Stop, first};
 
 /// Memory of in-flight requests, in units of [`UNIT`] bytes: two of the longest.
@@ -112,7 +112,7 @@ async fn take(
             return Ok(());
         }
         if request.command == Command::Write && request.len > PAYLOAD_MAX {
-            return Err(Error::new(Kind::Limit, "a write is too long"));
+            return Err(Error::new(Kind::Limit, ClientError::WriteTooLong));
         }
         let units = match request.command {
             Command::Read | Command::Write => request.len.min(PAYLOAD_MAX).div_ceil(UNIT).max(1),
@@ -196,7 +196,7 @@ enum Share {
 }
 
 fn in_the_way() -> Error {
-    Error::new(Kind::Limit, "a client that stopped reading or sending kept others waiting")
+    Error::new(Kind::Limit, ClientError::InTheWay)
 }
 
 impl Connection {
@@ -257,7 +257,7 @@ impl Connection {
             let len = (block - at % block).min(left);
             let mut buf = BufMut::for_filling(len as usize);
             if !receiver.fill(&mut buf).await? {
-                return Err(Error::new(Kind::Io, "a client ended in the middle of a write"));
+                return Err(Error::new(Kind::Io, ClientError::EndedInWrite));
             }
             bufs.push(buf.freeze());
             (at, left) = (at.wrapping_add(len), left - len);

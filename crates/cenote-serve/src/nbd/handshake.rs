@@ -17,7 +17,7 @@ use super::options::{
     reply,
 };
 use super::wire::export_flag;
-use super::{CONTEXT, CONTEXT_ID, PAYLOAD_MAX};
+use super::{CONTEXT, CONTEXT_ID, ClientError, PAYLOAD_MAX};
 
 /// Maximum options per client.
 const OPTIONS_MAX: usize = 1024;
@@ -105,7 +105,7 @@ pub(super) async fn agree(
         return Ok(None);
     }
     let Some(flags) = options::decode_client_flags(flags) else {
-        return Err(Error::new(Kind::Invalid, "a client wants flags that nobody knows"));
+        return Err(Error::new(Kind::Invalid, ClientError::Flags));
     };
     handshake.has_zeroes = flags & handshake_flag::NO_ZEROES == 0;
     for _ in 0..OPTIONS_MAX {
@@ -116,7 +116,7 @@ pub(super) async fn agree(
         let invalid = |error| Error::new(Kind::Invalid, error);
         let (kind, len) = options::decode_header(&header).map_err(invalid)?;
         if len > SKIPPED_MAX {
-            return Err(Error::new(Kind::Limit, "an option is too long"));
+            return Err(Error::new(Kind::Limit, ClientError::OptionTooLong));
         }
         let mut data = vec![0; len as usize];
         if len > 0 && !negotiation.bound(receiver.fill(&mut data)).await? {
@@ -141,7 +141,7 @@ pub(super) async fn agree(
             (Next::End | Next::Encrypt, _) => return Ok(None),
         }
     }
-    Err(Error::new(Kind::Limit, "a client asks and asks"))
+    Err(Error::new(Kind::Limit, ClientError::TooManyOptions))
 }
 
 impl Handshake<'_> {

@@ -37,6 +37,32 @@ use negotiation::{NEGOTIATING_MAX, Negotiations};
 pub use offers::{Offer, Offers, Subtree, only};
 use room::CommonRoom;
 
+/// Why the connection of a client is closed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ClientError {
+    /// It did not select an export in time, or while others waited.
+    #[error("a client does not select an export")]
+    Undecided,
+    /// It wants flags that the protocol does not have.
+    #[error("a client wants flags that nobody knows")]
+    Flags,
+    /// It sends an option that is longer than what is skipped.
+    #[error("an option is too long")]
+    OptionTooLong,
+    /// It sends too many options.
+    #[error("a client asks and asks")]
+    TooManyOptions,
+    /// It announces more data than a request may have.
+    #[error("a write is too long")]
+    WriteTooLong,
+    /// It keeps memory that others wait for.
+    #[error("a client that stopped reading or sending kept others waiting")]
+    InTheWay,
+    /// Its connection ended before the data of a write.
+    #[error("a client ended in the middle of a write")]
+    EndedInWrite,
+}
+
 /// The context of data and holes.
 const CONTEXT: &str = "base:allocation";
 /// Its number in our answers.

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use cenote_rt::{Error, Kind, Result, monotonic};
 
+use super::ClientError;
 use crate::stop::Stop;
 
 /// Maximum number of clients that negotiate.
@@ -52,7 +53,7 @@ impl Negotiation {
     /// # Errors
     /// `Kind::Limit` if the negotiation takes too long or is displaced; the errors of `work`.
     pub(super) async fn bound<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        let over = || Err(Error::new(Kind::Limit, "a client does not select an export"));
+        let over = || Err(Error::new(Kind::Limit, ClientError::Undecided));
         let left = self.deadline.saturating_sub(monotonic());
         // Work that is ready immediately would be done even without any time left.
         if left.is_zero() {
