@@ -24,7 +24,7 @@
 //! verify them. `docs/design/invariants.md` lists the invariants with their checks; `xtask
 //! invariants` writes it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 use std::path::Path;
 
@@ -181,6 +181,14 @@ pub(super) fn check(sources: &[Source]) -> Vec<String> {
     Index::of(sources).findings(CHECKS_MIN)
 }
 
+/// The ids of all invariants and guarantees.
+pub(super) fn ids(sources: &[Source]) -> BTreeSet<String> {
+    let essays = sources.iter().filter(|file| file.is("rs"));
+    let lines = essays.flat_map(|file| file.text.lines().map_while(|l| l.strip_prefix("//!")));
+    let items = lines.filter_map(|line| line.strip_prefix(" * ").and_then(item));
+    items.map(|(id, _)| id.to_owned()).collect()
+}
+
 /// Findings on the document.
 pub(super) fn check_document(sources: &[Source], root: &Path) -> Option<String> {
     match (current(root), written(sources, root)) {
@@ -257,7 +265,8 @@ fn item(item: &str) -> Option<(&str, &str)> {
     is_id(id).then_some((id, text.trim_start()))
 }
 
-fn is_id(word: &str) -> bool {
+/// Whether a word is an id: capital letters, perhaps a hyphen, and a number.
+pub(super) fn is_id(word: &str) -> bool {
     let letters = word.trim_end_matches(|c: char| c.is_ascii_digit());
     let name = letters.strip_suffix('-').unwrap_or(letters);
     letters != word && !name.is_empty() && name.chars().all(|c| c.is_ascii_uppercase())

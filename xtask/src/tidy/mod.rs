@@ -2,10 +2,11 @@
 //!
 //! | module     | rule |
 //! |------------|------|
-//! | `source`   | length of files and functions, columns, essays, `#[path]`, banned words |
+//! | `source`   | length of files and functions, columns, essays, `#[path]`, banned words, causes |
 //! | `layers`   | crates use only those above them; the engine's dependency budget |
 //! | `limits`   | structs have few fields, types few public methods |
 //! | `docs`     | links in the documents resolve |
+//! | `citations` | paths, names and ids of invariants in comments exist |
 //! | `invariants` | invariants have ids and checks, and the document lists them |
 //! | `locks`    | locks have ranks, and the document lists them |
 //! | `decoders` | every decoder has a fuzz target, and every target its seeds |
@@ -16,6 +17,7 @@
 //!
 //! Every rule has rows of tests beside it: what it finds, and what it lets pass.
 
+mod citations;
 mod decoders;
 mod docs;
 pub(crate) mod features;
@@ -58,6 +60,7 @@ pub(crate) fn run(root: &Path) -> Vec<String> {
         findings.extend(docs::check(file, root));
         findings.extend(locks::check(file));
     }
+    findings.extend(citations::check(&sources, &invariants::ids(&sources), root));
     findings.extend(layers::check(root));
     findings.extend(limits::check(&sources));
     findings.extend(unused::check(&sources));

@@ -33,6 +33,7 @@ pub(super) fn check(file: &Source) -> Vec<String> {
     }
     if is_rust && !is_test(&file.path) {
         findings.extend(essay(file));
+        findings.extend(causes(file));
         findings.extend(lengths(file));
         findings.extend(columns(file));
     }
@@ -77,6 +78,35 @@ fn module_paths(file: &Source) -> Vec<String> {
             format!("{}:{number}: #[path] to another directory: {path}", file.path)
         })
         .collect()
+}
+
+/// The cause of an error is a type, which callers can match, and not a text. Not checked: programs
+/// that only print their errors, and the runtime's refusals of calls that are bugs of the caller.
+fn causes(file: &Source) -> Vec<String> {
+    const EXEMPT: [&str; 4] =
+        ["bench/", "xtask/", "crates/cenote-rt/src/task.rs", "crates/cenote-rt/src/simulation/"];
+    if EXEMPT.iter().any(|start| file.path.starts_with(start)) {
+        return Vec::new();
+    }
+    let code: Vec<_> = without_tests(&file.text).map(|(_, line)| line.trim()).collect();
+    let mut findings = Vec::new();
+    for (index, line) in code.iter().enumerate().filter(|(_, line)| !line.starts_with("//")) {
+        let constructors = ["Error::new(", "Error::corrupt(", "Error::not_found("];
+        let call = constructors.iter().find_map(|name| Some(line.split_once(name)?.1));
+        let Some(first) = call else { continue };
+        // The arguments may be on the next lines.
+        let next = code[index + 1..].iter().take(2).copied();
+        let arguments = [first].into_iter().chain(next).collect::<Vec<_>>().join(" ");
+        let arguments = arguments.trim_start();
+        let cause = match arguments.strip_prefix("Kind::") {
+            Some(kind) => kind.split_once(',').map_or("", |(_, cause)| cause.trim_start()),
+            None => arguments,
+        };
+        if ["\"", "format!("].iter().any(|text| cause.starts_with(text)) {
+            findings.push(format!("{}:{}: a text as the cause of an error", file.path, index + 1));
+        }
+    }
+    findings
 }
 
 fn essay(file: &Source) -> Option<String> {
@@ -190,6 +220,11 @@ mod tests {
             (file(1000), None),
             (file(1001), Some("1001 lines")),
             (tested(2000), None),
+            ("//! a\nfn f() { Error::new(Kind::Io, \"x\") }\n".to_owned(), Some("a text as")),
+            ("//! a\nError::new(\n    Kind::Io,\n    \"x\",\n)\n".to_owned(), Some("a text as")),
+            ("//! a\nError::corrupt(format!(\"x\"))\n".to_owned(), Some("a text as")),
+            ("//! a\nError::new(Kind::Io, cause(\"x\"))\n".to_owned(), None),
+            ("//! a\n// Error::corrupt(\"x\")\n".to_owned(), None),
             ("//! a\n#[path = \"b_tests.rs\"]\nmod tests;\n".to_owned(), None),
             ("//! a\n#[path = \"../b.rs\"]\nmod b;\n".to_owned(), Some("another directory")),
             ("//! a\n    #[path = \"c/b.rs\"]\nmod b;\n".to_owned(), Some("another directory")),

@@ -15,8 +15,8 @@
 //!   enters the table, and the position at its end is tried at once, before a new search.
 //! * It gives up as soon as the output might not fit, by a bound that is not tight.
 //!
-//! Sources: spec 02 §4.3, docs/decisions/0009; equality is checked against libzpool by
-//! `tests/lz4_equals_libzpool.rs`.
+//! Sources: spec 02 §4.3, docs/decisions/0009-lz4-decoder.md; `tests/libzpool.rs` checks that the
+//! output is that of libzpool.
 
 use super::{DecompressError, complete};
 
