@@ -113,7 +113,7 @@ impl BlockStore {
         Arc::new(Self {
             tree,
             units,
-            batch_submission: AsyncMutex::new(Rank::BlockBatch, ()),
+            batch_submission: AsyncMutex::with_default(Rank::BlockBatch),
             allocator: OnceLock::new(),
             reporter: OnceLock::new(),
             parts_repaired: AtomicU64::new(0),

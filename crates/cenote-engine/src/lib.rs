@@ -71,6 +71,6 @@ pub use zil::IntentLogs;
 
 pub(crate) use config::Config;
 pub(crate) use engine::{Parts, random_seed};
-pub(crate) use error::{invariant, invariant_error, is_fatal, is_txg_passed};
+pub(crate) use error::{invariant, invariant_error, is_txg_passed};
 pub(crate) use txg::suspend::{SuspendAwareStore, Suspension};
 pub(crate) use txg::tasks::{Answer, Scope, Task};

@@ -40,7 +40,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{Context, features};
 use crate::space::checkpoint;
 use crate::space::checkpoint::CheckpointError;
-use crate::{Answer, Config, Engine, Scope, Task, is_fatal};
+use crate::{Answer, Config, Engine, Scope, Task};
 pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
@@ -162,14 +162,10 @@ where
                     Ok((value, config))
                 })
                 .await;
-            match result {
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => self.answer.put(Err(error)),
-                Ok((value, config)) => {
-                    scope.replace_config(config)?;
-                    engine.admin().apply_features().await?;
-                    self.answer.put(Ok(value));
-                }
+            if let Some((value, config)) = self.answer.unless_refused(result)? {
+                scope.replace_config(config)?;
+                engine.admin().apply_features().await?;
+                self.answer.put(Ok(value));
             }
             Ok(())
         })

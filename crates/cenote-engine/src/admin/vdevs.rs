@@ -30,7 +30,7 @@ use crate::admin::{Engine, write_aux_label};
 use crate::admin::{birth, create, import};
 use crate::dsl;
 use crate::dsl::{Context, features};
-use crate::{Answer, Config, EngineError, Scope, Task, is_fatal};
+use crate::{Answer, Config, EngineError, Scope, Task};
 
 /// Pool directory entry: property objects of the vdevs.
 const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
@@ -140,16 +140,12 @@ impl Task for Add {
                     Ok(config)
                 })
                 .await;
-            match result {
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => self.answer.put(Err(error)),
-                Ok(config) => {
-                    // The MOS contains the vdevs: from here on a failure is one of the pool.
-                    let known = before.root.children.len();
-                    engine.admin().add_tops(&config.root.children[known..], new, context.txg)?;
-                    scope.replace_config(config)?;
-                    self.answer.put(Ok(()));
-                }
+            if let Some(config) = self.answer.unless_refused(result)? {
+                // The MOS contains the vdevs: from here on a failure is one of the pool.
+                let known = before.root.children.len();
+                engine.admin().add_tops(&config.root.children[known..], new, context.txg)?;
+                scope.replace_config(config)?;
+                self.answer.put(Ok(()));
             }
             Ok(())
         })

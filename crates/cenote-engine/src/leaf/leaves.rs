@@ -46,7 +46,7 @@ pub(crate) struct Service {
 
 impl Default for Service {
     fn default() -> Self {
-        Self { probing: AsyncMutex::new(Rank::LeafService, ()) }
+        Self { probing: AsyncMutex::with_default(Rank::LeafService) }
     }
 }
 

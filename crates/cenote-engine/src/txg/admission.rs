@@ -167,7 +167,7 @@ impl Default for Admission {
     fn default() -> Self {
         Self {
             inner: Mutex::with_default(Rank::Admission),
-            gate: AsyncMutex::new(Rank::AdmissionGate, ()),
+            gate: AsyncMutex::with_default(Rank::AdmissionGate),
             is_tight: AtomicBool::new(false),
         }
     }

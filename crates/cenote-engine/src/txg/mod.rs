@@ -67,7 +67,7 @@ impl TxgState {
             open: AtomicU64::new(open_txg),
             uberblock: Mutex::new(Rank::Uberblock, uberblock),
             queue: Mutex::with_default(Rank::TaskQueue),
-            syncing: AsyncMutex::new(Rank::Syncing, ()),
+            syncing: AsyncMutex::with_default(Rank::Syncing),
             is_closing: AtomicBool::new(false),
             rng: Mutex::new(Rank::EngineRng, Rng::seeded(seed)),
         }

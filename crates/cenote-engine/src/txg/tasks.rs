@@ -75,6 +75,22 @@ impl<T> Answer<T> {
         *self.0.lock() = Some(result);
     }
 
+    /// Returns the change that a task made. An error of the request is its answer, and leaves
+    /// nothing to do.
+    ///
+    /// # Errors
+    /// Errors of the pool.
+    pub(crate) fn unless_refused<V>(&self, change: Result<V>) -> Result<Option<V>> {
+        match change {
+            Ok(changed) => Ok(Some(changed)),
+            Err(error) if is_fatal(&error) => Err(error),
+            Err(error) => {
+                self.put(Err(error));
+                Ok(None)
+            }
+        }
+    }
+
     pub(crate) fn take(&self) -> Result<T> {
         let result = self.0.lock().take();
         // Checks T4.
@@ -103,13 +119,10 @@ where
             let Scope { engine, context } = scope;
             let change = &mut self.change;
             let result = engine.mos_apply(context.txg, |tx| change(tx, context)).await;
-            match result {
-                Err(error) if is_fatal(&error) => Err(error),
-                result => {
-                    self.answer.put(result);
-                    Ok(())
-                }
+            if let Some(value) = self.answer.unless_refused(result)? {
+                self.answer.put(Ok(value));
             }
+            Ok(())
         })
     }
 }

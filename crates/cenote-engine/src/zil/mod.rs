@@ -111,7 +111,7 @@ impl Default for Log {
         Self {
             queue: Mutex::with_default(Rank::LogQueue),
             chain: Mutex::with_default(Rank::LogChain),
-            writer: AsyncMutex::new(Rank::LogWriter, Bursts::default()),
+            writer: AsyncMutex::with_default(Rank::LogWriter),
             settled: Notify::new(),
             mode: AtomicU64::new(0),
             is_for_throughput: AtomicBool::new(false),
@@ -309,7 +309,7 @@ pub(crate) struct LogState {
 impl Default for LogState {
     fn default() -> Self {
         Self {
-            gate: AsyncMutex::new(Rank::LogGate, ()),
+            gate: AsyncMutex::with_default(Rank::LogGate),
             replayers: Mutex::with_default(Rank::Replayers),
             freezes: AtomicUsize::new(0),
             unread: Mutex::with_default(Rank::UnreadLogs),

@@ -21,6 +21,9 @@
 //!
 //! Guarantees: L1 and L2 of `checked`.
 
+#[macro_use]
+mod impls;
+
 #[cfg(debug_assertions)]
 mod checked;
 pub mod rank;
@@ -86,20 +89,6 @@ impl<T> Mutex<T> {
     }
 }
 
-impl<T: Default> Mutex<T> {
-    /// Returns a lock around the default value, with its place in the order.
-    #[must_use]
-    pub fn with_default(rank: Rank) -> Self {
-        Self::new(rank, T::default())
-    }
-}
-
-impl<T> fmt::Debug for Mutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Mutex").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
 /// A [`Mutex`] that this thread holds.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct MutexGuard<'a, T> {
@@ -139,20 +128,6 @@ impl<T> RwLock<T> {
     }
 }
 
-impl<T: Default> RwLock<T> {
-    /// Returns a lock around the default value, with its place in the order.
-    #[must_use]
-    pub fn with_default(rank: Rank) -> Self {
-        Self::new(rank, T::default())
-    }
-}
-
-impl<T> fmt::Debug for RwLock<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RwLock").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
 /// A [`RwLock`] that this thread holds for reading.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct ReadGuard<'a, T> {
@@ -167,34 +142,5 @@ pub struct WriteGuard<'a, T> {
     _held: held::Entered,
 }
 
-macro_rules! guards {
-    ($($guard:ident $is_exclusive:tt)*) => {$(
-        impl<T> Deref for $guard<'_, T> {
-            type Target = T;
-
-            #[inline]
-            fn deref(&self) -> &T {
-                &self.inner
-            }
-        }
-
-        impl<T: fmt::Debug> fmt::Debug for $guard<'_, T> {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                T::fmt(self, f)
-            }
-        }
-
-        guards!(@ $guard $is_exclusive);
-    )*};
-    (@ $guard:ident shared) => {};
-    (@ $guard:ident exclusive) => {
-        impl<T> DerefMut for $guard<'_, T> {
-            #[inline]
-            fn deref_mut(&mut self) -> &mut T {
-                &mut self.inner
-            }
-        }
-    };
-}
-
+locks! { Mutex RwLock }
 guards! { MutexGuard exclusive ReadGuard shared WriteGuard exclusive }

@@ -38,12 +38,6 @@ impl<T> AsyncMutex<T> {
     }
 }
 
-impl<T> fmt::Debug for AsyncMutex<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AsyncMutex").field("place", &self.place).finish_non_exhaustive()
-    }
-}
-
 /// An [`AsyncMutex`] that this task holds.
 #[must_use = "the lock is released when the guard is dropped"]
 pub struct AsyncMutexGuard<'a, T> {
@@ -51,22 +45,5 @@ pub struct AsyncMutexGuard<'a, T> {
     _held: held::EnteredTask,
 }
 
-impl<T> Deref for AsyncMutexGuard<'_, T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        &self.inner
-    }
-}
-
-impl<T> DerefMut for AsyncMutexGuard<'_, T> {
-    fn deref_mut(&mut self) -> &mut T {
-        &mut self.inner
-    }
-}
-
-impl<T: fmt::Debug> fmt::Debug for AsyncMutexGuard<'_, T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        T::fmt(self, f)
-    }
-}
+locks! { AsyncMutex }
+guards! { AsyncMutexGuard exclusive }

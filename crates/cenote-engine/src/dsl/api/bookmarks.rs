@@ -3,7 +3,6 @@
 use cenote_rt::Result;
 
 use crate::Engine;
-use crate::dsl::api::each;
 use crate::dsl::bookmark;
 use crate::dsl::operation::Request;
 
@@ -19,12 +18,8 @@ impl Bookmarks<'_> {
         let request = Request::normal(wanted.len() as u64).changing(&[]);
         self.engine
             .datasets()
-            .operate(request, move |tx, env, _| {
-                each(
-                    &wanted,
-                    |(name, _)| name,
-                    |(name, source)| bookmark::create(tx, env, name, source),
-                )
+            .operate_each(request, wanted, |tx, env, _, (name, source)| {
+                bookmark::create(tx, env, name, source)
             })
             .await
     }
@@ -34,9 +29,7 @@ impl Bookmarks<'_> {
         let request = Request::half(wanted.len() as u64).changing(&[]);
         self.engine
             .datasets()
-            .operate(request, move |tx, env, _| {
-                each(&wanted, |name| name, |name| bookmark::destroy(tx, env, name))
-            })
+            .operate_each(request, wanted, |tx, env, _, name| bookmark::destroy(tx, env, name))
             .await
     }
 }

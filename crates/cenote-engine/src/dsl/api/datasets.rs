@@ -16,7 +16,6 @@ use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{BoxFuture, Kind, Result};
 
 use crate::admin::create::Fill;
-use crate::dsl::api::each;
 use crate::dsl::deleg::{self, GrantChange};
 use crate::dsl::operation::{Body, Request};
 use crate::dsl::{
@@ -141,8 +140,8 @@ impl<'e> Datasets<'e> {
 
     /// Removes permissions on datasets (`zfs unallow`), in one txg.
     pub async fn unallow(self, names: Vec<String>, grants: Vec<GrantChange>) -> Result<()> {
-        self.operate(Request::free().changing(&[]), move |tx, env, _| {
-            each(&names, |name| name, |name| deleg::unallow(tx, env, name, &grants))
+        self.operate_each(Request::free().changing(&[]), names, move |tx, env, _, name| {
+            deleg::unallow(tx, env, name, &grants)
         })
         .await
     }

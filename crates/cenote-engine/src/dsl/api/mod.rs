@@ -5,18 +5,47 @@ pub(crate) mod datasets;
 pub(crate) mod properties;
 pub(crate) mod snapshots;
 
-use cenote_dmu::{TxResult, TxStop};
+use cenote_dmu::{Tx, TxResult, TxStop};
+use cenote_rt::Result;
 
-/// Calls `act` with each of several datasets; an error names its dataset.
-pub(crate) fn each<T>(
-    wanted: &[T],
-    name: impl Fn(&T) -> &str,
-    mut act: impl FnMut(&T) -> TxResult<()>,
-) -> TxResult<()> {
-    wanted.iter().try_for_each(|one| {
-        act(one).map_err(|step| match step {
-            TxStop::Fail(error) => TxStop::Fail(error.in_dataset(name(one))),
-            need @ TxStop::Need(_) => need,
+use crate::Datasets;
+use crate::dsl::operation::Request;
+use crate::dsl::{Effects, Env};
+
+/// One of several datasets that an operation changes.
+trait Wanted: Send + Sync + 'static {
+    fn dataset(&self) -> &str;
+}
+
+impl Wanted for String {
+    fn dataset(&self) -> &str {
+        self
+    }
+}
+
+/// A dataset, and the tag or source that belongs to it.
+impl Wanted for (String, String) {
+    fn dataset(&self) -> &str {
+        &self.0
+    }
+}
+
+impl Datasets<'_> {
+    /// Changes several datasets in the same txg; an error names its dataset, and none is changed.
+    async fn operate_each<W: Wanted>(
+        self,
+        request: Request,
+        wanted: Vec<W>,
+        act: impl Fn(&mut Tx<'_>, &Env, &mut Effects, &W) -> TxResult<()> + Send + Sync + 'static,
+    ) -> Result<()> {
+        self.operate(request, move |tx, env, effects| {
+            wanted.iter().try_for_each(|one| {
+                act(tx, env, effects, one).map_err(|step| match step {
+                    TxStop::Fail(error) => TxStop::Fail(error.in_dataset(one.dataset())),
+                    need @ TxStop::Need(_) => need,
+                })
+            })
         })
-    })
+        .await
+    }
 }

@@ -9,7 +9,6 @@ use cenote_pool::dsl::dataset::snapshots_of;
 use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{Error, Kind, Result};
 
-use crate::dsl::api::each;
 use crate::dsl::opened::{OpenCount, OpenSnapshot};
 use crate::dsl::operation::Request;
 use crate::dsl::settings::{self, Change};
@@ -46,15 +45,9 @@ impl<'e> Snapshots<'e> {
         let props: Vec<_> =
             props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
         self.datasets()
-            .operate(request, move |tx, env, effects| {
-                each(
-                    &wanted,
-                    |name| name,
-                    |name| {
-                        snapshot::take_named(tx, env, name)?;
-                        settings::apply(tx, env, effects, name, &props)
-                    },
-                )
+            .operate_each(request, wanted, move |tx, env, effects, name| {
+                snapshot::take_named(tx, env, name)?;
+                settings::apply(tx, env, effects, name, &props)
             })
             .await
     }
@@ -69,12 +62,8 @@ impl<'e> Snapshots<'e> {
     pub async fn destroy_all(self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
         self.datasets()
-            .operate(request, move |tx, env, _| {
-                each(
-                    &wanted,
-                    |name| name,
-                    |name| snapshot::destroy_named(tx, env, name, is_deferred),
-                )
+            .operate_each(request, wanted, move |tx, env, _, name| {
+                snapshot::destroy_named(tx, env, name, is_deferred)
             })
             .await
     }
@@ -101,12 +90,8 @@ impl<'e> Snapshots<'e> {
     pub async fn hold(self, wanted: Vec<(String, String)>, is_temporary: bool) -> Result<()> {
         let request = Request::half(wanted.len() as u64).changing(&[]);
         self.datasets()
-            .operate(request, move |tx, env, _| {
-                each(
-                    &wanted,
-                    |(name, _)| name,
-                    |(name, tag)| hold::hold(tx, env, name, tag, is_temporary),
-                )
+            .operate_each(request, wanted, move |tx, env, _, (name, tag)| {
+                hold::hold(tx, env, name, tag, is_temporary)
             })
             .await
     }
@@ -116,8 +101,8 @@ impl<'e> Snapshots<'e> {
     pub async fn release(self, wanted: Vec<(String, String)>) -> Result<()> {
         let request = Request::free().ending_scan().changing(&[]);
         self.datasets()
-            .operate(request, move |tx, env, _| {
-                each(&wanted, |(name, _)| name, |(name, tag)| hold::release(tx, env, name, tag))
+            .operate_each(request, wanted, |tx, env, _, (name, tag)| {
+                hold::release(tx, env, name, tag)
             })
             .await
     }

@@ -40,7 +40,7 @@ impl Default for AutoTrim {
             is_on: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
             waiting: Mutex::with_default(Rank::AutoTrimRanges),
-            batch: AsyncMutex::new(Rank::AutoTrim, ()),
+            batch: AsyncMutex::with_default(Rank::AutoTrim),
         }
     }
 }

@@ -40,7 +40,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result, ensure, tunables};
 
 use crate::SpaceManager;
 use crate::dsl::{Env, features, history};
-use crate::{Answer, Scope, Task, is_fatal};
+use crate::{Answer, Scope, Task};
 
 pub(crate) use maps::hold;
 
@@ -262,14 +262,10 @@ impl Task for Take {
                 Ok(()) => engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock)).await,
                 Err(error) => Err(error),
             };
-            match result {
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => self.answer.put(Err(error)),
-                Ok(()) => {
-                    // Order 1: frees of this txg follow.
-                    engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg))?;
-                    self.answer.put(Ok(()));
-                }
+            if self.answer.unless_refused(result)?.is_some() {
+                // Order 1: frees of this txg follow.
+                engine.space().set_checkpoint(CheckpointState::Kept(uberblock.txg))?;
+                self.answer.put(Ok(()));
             }
             Ok(())
         })
@@ -309,14 +305,10 @@ impl Task for Discard {
                     engine.mos_apply(context.txg, entry).await
                 }
             };
-            match result {
-                Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => self.answer.put(Err(error)),
-                Ok(()) => {
-                    // From here on frees of this txg take effect.
-                    engine.space().set_checkpoint(CheckpointState::Discarding)?;
-                    self.answer.put(Ok(()));
-                }
+            if self.answer.unless_refused(result)?.is_some() {
+                // From here on frees of this txg take effect.
+                engine.space().set_checkpoint(CheckpointState::Discarding)?;
+                self.answer.put(Ok(()));
             }
             Ok(())
         })
