@@ -68,15 +68,6 @@ impl BlockStore {
         new.to_block_ptr().ok_or_else(|| Error::new(Kind::Invariant, cause))
     }
 
-    /// Frees a log block that was never written, in the txg in which it was allocated.
-    ///
-    /// # Errors
-    /// `Kind::Invariant` if it was not allocated in that txg.
-    pub fn unalloc_log(&self, bp: &BlockPtr) -> Result<()> {
-        let space = self.space()?;
-        bp.dvas().try_for_each(|dva| space.unallocate(&dva, bp.birth()))
-    }
-
     /// Writes `block`, complete except for magic and checksum, at the address of `bp`.
     ///
     /// Only the used part is written, if the vdev allows that; readers ignore the bytes behind it.

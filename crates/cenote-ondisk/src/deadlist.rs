@@ -62,37 +62,9 @@ impl DeadlistPhys {
     }
 }
 
-/// Index of the entry that a birth belongs to, among ascending keys; `None` if it is older than all
-/// of them.
-#[must_use]
-pub fn entry_of_birth(keys: &[u64], birth: u64) -> Option<usize> {
-    keys.partition_point(|key| *key < birth).checked_sub(1)
-}
-
-/// Indexes of the entries that make up the range `(min, max]`; both should be keys.
-#[must_use]
-pub fn entries_of_range(keys: &[u64], min: u64, max: u64) -> std::ops::Range<usize> {
-    let start = keys.partition_point(|key| *key < min);
-    start..keys.partition_point(|key| *key < max).max(start)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn births_and_ranges() {
-        let keys = [0, 1, 0x18, 0x19];
-        for (birth, want) in
-            [(0, None), (1, Some(0)), (2, Some(1)), (0x18, Some(1)), (0x19, Some(2))]
-        {
-            assert_eq!(entry_of_birth(&keys, birth), want, "birth {birth}");
-        }
-        assert_eq!(entry_of_birth(&keys, u64::MAX), Some(3));
-        assert_eq!(entries_of_range(&keys, 1, 0x19), 1..3);
-        assert_eq!(entries_of_range(&keys, 0x19, 1), 3..3);
-        assert_eq!(entries_of_range(&keys, 0, u64::MAX), 0..4);
-    }
 
     #[test]
     fn header() {

@@ -110,17 +110,6 @@ impl Mount {
         Ok(done)
     }
 
-    /// Like [`read`](Self::read), into a new buffer.
-    ///
-    /// # Errors
-    /// The errors of [`read`](Self::read).
-    pub async fn read_buf(&self, object: u64, offset: u64, len: usize) -> Result<Buf> {
-        let mut buf = BufMut::zeroed(len);
-        let count = self.read(object, offset, &mut buf).await?;
-        buf.truncate(count);
-        Ok(buf.freeze())
-    }
-
     async fn read_some(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
         let wanted = into.len();
         let find = || self.find_pieces(object, offset, wanted);

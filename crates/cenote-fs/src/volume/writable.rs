@@ -23,7 +23,7 @@ use cenote_engine::{ApplyOptions, Engine, Head, Ownership};
 use cenote_ondisk::master_node::{ZVOL_OBJ, ZVOL_SIZE, ZVOL_ZAP_OBJ};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
-use cenote_rt::{Error, Kind, Notify, Result};
+use cenote_rt::{Error, Kind, Result};
 
 use super::create::REFRESERVATION;
 use super::geometry;
@@ -39,7 +39,6 @@ pub struct WritableVolume {
     _owner: Ownership,
     block_size: u64,
     size: AtomicU64,
-    resized: Notify,
     pub(super) locks: RangeLocks,
     /// State of reading ahead.
     pub(super) ahead: Prefetcher,
@@ -79,7 +78,6 @@ impl WritableVolume {
             _owner: owner,
             block_size,
             size: AtomicU64::new(size),
-            resized: Notify::new(),
             locks: RangeLocks::default(),
             ahead: Prefetcher::default(),
         })))
@@ -108,20 +106,6 @@ impl WritableVolume {
     /// Returns the size in bytes (`volsize`).
     pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
-    }
-
-    /// Waits until the size differs from `known`, and returns it.
-    pub async fn size_change(&self, known: u64) -> u64 {
-        loop {
-            // Registers for wakeups before checking the size.
-            let mut resized = std::pin::pin!(self.resized.notified());
-            resized.as_mut().enable();
-            let size = self.size();
-            if size != known {
-                return size;
-            }
-            resized.await;
-        }
     }
 
     /// Makes all earlier writes durable. Writes that complete during the call may be included or
@@ -166,7 +150,6 @@ impl WritableVolume {
         // disk before anything is freed: a replay would otherwise write beyond the end.
         self.engine.sync().await?;
         self.size.store(size, Ordering::Release);
-        self.resized.notify_waiters();
         if size < old {
             self.engine
                 .apply(&self.head, ApplyOptions::new(), |tx| tx.free_range(ZVOL_OBJ, size, None))

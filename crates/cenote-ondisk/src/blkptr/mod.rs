@@ -261,18 +261,6 @@ impl BlockPtr {
         self.protection() == Protection::Encrypted
     }
 
-    /// Whether the block is plaintext with a MAC.
-    #[must_use]
-    pub fn is_authenticated(&self) -> bool {
-        self.protection() == Protection::Authenticated
-    }
-
-    /// Whether the MAC is one over the MACs in the (indirect) block.
-    #[must_use]
-    pub fn has_indirect_mac(&self) -> bool {
-        self.protection() == Protection::IndirectMac
-    }
-
     /// Whether words e and f are a MAC, so that the checksum is two words (spec 08 §6.1).
     #[must_use]
     pub fn has_short_checksum(&self) -> bool {

@@ -120,12 +120,15 @@ fn a_real_encrypted_pointer() {
 fn protection_by_type_and_level() {
     let foreign = sample(&[(4, 0x0102_0304_0506_0708), (6, (of_type(19) | X) & !(1 << 63))]);
     assert_eq!(foreign.salt(), [1, 2, 3, 4, 5, 6, 7, 8]);
-    let rows =
-        [(21, 0, false, true, false), (19, 1, false, false, true), (10, 0, true, false, false)];
-    for (kind, level, encrypted, authenticated, indirect) in rows {
+    let rows = [
+        (21, 0, Protection::Authenticated),
+        (19, 1, Protection::IndirectMac),
+        (10, 0, Protection::Encrypted),
+    ];
+    for (kind, level, protection) in rows {
         let bp = sample(&[(6, of_type(kind) | X | level << 56)]);
-        let found = (bp.is_encrypted(), bp.is_authenticated(), bp.has_indirect_mac());
-        assert_eq!(found, (encrypted, authenticated, indirect), "type {kind} level {level}");
+        assert_eq!(bp.protection(), protection, "type {kind} level {level}");
+        assert_eq!(bp.is_encrypted(), protection == Protection::Encrypted);
     }
     assert!(!sample(&[(6, PROPERTY | X)]).has_short_checksum());
 }

@@ -48,14 +48,6 @@ impl<'a> PropEntry<'a> {
     }
 }
 
-/// Splits a stored `compression` value into algorithm and level: zstd stores its level in the bits
-/// from 7 up, `None` is the algorithm's default (spec 04 §7.4).
-#[must_use]
-pub const fn compression_level(value: u64) -> (u8, Option<u32>) {
-    let level = (value >> 7) as u32;
-    ((value & 0x7f) as u8, if level == 0 { None } else { Some(level) })
-}
-
 /// `dedup` and `checksum` values: this bit requests a byte comparison.
 pub const CHECKSUM_VERIFY: u64 = 0x100;
 
@@ -76,12 +68,5 @@ mod tests {
         ] {
             assert_eq!(PropEntry::parse(key), want);
         }
-    }
-
-    #[test]
-    fn compression_numbers() {
-        assert_eq!(compression_level(15), (15, None));
-        assert_eq!(compression_level(2448), (16, Some(19)));
-        assert_eq!(compression_level(13712), (16, Some(107)));
     }
 }

@@ -431,17 +431,6 @@ fn join(guids: &[u64]) -> String {
 }
 
 impl Bookmark {
-    /// Returns all properties of the bookmark, in the table's order.
-    pub async fn all_props(&self, pool: &crate::Pool) -> Result<Vec<PropRow>> {
-        let mut rows = Vec::new();
-        for property in DATASET_PROPERTIES {
-            if property.types.contains('b') && !property.is_hidden() {
-                rows.extend(self.prop(pool, property).await?);
-            }
-        }
-        Ok(rows)
-    }
-
     /// Returns a native property, if the bookmark has it.
     pub async fn prop(
         &self,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_pool::props::PropRow;
+use cenote_pool::props::{DATASET_PROPERTIES, PropRow};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_testkit::golden::on_each;
 use cenote_testkit::tables::{EXEMPT_DATASET, EXEMPT_POOL, without_exempt};
@@ -54,7 +54,13 @@ async fn dataset_rows(pool: &Arc<Pool>) -> BTreeMap<String, Vec<PropRow>> {
             rows.insert(dataset.name().to_owned(), props.all().await.expect("all"));
         }
         for mark in dataset.bookmarks().await.expect("bookmarks") {
-            rows.insert(mark.name.clone(), mark.all_props(pool).await.expect("all"));
+            let mut all = Vec::new();
+            for property in DATASET_PROPERTIES {
+                if property.types.contains('b') && !property.is_hidden() {
+                    all.extend(mark.prop(pool, property).await.expect("a property"));
+                }
+            }
+            rows.insert(mark.name.clone(), all);
         }
     }
     rows

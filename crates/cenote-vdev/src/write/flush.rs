@@ -55,8 +55,7 @@ impl Tree {
     /// # Errors
     /// `Kind::Io` if a top-level vdev may have lost something; the cause is a [`FlushError`].
     pub async fn flush(&self) -> Result<FlushOutcome> {
-        let tops: Vec<usize> = self.tops.iter().copied().collect();
-        self.flush_indices(&tops, true).await
+        self.flush_leaves(true).await
     }
 
     /// Like [`flush`](Self::flush), for the commit of a txg: losses on log vdevs are no error,
@@ -66,24 +65,15 @@ impl Tree {
     /// # Errors
     /// As [`flush`](Self::flush), for all vdevs but log vdevs.
     pub async fn flush_for_commit(&self) -> Result<FlushOutcome> {
-        let tops: Vec<usize> = self.tops.iter().copied().collect();
-        self.flush_indices(&tops, false).await
-    }
-
-    /// Like [`flush`](Self::flush), for some top-level vdevs.
-    ///
-    /// # Errors
-    /// As [`flush`](Self::flush).
-    pub async fn flush_tops(&self, ids: &[u64]) -> Result<FlushOutcome> {
-        let tops: Vec<usize> = ids.iter().filter_map(|id| self.top_index(*id)).collect();
-        self.flush_indices(&tops, true).await
+        self.flush_leaves(false).await
     }
 
     /// If `needs_logs`, a loss on log vdevs is an error like any other.
-    async fn flush_indices(&self, tops: &[usize], needs_logs: bool) -> Result<FlushOutcome> {
-        let leaves: Vec<(usize, LeafId)> = tops
+    async fn flush_leaves(&self, needs_logs: bool) -> Result<FlushOutcome> {
+        let leaves: Vec<(usize, LeafId)> = self
+            .tops
             .iter()
-            .flat_map(|top| self.leaves_below(*top).into_iter().map(|leaf| (*top, leaf)))
+            .flat_map(|top| self.leaves_below(*top).into_iter().map(move |leaf| (*top, leaf)))
             .collect();
         let flushes = join_all(leaves.iter().map(|(_, leaf)| branch(self.leaf(*leaf).flush())));
         let results = if leaves.len() > 1 { side_by_side(flushes).await } else { flushes.await };
