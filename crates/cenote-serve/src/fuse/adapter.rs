@@ -28,9 +28,9 @@ use cenote_fs::acl::Want;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{
-    Allocate, Attributes, DirEntry, Seek, WriteOptions, decode_dev, encode_rdev,
+    Allocate, Attributes, DirEntry, Seek, Space, WriteOptions, decode_dev, encode_rdev,
 };
-use cenote_rt::{BufMut, Result, Runtime};
+use cenote_rt::{Buf, BufMut, Result, Runtime};
 
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
@@ -38,9 +38,9 @@ use super::service::hand_over;
 use super::vfs::{Opening, POSIX_ACLS, Vfs, checked_by_kernel, is_mappable};
 use super::wire::{
     AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
-    InitFlags, Negotiation, OpenFile, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData,
-    ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen,
-    ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    InitFlags, Negotiation, OpenFile, OpenFlags, Refuse, RenameFlags, ReplyAttr, ReplyCreate,
+    ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
+    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 /// Longest read or write.
@@ -160,12 +160,34 @@ impl Adapter {
         self.begin_at(Pace::Short, work);
     }
 
+    /// Starts a request of this pace, which `answer` answers, or its error.
+    fn begin_with<R, T, F>(
+        &self,
+        pace: Pace,
+        reply: R,
+        answer: impl FnOnce(R, &Vfs, T) + Send + 'static,
+        work: impl FnOnce(Arc<Vfs>) -> F,
+    ) where
+        R: Refuse + Send + 'static,
+        F: Future<Output = Result<T>> + Send + 'static,
+    {
+        self.begin_at(pace, |vfs| {
+            let work = work(Arc::clone(&vfs));
+            async move {
+                match work.await {
+                    Ok(done) => answer(reply, &vfs, done),
+                    Err(error) => reply.error(errno_of(&error)),
+                }
+            }
+        });
+    }
+
     /// Starts a request whose answer is only success or an error.
     fn begin_empty<F>(&self, reply: ReplyEmpty, work: impl FnOnce(Arc<Vfs>) -> F)
     where
         F: Future<Output = Result<()>> + Send + 'static,
     {
-        self.begin(|vfs| answer_empty(reply, work(vfs)));
+        self.begin_with(Pace::Short, reply, |reply, _, ()| reply.ok(), work);
     }
 
     /// Starts a request whose answer gives the kernel a node.
@@ -173,15 +195,19 @@ impl Adapter {
     where
         F: Future<Output = Result<Attributes>> + Send + 'static,
     {
-        self.begin(|vfs| {
-            let work = work(Arc::clone(&vfs));
-            async move {
-                match work.await {
-                    Ok(found) => answer_entry(reply, &vfs, &found),
-                    Err(error) => reply.error(errno_of(&error)),
-                }
-            }
-        });
+        let answer = |reply, vfs: &Vfs, found| answer_entry(reply, vfs, &found);
+        self.begin_with(Pace::Short, reply, answer, work);
+    }
+
+    /// Starts a request whose answer are attributes.
+    fn begin_attr<F>(&self, reply: ReplyAttr, work: impl FnOnce(Arc<Vfs>) -> F)
+    where
+        F: Future<Output = Result<Attributes>> + Send + 'static,
+    {
+        let answer = |reply: ReplyAttr, _: &Vfs, found: Attributes| {
+            reply.attr(&Vfs::ttl(&found), &attributes(&found));
+        };
+        self.begin_with(Pace::Short, reply, answer, work);
     }
 }
 
@@ -250,12 +276,7 @@ impl Filesystem for Adapter {
     }
 
     fn getattr(&self, _: &Request, node: INodeNo, reply: ReplyAttr) {
-        self.begin(|vfs| async move {
-            match vfs.attributes(node.0).await {
-                Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        self.begin_attr(reply, |vfs| async move { vfs.attributes(node.0).await });
     }
 
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
@@ -271,25 +292,15 @@ impl Filesystem for Adapter {
             is_write_back,
             ..SetAttributes::default()
         };
-        self.begin(|vfs| async move {
-            let done = match vfs.check_handle(node, handle) {
-                Ok(node) => vfs.set_attributes(cred, node, &wanted).await,
-                Err(error) => Err(error),
-            };
-            match done {
-                Ok(found) => reply.attr(&Vfs::ttl(&found), &attributes(&found)),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+        self.begin_attr(reply, |vfs| async move {
+            vfs.set_attributes(cred, vfs.check_handle(node, handle)?, &wanted).await
         });
     }
 
     fn readlink(&self, _: &Request, node: INodeNo, reply: ReplyData) {
-        self.begin(|vfs| async move {
-            match vfs.target(node.0).await {
-                Ok(target) => reply.data(&target),
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        let answer = |reply: ReplyData, _: &Vfs, target: Vec<u8>| reply.data(&target);
+        let work = |vfs: Arc<Vfs>| async move { vfs.target(node.0).await };
+        self.begin_with(Pace::Short, reply, answer, work);
     }
 
     fn mknod(
@@ -399,14 +410,11 @@ impl Filesystem for Adapter {
 
     fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let opening = Opening::of(flags.0);
-        self.begin(|vfs| async move {
-            match vfs.open(node.0, opening).await {
-                Ok(is_unmappable) => {
-                    reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
-                }
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        let answer = move |reply: ReplyOpen, vfs: &Vfs, is_unmappable| {
+            reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
+        };
+        let work = |vfs: Arc<Vfs>| async move { vfs.open(node.0, opening).await };
+        self.begin_with(Pace::Short, reply, answer, work);
     }
 
     fn create(
@@ -420,17 +428,15 @@ impl Filesystem for Adapter {
         reply: ReplyCreate,
     ) {
         let (cred, name, opening) = (cred_of(request), bytes(name), Opening::of(flags));
-        self.begin(|vfs| async move {
+        let answer = move |reply: ReplyCreate, vfs: &Vfs, (made, is_unmappable): (_, bool)| {
+            let (attr, number) = (attributes(&made), generation(&made));
+            let flags = fopen_flags(is_unmappable);
+            reply.created(&Vfs::ttl(&made), &attr, number, vfs.handle(opening), flags);
+        };
+        self.begin_with(Pace::Short, reply, answer, |vfs| async move {
             let new = new_node(NewKind::Regular, mode, umask);
             let is_exclusive = flags & O_EXCL != 0;
-            match vfs.create(&cred, parent.0, &name, &new, (opening, is_exclusive)).await {
-                Ok((made, is_unmappable)) => {
-                    let flags = fopen_flags(is_unmappable);
-                    let (attr, number) = (attributes(&made), generation(&made));
-                    reply.created(&Vfs::ttl(&made), &attr, number, vfs.handle(opening), flags);
-                }
-                Err(error) => reply.error(errno_of(&error)),
-            }
+            vfs.create(&cred, parent.0, &name, &new, (opening, is_exclusive)).await
         });
     }
 
@@ -443,15 +449,10 @@ impl Filesystem for Adapter {
     }
 
     fn read(&self, _: &Request, file: OpenFile, offset: u64, len: u32, reply: ReplyData) {
-        self.begin_at(Pace::of(len as usize), |vfs| async move {
-            let read = match vfs.node_of(file) {
-                Ok(node) => vfs.read(node, offset, len as usize).await,
-                Err(error) => Err(error),
-            };
-            match read {
-                Ok(data) => reply.data(&data),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+        let len = len as usize;
+        let answer = |reply: ReplyData, _: &Vfs, data: Buf| reply.data(&data);
+        self.begin_with(Pace::of(len), reply, answer, |vfs| async move {
+            vfs.read(vfs.node_of(file)?, offset, len).await
         });
     }
 
@@ -475,22 +476,16 @@ impl Filesystem for Adapter {
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
         let is_append = !is_cached && flags.0 & O_APPEND != 0;
         let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
-        self.begin_at(pace, |vfs| async move {
+        self.begin_with(pace, reply, answer_count, |vfs| async move {
             let how = WriteOptions { is_append, is_sync, is_write_back: is_cached };
-            let written = match vfs.node_of(file) {
-                Ok(node) => vfs.write(cred, node, offset, &kept, (how, drops_set_ids)).await,
-                Err(error) => Err(error),
-            };
-            match written {
-                Ok(count) => reply.written(count as u32),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+            vfs.write(cred, vfs.node_of(file)?, offset, &kept, (how, drops_set_ids)).await
         });
     }
 
     fn fsync(&self, _: &Request, file: OpenFile, reply: ReplyEmpty) {
-        self.begin_at(Pace::Durable, |vfs| {
-            answer_empty(reply, async move { vfs.fsync(vfs.node_of(file)?).await })
+        let answer = |reply: ReplyEmpty, _: &Vfs, ()| reply.ok();
+        self.begin_with(Pace::Durable, reply, answer, |vfs| async move {
+            vfs.fsync(vfs.node_of(file)?).await
         });
     }
 
@@ -558,26 +553,13 @@ impl Filesystem for Adapter {
     }
 
     fn statfs(&self, _: &Request, node: INodeNo, reply: ReplyStatfs) {
-        self.begin(move |vfs| async move {
-            match vfs.space(node.0).await {
-                Ok(space) => {
-                    let block = space.block_size as u32;
-                    let (total, free) = (space.blocks, space.free_blocks);
-                    let (files, free_files) = (space.files, space.free_files);
-                    reply.statfs(
-                        total,
-                        free,
-                        free,
-                        files,
-                        free_files,
-                        block,
-                        space.name_max,
-                        block,
-                    );
-                }
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        let answer = |reply: ReplyStatfs, _: &Vfs, space: Space| {
+            let blocks = [space.blocks, space.free_blocks, space.free_blocks];
+            let block = space.block_size as u32;
+            reply.statfs(blocks, [space.files, space.free_files], [block, space.name_max, block]);
+        };
+        let work = |vfs: Arc<Vfs>| async move { vfs.space(node.0).await };
+        self.begin_with(Pace::Short, reply, answer, work);
     }
 
     fn setxattr(
@@ -630,15 +612,12 @@ impl Filesystem for Adapter {
 
     fn listxattr(&self, request: &Request, node: INodeNo, len: u32, reply: ReplyXattr) {
         let cred = cred_of(request);
-        self.begin(|vfs| async move {
-            match vfs.xattrs(&cred, node.0).await {
-                Ok(names) => {
-                    let ends = names.iter().flat_map(|name| name.iter().chain(&[0]));
-                    answer_sized(reply, len, &ends.copied().collect::<Vec<u8>>());
-                }
-                Err(error) => reply.error(errno_of(&error)),
-            }
-        });
+        let answer = move |reply: ReplyXattr, _: &Vfs, names: Vec<Vec<u8>>| {
+            let ends = names.iter().flat_map(|name| name.iter().chain(&[0]));
+            answer_sized(reply, len, &ends.copied().collect::<Vec<u8>>());
+        };
+        let work = |vfs: Arc<Vfs>| async move { vfs.xattrs(&cred, node.0).await };
+        self.begin_with(Pace::Short, reply, answer, work);
     }
 
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty) {
@@ -676,12 +655,12 @@ impl Filesystem for Adapter {
     ) {
         let cred = flags::credentials(request.uid(), request.gid());
         let data = data.to_vec();
-        self.begin(|vfs| async move {
-            match flags::ioctl(&vfs, cred, node.0, command, &data).await {
-                Ok(Some(answer)) => reply.ioctl(0, &answer),
-                Ok(None) => reply.error(Errno::ENOTTY),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+        let answer = |reply: ReplyIoctl, _: &Vfs, said: Option<Vec<u8>>| match said {
+            Some(said) => reply.ioctl(0, &said),
+            None => reply.error(Errno::ENOTTY),
+        };
+        self.begin_with(Pace::Short, reply, answer, |vfs| async move {
+            flags::ioctl(&vfs, cred, node.0, command, &data).await
         });
     }
 
@@ -722,15 +701,9 @@ impl Filesystem for Adapter {
             _ => return reply.error(Errno::EINVAL),
         };
         let Ok(offset) = u64::try_from(offset) else { return reply.error(Errno::ENXIO) };
-        self.begin(|vfs| async move {
-            let found = match vfs.node_of(file) {
-                Ok(node) => vfs.seek(node, offset, what).await,
-                Err(error) => Err(error),
-            };
-            match found {
-                Ok(found) => reply.offset(found as i64),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+        let answer = |reply: ReplyLseek, _: &Vfs, found| reply.offset(found as i64);
+        self.begin_with(Pace::Short, reply, answer, |vfs| async move {
+            vfs.seek(vfs.node_of(file)?, offset, what).await
         });
     }
 
@@ -745,17 +718,9 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let cred = cred_of(request);
-        self.begin(|vfs| async move {
-            let copied = match (vfs.node_of(from), vfs.node_of(to)) {
-                (Ok(from), Ok(to)) => {
-                    vfs.copy(cred, (from, from_offset), (to, to_offset), len).await
-                }
-                (Err(error), _) | (_, Err(error)) => Err(error),
-            };
-            match copied {
-                Ok(count) => reply.written(count as u32),
-                Err(error) => reply.error(errno_of(&error)),
-            }
+        self.begin_with(Pace::Short, reply, answer_count, |vfs| async move {
+            let (from, to) = (vfs.node_of(from)?, vfs.node_of(to)?);
+            vfs.copy(cred, (from, from_offset), (to, to_offset), len).await
         });
     }
 }
@@ -798,12 +763,9 @@ impl Listing {
     }
 }
 
-/// Answers with success or an error.
-async fn answer_empty(reply: ReplyEmpty, work: impl Future<Output = Result<()>>) {
-    match work.await {
-        Ok(()) => reply.ok(),
-        Err(error) => reply.error(errno_of(&error)),
-    }
+/// Answers with a number of bytes.
+fn answer_count(reply: ReplyWrite, _: &Vfs, count: u64) {
+    reply.written(count as u32);
 }
 
 /// Answers a lookup with a node.

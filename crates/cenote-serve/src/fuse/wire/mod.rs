@@ -24,9 +24,10 @@ use std::time::SystemTime;
 use bitflags::bitflags;
 
 pub(super) use init::{Initialized, Negotiation};
+use null::NullFilesystem;
 pub(super) use null::take_apart;
 pub(super) use reply::{
-    Notifier, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
+    Notifier, Refuse, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
 };
 pub(super) use request::{Outcome, dispatch, initialize, span};
@@ -228,121 +229,67 @@ impl Request {
     }
 }
 
-/// The supported operations.
-#[expect(clippy::too_many_arguments, reason = "they are the fields of requests")]
-pub(super) trait Filesystem {
+/// Makes the trait of the supported operations, and [`NullFilesystem`] one that has them.
+macro_rules! operations {
+    ($(fn $name:ident(&self, $($argument:ident: $kind:ty),*);)*) => {
+        /// The supported operations.
+        #[expect(clippy::too_many_arguments, reason = "they are the fields of requests")]
+        pub(super) trait Filesystem {
+            $(fn $name(&self, $($argument: $kind),*);)*
+        }
+
+        impl Filesystem for NullFilesystem {
+            $(fn $name(&self, $($argument: $kind),*) {
+                std::hint::black_box(($($argument),*));
+            })*
+        }
+    };
+}
+
+operations! {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry);
     fn forget(&self, request: &Request, node: INodeNo, lookups: u64);
     fn getattr(&self, request: &Request, node: INodeNo, reply: ReplyAttr);
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr);
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData);
-    fn mknod(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        device: u32,
-        reply: ReplyEntry,
-    );
-    fn mkdir(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        reply: ReplyEntry,
-    );
+    fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32,
+        device: u32, reply: ReplyEntry);
+    fn mkdir(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32,
+        reply: ReplyEntry);
     fn unlink(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty);
     fn rmdir(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEmpty);
-    fn symlink(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        target: &Path,
-        reply: ReplyEntry,
-    );
-    fn rename(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        flags: RenameFlags,
-        reply: ReplyEmpty,
-    );
-    fn link(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        new_parent: INodeNo,
-        new_name: &OsStr,
-        reply: ReplyEntry,
-    );
+    fn symlink(&self, request: &Request, parent: INodeNo, name: &OsStr, target: &Path,
+        reply: ReplyEntry);
+    fn rename(&self, request: &Request, parent: INodeNo, name: &OsStr, new_parent: INodeNo,
+        new_name: &OsStr, flags: RenameFlags, reply: ReplyEmpty);
+    fn link(&self, request: &Request, node: INodeNo, new_parent: INodeNo, new_name: &OsStr,
+        reply: ReplyEntry);
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen);
-    fn create(
-        &self,
-        request: &Request,
-        parent: INodeNo,
-        name: &OsStr,
-        mode: u32,
-        umask: u32,
-        flags: i32,
-        reply: ReplyCreate,
-    );
+    fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32,
+        flags: i32, reply: ReplyCreate);
     fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty);
     fn read(&self, request: &Request, file: OpenFile, offset: u64, len: u32, reply: ReplyData);
-    fn write(
-        &self,
-        request: &Request,
-        file: OpenFile,
-        offset: u64,
-        data: &[u8],
-        write_flags: WriteFlags,
-        flags: OpenFlags,
-        reply: ReplyWrite,
-    );
+    fn write(&self, request: &Request, file: OpenFile, offset: u64, data: &[u8],
+        write_flags: WriteFlags, flags: OpenFlags, reply: ReplyWrite);
     fn fsync(&self, request: &Request, file: OpenFile, reply: ReplyEmpty);
     fn opendir(&self, request: &Request, node: INodeNo, reply: ReplyOpen);
     fn readdir(&self, request: &Request, node: INodeNo, offset: u64, reply: ReplyDirectory);
-    fn readdirplus(&self, request: &Request, node: INodeNo, offset: u64, reply: ReplyDirectoryPlus);
+    fn readdirplus(&self, request: &Request, node: INodeNo, offset: u64,
+        reply: ReplyDirectoryPlus);
     fn statfs(&self, request: &Request, node: INodeNo, reply: ReplyStatfs);
-    fn setxattr(
-        &self,
-        request: &Request,
-        node: INodeNo,
-        name: &OsStr,
-        value: &[u8],
-        flags: i32,
-        reply: ReplyEmpty,
-    );
-    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, len: u32, reply: ReplyXattr);
+    fn setxattr(&self, request: &Request, node: INodeNo, name: &OsStr, value: &[u8], flags: i32,
+        reply: ReplyEmpty);
+    fn getxattr(&self, request: &Request, node: INodeNo, name: &OsStr, len: u32,
+        reply: ReplyXattr);
     fn listxattr(&self, request: &Request, node: INodeNo, len: u32, reply: ReplyXattr);
     fn removexattr(&self, request: &Request, node: INodeNo, name: &OsStr, reply: ReplyEmpty);
     fn access(&self, request: &Request, node: INodeNo, mask: AccessFlags, reply: ReplyEmpty);
-    fn ioctl(&self, request: &Request, node: INodeNo, command: u32, data: &[u8], reply: ReplyIoctl);
-    fn fallocate(
-        &self,
-        request: &Request,
-        file: OpenFile,
-        offset: u64,
-        len: u64,
-        mode: i32,
-        reply: ReplyEmpty,
-    );
-    fn lseek(&self, request: &Request, file: OpenFile, offset: i64, whence: i32, reply: ReplyLseek);
-    fn copy_file_range(
-        &self,
-        request: &Request,
-        from: OpenFile,
-        from_offset: u64,
-        to: OpenFile,
-        to_offset: u64,
-        len: u64,
-        reply: ReplyWrite,
-    );
+    fn ioctl(&self, request: &Request, node: INodeNo, command: u32, data: &[u8],
+        reply: ReplyIoctl);
+    fn fallocate(&self, request: &Request, file: OpenFile, offset: u64, len: u64, mode: i32,
+        reply: ReplyEmpty);
+    fn lseek(&self, request: &Request, file: OpenFile, offset: i64, whence: i32,
+        reply: ReplyLseek);
+    fn copy_file_range(&self, request: &Request, from: OpenFile, from_offset: u64, to: OpenFile,
+        to_offset: u64, len: u64, reply: ReplyWrite);
 }

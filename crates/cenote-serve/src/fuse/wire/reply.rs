@@ -68,6 +68,12 @@ fn write(channel: &OwnedFd, error: i32, unique: u64, body: &[&[u8]]) -> rustix::
     rustix::io::writev(channel, &parts)
 }
 
+/// An answer that can be an error.
+pub(in crate::fuse) trait Refuse {
+    /// Sends an error.
+    fn error(self, error: Errno);
+}
+
 macro_rules! replies {
     ($($(#[$doc:meta])* $name:ident)*) => {$(
         $(#[$doc])*
@@ -80,9 +86,8 @@ macro_rules! replies {
             }
         }
 
-        impl $name {
-            /// Sends an error.
-            pub(in crate::fuse) fn error(self, error: Errno) {
+        impl Refuse for $name {
+            fn error(self, error: Errno) {
                 self.0.error(error);
             }
         }
@@ -178,22 +183,15 @@ impl ReplyWrite {
 }
 
 impl ReplyStatfs {
-    /// Blocks, free blocks, available blocks; nodes, free nodes; sizes.
-    #[expect(clippy::too_many_arguments, reason = "they are the fields of the answer")]
-    pub(in crate::fuse) fn statfs(
-        self,
-        blocks: u64,
-        free: u64,
-        available: u64,
-        files: u64,
-        free_files: u64,
-        block: u32,
-        name_max: u32,
-        fragment: u32,
-    ) {
+    /// Blocks: all, free, available. Nodes: all, free. Sizes: block, name, fragment.
+    pub(in crate::fuse) fn statfs(self, blocks: [u64; 3], nodes: [u64; 2], sizes: [u32; 3]) {
         let mut body = Body::new();
-        body.u64(blocks).u64(free).u64(available).u64(files).u64(free_files);
-        body.u32(block).u32(name_max).u32(fragment);
+        for count in blocks.into_iter().chain(nodes) {
+            body.u64(count);
+        }
+        for size in sizes {
+            body.u32(size);
+        }
         body.0.resize(80, 0);
         self.0.answer(&[&body.0]);
     }
@@ -243,14 +241,15 @@ macro_rules! listings {
                 self.reply.answer(&[&self.body.0]);
             }
 
-            /// Sends an error.
-            pub(in crate::fuse) fn error(self, error: Errno) {
-                self.reply.error(error);
-            }
-
             fn is_full(&self, head: usize, name: &OsStr) -> bool {
                 let len = (head + DIRENT + name.len()).next_multiple_of(ALIGNMENT);
                 self.body.0.len() + len > self.room
+            }
+        }
+
+        impl Refuse for $name {
+            fn error(self, error: Errno) {
+                self.reply.error(error);
             }
         }
     )*};
