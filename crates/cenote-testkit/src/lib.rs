@@ -14,6 +14,7 @@
 //! This crate is for tests only: it panics on every error that a test cannot continue after, with a
 //! message that names the file.
 
+pub mod bugs;
 pub mod compare;
 pub mod cuts;
 pub mod damage;

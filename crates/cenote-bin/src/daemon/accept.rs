@@ -319,31 +319,18 @@ impl Drop for Slot {
 #[cfg(test)]
 mod tests {
     use cenote_rt::seeded;
-    use cenote_testkit::skip;
+    use cenote_testkit::bugs;
 
     use super::*;
 
     /// Each seeded bug of rule 5 is found by one of these tests.
     #[test]
     fn seeded_bugs_of_limits_are_found() {
-        if !cfg!(debug_assertions) {
-            let test = skip::current_test();
-            return skip::skip(&test, "the bugs are not in a build without assertions");
-        }
-        for bug in Bug::OF_LIMITS {
-            let test = match bug {
-                Bug::NoSharePerUser => "accept::tests::client_slots_are_limited_per_user",
-                Bug::DeadlineExtended => "streams::tests::deadlines_cover_all_bytes",
-                _ => "spool::tests::spool_refuses_more_than_the_share_of_a_user",
-            };
-            let said = std::process::Command::new(std::env::current_exe().unwrap())
-                .args(["--exact", &format!("daemon::{test}"), "--nocapture"])
-                .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-                .output()
-                .unwrap();
-            let text = String::from_utf8_lossy(&said.stderr).into_owned();
-            assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
-        }
+        bugs::check_found(&Bug::OF_LIMITS, "panicked at", |bug| match bug {
+            Bug::NoSharePerUser => "daemon::accept::tests::client_slots_are_limited_per_user",
+            Bug::DeadlineExtended => "daemon::streams::tests::deadlines_cover_all_bytes",
+            _ => "daemon::spool::tests::spool_refuses_more_than_the_share_of_a_user",
+        });
     }
 
     #[test]

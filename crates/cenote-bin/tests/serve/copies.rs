@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use cenote_rt::seeded::Bug;
-use cenote_testkit::{rng, skip};
+use cenote_testkit::{bugs, rng};
 
 use crate::daemon::{House, has_fuse};
 use crate::mounts::is_root;
@@ -204,20 +204,11 @@ fn seeded_bugs_of_connections_are_found() {
     if !has_fuse() || !is_root() || !has("unshare") {
         return;
     }
-    if !cfg!(debug_assertions) {
-        let test = skip::current_test();
-        return skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_CONNECTIONS {
-        let test = "copies::lazily_unmounted_file_system_is_mounted_again_through_its_connection";
-        let said = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
-    }
+    bugs::check_found(
+        &Bug::OF_CONNECTIONS,
+        "panicked at",
+        |_| "copies::lazily_unmounted_file_system_is_mounted_again_through_its_connection",
+    );
 }
 
 /// Every command compares the mounts with the kernel's table, while others mount and unmount.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_rt::monotonic;
 use cenote_rt::seeded::Bug;
-use cenote_testkit::skip;
+use cenote_testkit::bugs;
 
 use crate::daemon::{House, has_fuse};
 use crate::has;
@@ -147,20 +147,11 @@ fn seeded_bugs_of_changes_are_found() {
     if !has_fuse() {
         return;
     }
-    if !cfg!(debug_assertions) {
-        let test = skip::current_test();
-        return skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_CHANGES {
-        let said = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "follow::commands_read_only_the_datasets_that_they_change"])
-            .arg("--nocapture")
-            .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
-    }
+    bugs::check_found(
+        &Bug::OF_CHANGES,
+        "panicked at",
+        |_| "follow::commands_read_only_the_datasets_that_they_change",
+    );
 }
 
 /// A process with copies of all mounts, like a container: unmounting does not end the connections.

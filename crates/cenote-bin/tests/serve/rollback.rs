@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use cenote_rt::seeded::Bug;
 use cenote_testkit::faultfs::FaultLayer;
-use cenote_testkit::skip;
+use cenote_testkit::{bugs, skip};
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 
@@ -618,24 +618,11 @@ fn seeded_bugs_of_rollbacks_are_found() {
     if !has_fuse() || !has("python3") {
         return;
     }
-    if !cfg!(debug_assertions) {
-        let test = skip::current_test();
-        return skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_ROLLBACKS {
-        let test = match bug {
-            Bug::OpenGate => "rollbacks_under_load_keep_the_mount",
-            Bug::KernelNotTold => "rollback_keeps_open_files_and_working_directories",
-            Bug::OldPagesWritten => "rollback_resets_mapped_pages",
-            _ => "rollback_distinguishes_reused_inode_numbers",
-        };
-        let said = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", &format!("rollback::{test}"), "--nocapture"])
-            // The daemon has the bug from its first command.
-            .envs([("CENOTE_SEEDED_BUG", format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && text.contains("panicked at"), "{bug:?}: {text}");
-    }
+    // The daemon has the bug from its first command.
+    bugs::check_found(&Bug::OF_ROLLBACKS, "panicked at", |bug| match bug {
+        Bug::OpenGate => "rollback::rollbacks_under_load_keep_the_mount",
+        Bug::KernelNotTold => "rollback::rollback_keeps_open_files_and_working_directories",
+        Bug::OldPagesWritten => "rollback::rollback_resets_mapped_pages",
+        _ => "rollback::rollback_distinguishes_reused_inode_numbers",
+    });
 }

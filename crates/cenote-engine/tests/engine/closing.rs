@@ -12,17 +12,15 @@ use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, judge};
-use cenote_rt::seeded::{self, Bug};
+use cenote_rt::seeded::Bug;
 use cenote_rt::{BoxFuture, Buf, BufMut, Kind, Notify, Result, block_on, spawn, tunables};
+use cenote_testkit::bugs;
 use cenote_testkit::golden::PrivateFolder;
-use cenote_testkit::skip;
 
 use crate::unplugged::Fixture;
 
 const SIZE: u64 = 64 << 20;
 const BLOCKS: u64 = 16;
-/// Variable that seeds a bug.
-const BUG: &str = "CENOTE_SEEDED_BUG";
 
 /// A file whose reads can be blocked.
 #[derive(Debug)]
@@ -223,9 +221,7 @@ enum PoolEnd {
 
 #[test]
 fn export_closes_devices_despite_views() {
-    if std::env::var(BUG).is_ok() {
-        seeded::set(Some(Bug::NoRevocation));
-    }
+    bugs::switch_on(&Bug::OF_CLOSING);
     for how in [PoolEnd::Export, PoolEnd::Destroy, PoolEnd::Rest] {
         block_on(2, closes_for_everybody(how)).unwrap();
     }
@@ -234,19 +230,11 @@ fn export_closes_devices_despite_views() {
 /// Tests that the previous test finds a seeded bug.
 #[test]
 fn seeded_bug_missing_revocation_is_found() {
-    if !cfg!(debug_assertions) {
-        let test = skip::current_test();
-        return skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_CLOSING {
-        let said = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "closing::export_closes_devices_despite_views", "--nocapture"])
-            .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && text.contains("in use by another"), "{bug:?}: {text}");
-    }
+    bugs::check_found(
+        &Bug::OF_CLOSING,
+        "in use by another",
+        |_| "closing::export_closes_devices_despite_views",
+    );
 }
 
 /// Tasks that wait for a pool that is closed by force.

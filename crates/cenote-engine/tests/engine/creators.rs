@@ -6,16 +6,14 @@ use std::sync::Arc;
 use cenote_engine::GrantChange;
 use cenote_ondisk::dsl::deleg::Who;
 use cenote_pool::dsl::deleg::Requester;
-use cenote_rt::seeded::{self, Bug};
+use cenote_rt::seeded::Bug;
 use cenote_rt::{block_on, spawn};
-use cenote_testkit::skip;
+use cenote_testkit::bugs;
 
 use crate::memory::{MemoryPool, filesystem};
 
 const USERS: [u32; 3] = [1000, 1001, 0];
 const DATASETS_EACH: u64 = 12;
-/// Variable that seeds a bug.
-const BUG: &str = "CENOTE_SEEDED_BUG";
 
 fn grant(key: &str, name: &str) -> GrantChange {
     GrantChange { key: key.into(), names: vec![name.into()] }
@@ -34,8 +32,7 @@ async fn granted(pool: &MemoryPool, name: &str) -> Vec<(String, Vec<String>)> {
 
 #[test]
 fn allow_c_grants_to_the_creator_of_each_dataset() {
-    let wanted = std::env::var(BUG).ok();
-    seeded::set(Bug::OF_CREATORS.into_iter().find(|bug| wanted == Some(format!("{bug:?}"))));
+    bugs::switch_on(&Bug::OF_CREATORS);
     block_on(2, async {
         let mut pool = MemoryPool::new().await;
         let grants = vec![grant("c-$", "destroy"), grant("c-$", "mount")];
@@ -78,18 +75,9 @@ fn allow_c_grants_to_the_creator_of_each_dataset() {
 /// Tests that the previous test finds each seeded bug.
 #[test]
 fn seeded_bugs_of_creators_are_found() {
-    if !cfg!(debug_assertions) {
-        let test = skip::current_test();
-        return skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_CREATORS {
-        let test = "creators::allow_c_grants_to_the_creator_of_each_dataset";
-        let said = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", test, "--nocapture"])
-            .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success() && text.contains("tank/of-"), "{bug:?}: {text}");
-    }
+    bugs::check_found(
+        &Bug::OF_CREATORS,
+        "tank/of-",
+        |_| "creators::allow_c_grants_to_the_creator_of_each_dataset",
+    );
 }

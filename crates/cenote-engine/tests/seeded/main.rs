@@ -4,8 +4,6 @@
 //! inconsistent space, or a missing earlier txg after a cut; or by the order of a commit. The
 //! result of a cut takes precedence.
 
-#![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
-
 use std::sync::Mutex;
 
 use cenote_poolkit::crash::explore::{Depth, explore};
@@ -13,14 +11,13 @@ use cenote_poolkit::crash::order;
 use cenote_poolkit::crash::workload::{self, Layout};
 use cenote_rt::World;
 use cenote_rt::seeded::{self, Bug};
+use cenote_testkit::bugs;
 
 /// Rounds of a run.
 const ROUNDS: u64 = 30;
 const SEED: u64 = 7;
 /// Bugs that are tested at a time.
 const AT_A_TIME: usize = 2;
-/// Variable that seeds a bug.
-const BUG: &str = "CENOTE_SEEDED_BUG";
 
 /// Runs the suite with a layout and a bug.
 fn suite(layout: Layout, bug: Option<Bug>) -> Result<(), String> {
@@ -52,8 +49,7 @@ fn layout_of(bug: Bug) -> Layout {
 /// bug, because bugs are global to a process.
 #[test]
 fn nothing_is_found_in_the_engine() {
-    let wanted = std::env::var(BUG).ok();
-    let bug = Bug::OF_POOLS.into_iter().find(|bug| wanted == Some(format!("{bug:?}")));
+    let bug = bugs::switch_on(&Bug::OF_POOLS);
     let all = vec![Layout::Disk, Layout::Mirror, Layout::Raidz2];
     for layout in bug.map_or(all, |bug| vec![layout_of(bug)]) {
         assert_eq!(suite(layout, bug), Ok(()), "{layout:?} with {bug:?}");
@@ -62,9 +58,8 @@ fn nothing_is_found_in_the_engine() {
 
 #[test]
 fn every_seeded_bug_is_found() {
-    if !cfg!(debug_assertions) {
-        let test = cenote_testkit::skip::current_test();
-        return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
+    if bugs::are_missing() {
+        return;
     }
     let left = Mutex::new(Bug::OF_POOLS.into_iter());
     let missed = Mutex::new(Vec::new());
@@ -87,15 +82,7 @@ fn every_seeded_bug_is_found() {
 
 /// Returns the finding in an engine with a bug.
 fn said_of(bug: Bug) -> Option<String> {
-    let said = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "nothing_is_found_in_the_engine", "--nocapture"])
-        .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-        .output()
-        .unwrap();
-    if said.status.success() {
-        return None;
-    }
-    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    let text = bugs::failure("nothing_is_found_in_the_engine", bug, &[])?;
     let why = text.lines().find_map(|line| line.trim().strip_prefix("left: Err("));
     let why = why.unwrap_or_else(|| panic!("{bug:?}: {text}"));
     Some(why.chars().take(160).collect())

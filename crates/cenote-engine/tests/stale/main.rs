@@ -21,11 +21,10 @@ mod slow;
 mod world;
 
 use cenote_rt::seeded::Bug;
+use cenote_testkit::bugs;
 use cenote_testkit::rng::wants_all;
 use world::{Layout, World};
 
-/// Variable that seeds a bug.
-const BUG: &str = "CENOTE_SEEDED_BUG";
 /// Fill levels, in percent of the usable space.
 const FILLS: [u64; 3] = [5, 50, 99];
 
@@ -91,8 +90,7 @@ fn disk_with_two_copies() {
 /// The test below runs this one in separate processes, each with a bug.
 #[test]
 fn with_a_bug() {
-    let wanted = std::env::var(BUG).ok();
-    let bug = Bug::OF_READERS.into_iter().find(|bug| wanted == Some(format!("{bug:?}")));
+    let bug = bugs::switch_on(&Bug::OF_READERS);
     if bug.is_some() {
         // Ends with the first pool in which the bug has an effect.
         for seed in 1..9 {
@@ -106,19 +104,5 @@ fn with_a_bug() {
 
 #[test]
 fn every_seeded_bug_is_found() {
-    if !cfg!(debug_assertions) {
-        let test = cenote_testkit::skip::current_test();
-        return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
-    }
-    for bug in Bug::OF_READERS {
-        let said = std::process::Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "with_a_bug", "--nocapture"])
-            .envs([(BUG, format!("{bug:?}")), ("RUST_BACKTRACE", "0".into())])
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&said.stderr).into_owned();
-        assert!(!said.status.success(), "{bug:?} is not found");
-        let found = text.lines().skip_while(|line| !line.contains("panicked")).nth(1);
-        println!("{bug:?}: {}", found.unwrap_or(&text));
-    }
+    bugs::check_found(&Bug::OF_READERS, "panicked at", |_| "with_a_bug");
 }

@@ -6,9 +6,9 @@ use cenote_device::{Image, Log, Recorder, Replay};
 use cenote_engine::zil::VolumeReplayer;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_poolkit::pools;
-use cenote_rt::seeded::{self, Bug};
+use cenote_rt::seeded::Bug;
 use cenote_rt::{Rng, block_on};
-use cenote_testkit::cuts;
+use cenote_testkit::{bugs, cuts};
 
 use crate::layout::Layout;
 use crate::model::{self, History, Volume};
@@ -20,9 +20,6 @@ const NAMES: [&str; 2] = ["tank/a", "tank/b"];
 
 /// Seeds for finding a bug: tasks run concurrently here, and a seed does not determine their order.
 const SEEDS: u64 = 6;
-
-/// Variable that seeds a bug.
-const BUG: &str = "CENOTE_SEEDED_BUG";
 
 /// The durable operations at each mark, by volume.
 type Acks = Arc<Mutex<Vec<Vec<usize>>>>;
@@ -37,8 +34,7 @@ struct Run {
 fn every_power_cut_keeps_committed_records() {
     let seed = std::env::var("CENOTE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(1);
     println!("CENOTE_SEED={seed}");
-    let bug = std::env::var(BUG).ok();
-    seeded::set(Bug::OF_LOGS.into_iter().find(|found| bug == Some(format!("{found:?}"))));
+    bugs::switch_on(&Bug::OF_LOGS);
     let wanted = std::env::var("CENOTE_LAYOUT").unwrap_or_default();
     for layout in Layout::ALL {
         if !wanted.is_empty() && format!("{layout:?}") != wanted {
@@ -55,9 +51,8 @@ fn every_power_cut_keeps_committed_records() {
 /// global to a process.
 #[test]
 fn every_seeded_bug_of_logs_is_found() {
-    if !cfg!(debug_assertions) {
-        let test = cenote_testkit::skip::current_test();
-        return cenote_testkit::skip::skip(&test, "the bugs are not in a build without assertions");
+    if bugs::are_missing() {
+        return;
     }
     for bug in Bug::OF_LOGS {
         let why = (1..=SEEDS).find_map(|seed| said_of(bug, seed));
@@ -67,16 +62,8 @@ fn every_seeded_bug_of_logs_is_found() {
 
 /// Returns the test's failure with a bug.
 fn said_of(bug: Bug, seed: u64) -> Option<String> {
-    let said = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "cuts::every_power_cut_keeps_committed_records", "--nocapture"])
-        .envs([(BUG, format!("{bug:?}")), ("CENOTE_LAYOUT", "Disk".into())])
-        .envs([("CENOTE_SEED", seed.to_string()), ("RUST_BACKTRACE", "0".into())])
-        .output()
-        .unwrap();
-    if said.status.success() {
-        return None;
-    }
-    let text = String::from_utf8_lossy(&said.stderr).into_owned();
+    let variables = [("CENOTE_LAYOUT", "Disk"), ("CENOTE_SEED", &seed.to_string())];
+    let text = bugs::failure("cuts::every_power_cut_keeps_committed_records", bug, &variables)?;
     let why = text.lines().find(|line| line.contains(&format!("seed {seed} event")));
     Some(why.unwrap_or_else(|| panic!("{bug:?}: {text}")).to_owned())
 }

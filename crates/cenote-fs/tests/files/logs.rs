@@ -15,15 +15,13 @@ use cenote_ondisk::acl::POSIX_DEFAULT;
 use cenote_ondisk::zap::Value;
 use cenote_poolkit::records::{CrashedPool, RecordLines};
 use cenote_poolkit::{PoolBuilder, pools};
-use cenote_rt::seeded::{self, Bug};
+use cenote_rt::seeded::Bug;
 use cenote_rt::{Kind, Rng, block_on};
+use cenote_testkit::bugs;
 use cenote_testkit::manifest::sha256;
 
 use crate::attributes::{posix, set};
 use crate::fixture::{Fixture, root};
-
-/// Variable that switches the seeded bug of newer data in the log on.
-const BUG: &str = "CENOTE_NEWER_DATA_IN_LOG";
 
 /// Attributes of a node after a replay, which sets some times.
 #[derive(Debug, PartialEq)]
@@ -446,7 +444,7 @@ fn a_log_leaves_room_for_its_sync() {
 /// truncating, freeing, or overwriting.
 #[test]
 fn renamed_files_have_what_was_written_before() {
-    seeded::set(std::env::var_os(BUG).map(|_| Bug::NewerDataInLog));
+    bugs::switch_on(&[Bug::NewerDataInLog]);
     block_on(2, async {
         let fixture = Fixture::of(&PoolBuilder::file_system().with_size(512 << 20)).await;
         let (mount, top) = (&fixture.mount, fixture.mount.root());
@@ -494,17 +492,11 @@ fn renamed_files_have_what_was_written_before() {
 /// Tests the test above, in a process of its own: with the seeded bug it must fail.
 #[test]
 fn newer_data_in_the_log_is_found() {
-    if !cfg!(debug_assertions) {
-        let test = cenote_testkit::skip::current_test();
-        return cenote_testkit::skip::skip(&test, "the bug is not in a build without assertions");
-    }
-    let said = std::process::Command::new(std::env::current_exe().unwrap())
-        .args(["--exact", "logs::renamed_files_have_what_was_written_before", "--nocapture"])
-        .env(BUG, "1")
-        .output()
-        .unwrap();
-    let text = String::from_utf8_lossy(&said.stderr);
-    assert!(!said.status.success() && text.contains("new0"), "{text}");
+    bugs::check_found(
+        &[Bug::NewerDataInLog],
+        "new0",
+        |_| "logs::renamed_files_have_what_was_written_before",
+    );
 }
 
 /// Changes beyond the data that the log keeps for its records are made durable by a sync.
