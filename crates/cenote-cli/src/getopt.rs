@@ -6,7 +6,6 @@
 //! options are a table of names. OpenZFS's messages for wrong options are "invalid option 'x'" and
 //! "missing argument for 'x' option", followed by the usage text and status 2 (some scripts read
 //! the first line).
-//! first line of it).
 
 use crate::environment;
 use crate::io::Exit;
@@ -64,6 +63,15 @@ impl Parsed {
     pub fn values(&self, letter: char) -> impl Iterator<Item = &str> {
         self.options.iter().filter(move |(l, _)| *l == letter).filter_map(|(_, v)| v.as_deref())
     }
+}
+
+/// Returns exactly `N` operands; `missing` has a message for each that is missing.
+pub(crate) fn exactly<'o, const N: usize>(
+    operands: &'o [String],
+    missing: [&'static str; N],
+) -> Result<&'o [String; N], Exit> {
+    let message = missing.get(operands.len()).copied().unwrap_or("too many arguments");
+    operands.try_into().map_err(|_| Exit::usage(message))
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -123,12 +123,8 @@ fn not_made(name: &str, why: &str) -> Exit {
 fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "pruf", &[])?;
     let source = &source.with_mounts_left(parsed.has('u'));
-    let (from, to) = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing source dataset argument")),
-        [_] => return Err(Exit::usage("missing target dataset argument")),
-        [from, to] => (from, to),
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let missing = ["missing source dataset argument", "missing target dataset argument"];
+    let [from, to] = getopt::exactly(&parsed.operands, missing)?;
     if parsed.has('r') && parsed.has('p') {
         return Err(Exit::usage("-p and -r options are mutually exclusive"));
     }
@@ -214,11 +210,7 @@ async fn missing_parents(dataset: &Dataset, to: &str) -> Vec<String> {
 
 fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "", &[])?;
-    let name = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing clone filesystem argument")),
-        [name] => name,
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing clone filesystem argument"])?;
     block_on(async {
         let dataset = existing(source, name).await?;
         let Some(origin) = dataset.origin().await? else {
@@ -244,11 +236,7 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
 
 fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "rRf", &[])?;
-    let name = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing dataset argument")),
-        [name] => name,
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing dataset argument"])?;
     let Some((head_name, _)) = name.split_once('@') else {
         return Err(Exit::failed(format!(
             "cannot open '{name}': missing '@' delimiter in snapshot name"
@@ -536,12 +524,8 @@ fn inherit(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
 
 fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "", &[])?;
-    let (from, to) = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing source argument")),
-        [_] => return Err(Exit::usage("missing bookmark argument")),
-        [from, to] => (from, to),
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let missing = ["missing source argument", "missing bookmark argument"];
+    let [from, to] = getopt::exactly(&parsed.operands, missing)?;
     let head = |name: &str| name.split(['@', '#']).next().unwrap_or_default().to_owned();
     // Either name may be abbreviated to its part from `@` or `#` on, with the dataset of the other.
     let source_name =

@@ -42,12 +42,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if is_volume && parsed.has('u') {
         return Err(Exit::usage("'-u' can only be used when creating a filesystem"));
     }
-    let name = match &parsed.operands[..] {
-        [] if is_volume => return Err(Exit::usage("missing volume argument")),
-        [] => return Err(Exit::usage("missing filesystem argument")),
-        [name] => name,
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let missing = if is_volume { "missing volume argument" } else { "missing filesystem argument" };
+    let [name] = getopt::exactly(&parsed.operands, [missing])?;
     let line = command_line(Tool::Zfs, "create", args);
     let source = &source.with_mounts_left(parsed.has('u'));
     block_on(create(source, name, &parsed, &line, io))
@@ -371,12 +367,8 @@ fn is_set(parsed: &Parsed, property: &str) -> bool {
 /// Runs `zfs clone`.
 pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "o:pu", &[])?;
-    let (origin, name) = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing source dataset argument")),
-        [_] => return Err(Exit::usage("missing target dataset argument")),
-        [origin, name] => (origin, name),
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let missing = ["missing source dataset argument", "missing target dataset argument"];
+    let [origin, name] = getopt::exactly(&parsed.operands, missing)?;
     let line = command_line(Tool::Zfs, "clone", args);
     let source = &source.with_mounts_left(parsed.has('u'));
     block_on(async {

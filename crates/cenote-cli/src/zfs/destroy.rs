@@ -32,11 +32,7 @@ const PAUSE: Duration = Duration::from_millis(50);
 /// Runs `zfs destroy`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "vpndfrR", &[])?;
-    let name = match &parsed.operands[..] {
-        [] => return Err(Exit::usage("missing dataset argument")),
-        [name] => name,
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing dataset argument"])?;
     let line = command_line(Tool::Zfs, "destroy", args);
     block_on(async {
         if let Some((head, list)) = name.split_once('@') {

@@ -97,12 +97,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         _ => SpaceOwner::Project,
     };
     let options = options(&parsed, owner)?;
-    let [name] = &parsed.operands[..] else {
-        return Err(Exit::usage(match parsed.operands.len() {
-            0 => "missing dataset name",
-            _ => "too many arguments",
-        }));
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing dataset name"])?;
     if !source.has_pools() {
         return Err(Exit::failed(format!("cannot open '{name}': dataset does not exist")));
     }

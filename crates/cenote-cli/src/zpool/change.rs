@@ -38,7 +38,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
 
 fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "f", &[])?;
-    let [name] = &parsed.operands[..] else { return Err(one_pool(&parsed)) };
+    let [name] = getopt::exactly(&parsed.operands, ["missing pool argument"])?;
     if name.contains('/') {
         err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
         return Err(Exit::failed("use 'zfs destroy' to destroy a dataset"));
@@ -46,13 +46,6 @@ fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     block_on(async {
         let writer = Writer::open(source, name).await?;
         writer.close(line, parsed.has('f'), io, async |engine| engine.destroy().await).await
-    })
-}
-
-fn one_pool(parsed: &Parsed) -> Exit {
-    Exit::usage(match parsed.operands.len() {
-        0 => "missing pool argument",
-        _ => "too many arguments",
     })
 }
 
@@ -175,12 +168,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         Some(Ok(guid)) if guid != 0 => Some(guid),
         Some(_) => return Err(Exit::usage("invalid GUID")),
     };
-    let [name] = &parsed.operands[..] else {
-        return Err(Exit::usage(match parsed.operands.len() {
-            0 => "missing pool name",
-            _ => "too many arguments",
-        }));
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing pool name"])?;
     block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
         let guid = match wanted {
             Some(guid) => guid,
@@ -197,11 +185,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
 
 fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "f", &[])?;
-    let word = match &parsed.operands[..] {
-        [word] => word,
-        [] => return Err(Exit::usage("missing vdev name")),
-        _ => return Err(Exit::usage("too many arguments")),
-    };
+    let [word] = getopt::exactly(&parsed.operands, ["missing vdev name"])?;
     let path = argument::path(word);
     let path = if path.is_absolute() { path } else { Path::new("/dev").join(path) };
     if !path.exists() {

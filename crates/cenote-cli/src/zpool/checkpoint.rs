@@ -26,12 +26,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if parsed.has('w') && !parsed.has('d') {
         return Err(Exit::usage("--wait only valid when --discard also specified"));
     }
-    let [name] = &parsed.operands[..] else {
-        return Err(Exit::usage(match parsed.operands.len() {
-            0 => "missing pool argument",
-            _ => "too many arguments",
-        }));
-    };
+    let [name] = getopt::exactly(&parsed.operands, ["missing pool argument"])?;
     if name.contains('/') {
         err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
         return Err(Exit::failed(NOT_A_DATASET));

@@ -48,12 +48,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     wanted.dedup();
     let mut operands = parsed.operands.clone();
     let repeat = Repeat::take(&mut operands)?;
-    let [name] = &operands[..] else {
-        return Err(Exit::usage(match operands.len() {
-            0 => "missing 'pool' argument",
-            _ => "too many arguments",
-        }));
-    };
+    let [name] = getopt::exactly(&operands, ["missing 'pool' argument"])?;
     block_on(Writer::run(source, name, None, io, async |engine, io| {
         let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
         // Other users only wait: the daemon carries activities out by itself.

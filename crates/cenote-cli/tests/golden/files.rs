@@ -225,63 +225,50 @@ fn errors_have_the_words_of_openzfs() {
     let bad_key = format!("g-crypt/gcm={}", wrong.display());
     let child_key = format!("g-crypt/gcm/child={}", crypt.key_file("pass").display());
     let plain_key = format!("g-basic/lz4={}", wrong.display());
-    for (args, status, want) in [
-        (&["ls", "-d", &b, "nope"][..], 1, "cannot open 'nope': dataset does not exist\n"),
-        (
-            &["ls", "-d", &b, "g-basic/nope"],
-            1,
-            "cannot open 'g-basic/nope': dataset does not exist\n",
-        ),
+    for (args, want) in [
+        (&["ls", "-d", &b, "nope"][..], "cannot open 'nope': dataset does not exist\n"),
+        (&["ls", "-d", &b, "g-basic/nope"], "cannot open 'g-basic/nope': dataset does not exist\n"),
         (
             &["ls", "-d", &b, "g-basic/lz4@x"],
-            1,
             "cannot open 'g-basic/lz4@x': dataset does not exist\n",
         ),
-        (&["ls", "-d", "/nowhere", "p"], 1, "cannot resolve path '/nowhere'\n"),
+        (&["ls", "-d", "/nowhere", "p"], "cannot resolve path '/nowhere'\n"),
         (
             &["ls", "-d", &c, "g-crypt/gcm"],
-            1,
             "cannot open 'g-crypt/gcm': encryption key not loaded\n",
         ),
         (
             &["cat", "-d", &c, "g-crypt/gcm/vol"],
-            1,
             "cannot open 'g-crypt/gcm/vol': encryption key not loaded\n",
         ),
         (
             &["ls", "-d", &c, "-k", &bad_key, "g-crypt"],
-            1,
             "Key load error: Incorrect key provided for 'g-crypt/gcm'.\n",
         ),
         (
             &["ls", "-d", &c, "-k", &child_key, "g-crypt"],
-            1,
             "Key load error: Keys must be loaded for encryption root of 'g-crypt/gcm/child' (g-crypt/gcm).\n",
         ),
         (
             &["ls", "-d", &b, "-k", &plain_key, "g-basic"],
-            1,
             "Key load error: 'g-basic/lz4' is not encrypted.\n",
         ),
         (
             &["ls", "-d", &b, "g-basic/lz4", "no/such"],
-            1,
             "ls: cannot access 'no/such': No such file or directory\n",
         ),
-        (&["cat", "-d", &b, "g-basic/lz4", "sizes"], 1, "cat: sizes: Is a directory\n"),
+        (&["cat", "-d", &b, "g-basic/lz4", "sizes"], "cat: sizes: Is a directory\n"),
         (
             &["cat", "-d", &b, "g-basic/lz4"],
-            1,
             "cat: 'g-basic/lz4' is a file system: a path is needed\n",
         ),
         (
             &["cp", "-d", &b, "g-basic/lz4", "/tmp"],
-            1,
             "cp: -r not specified; omitting directory '/'\n",
         ),
     ] {
         let ended = cenote(args);
-        assert_eq!((ended.status, &ended.err[..]), (status, want), "{args:?}");
+        assert_eq!((ended.status, &ended.err[..]), (1, want), "{args:?}");
         assert!(ended.out.is_empty(), "{args:?}");
     }
     for args in [&["ls"][..], &["ls", "-Z", "p"], &["cat"], &["cp", "p"], &["ls", "-d"]] {
