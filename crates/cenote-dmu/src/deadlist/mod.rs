@@ -63,9 +63,19 @@ pub fn space_range(
     let Some(keys) = keys(objects, object)? else {
         return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
     };
+    sum_of(objects, &keys, min, max)
+}
+
+/// The sums of the bpobjs with keys in `min..max`.
+fn sum_of(
+    objects: &mut dyn ReadObjects,
+    bpobjs: &BTreeMap<u64, u64>,
+    min: u64,
+    max: u64,
+) -> TxResult<Space> {
     let mut sum = Space::default();
-    for (_, list) in keys.into_iter().filter(|(key, _)| (min..max).contains(key)) {
-        sum += bpobj::space(objects, list)?;
+    for (_, object) in bpobjs.iter().filter(|(key, _)| (min..max).contains(*key)) {
+        sum += bpobj::space(objects, *object)?;
     }
     Ok(sum)
 }
@@ -100,11 +110,8 @@ impl Deadlist {
 
     /// Sums over the blocks born in `(min, max]`; both should be keys, `max` may be `u64::MAX`.
     pub async fn range_sums(&self, min: u64, max: u64) -> Result<Space> {
-        if min == 0 && max == u64::MAX {
-            return Ok(self.sums);
-        }
-        if self.bpobjs.is_some() {
-            return self.set.read(|objects| space_range(objects, self.object, min, max)).await;
+        if let Some(bpobjs) = &self.bpobjs {
+            return self.set.read(|objects| sum_of(objects, bpobjs, min, max)).await;
         }
         let mut sums = Space::default();
         self.for_each(|bp| {

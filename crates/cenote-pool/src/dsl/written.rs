@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::{Deadlist, ObjSet};
+use cenote_dmu::{Deadlist, ObjSet, deadlist};
 use cenote_ondisk::dsl::{BookmarkFlags, DatasetPhys};
 use cenote_rt::{Error, Result};
 
@@ -22,7 +22,7 @@ impl Dataset {
         let mut before = 0;
         if phys.prev_snap_obj != 0 {
             let prev = load_phys(self.mos(), phys.prev_snap_obj).await?;
-            let dead = dead_bytes(self.mos(), phys, 0, u64::MAX).await?;
+            let dead = dead_total(self.mos(), phys).await?;
             before = prev.referenced_bytes.wrapping_sub(dead);
         }
         Ok(phys.referenced_bytes.wrapping_sub(before))
@@ -65,7 +65,7 @@ impl Dataset {
         }
         for _ in 0..CHAIN_MAX {
             if phys.prev_snap_txg <= txg {
-                let first_deadlist = dead_bytes(mos, &phys, 0, u64::MAX).await?;
+                let first_deadlist = dead_total(mos, &phys).await?;
                 let reached = (phys.prev_snap_obj != 0).then_some(phys.prev_snap_obj);
                 return Ok(ChainSums { dead, first_deadlist, reached });
             }
@@ -97,8 +97,16 @@ impl Dataset {
     }
 }
 
+/// Returns the bytes on the deadlist of a dataset.
+async fn dead_total(mos: &Arc<ObjSet>, dataset: &DatasetPhys) -> Result<u64> {
+    match dataset.deadlist_obj {
+        0 => Ok(0),
+        object => Ok(mos.read(|objects| deadlist::space(objects, object)).await?.used),
+    }
+}
+
 /// Returns the bytes on the deadlist of a dataset that were born in `(min, max]`; both are keys of
-/// the deadlist, or 0 and 2^64-1.
+/// the deadlist, `min` may be 0 and `max` 2^64-1.
 async fn dead_bytes(mos: &Arc<ObjSet>, dataset: &DatasetPhys, min: u64, max: u64) -> Result<u64> {
     match dataset.deadlist_obj {
         0 => Ok(0),
