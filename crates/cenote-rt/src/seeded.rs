@@ -141,20 +141,29 @@ pub fn set(bug: Option<Bug>) {
     ON.store(bug.map_or(0, |bug| bug as u8), Ordering::Relaxed);
 }
 
-/// Variable that names the bug of [`set_from_environment`].
-const VARIABLE: &str = "CENOTE_SEEDED_BUG";
+/// Variable that names the bug of a process.
+pub const VARIABLE: &str = "CENOTE_SEEDED_BUG";
+
+/// Switches on the one of `bugs` that `CENOTE_SEEDED_BUG` names, and returns it.
+pub fn switch_on(bugs: &[Bug]) -> Option<Bug> {
+    let wanted = std::env::var(VARIABLE).ok()?;
+    let bug = bugs.iter().copied().find(|bug| format!("{bug:?}") == wanted);
+    set(bug);
+    bug
+}
 
 /// Switches on the bug that `CENOTE_SEEDED_BUG` names, for tests of a whole program. Does nothing
 /// without debug assertions.
 pub fn set_from_environment() {
-    if !cfg!(debug_assertions) {
-        return;
-    }
-    if let Ok(name) = std::env::var(VARIABLE) {
-        let of_engine = Bug::OF_POOLS.into_iter().chain(Bug::OF_LOGS);
-        let of_daemon = Bug::OF_CHANGES.into_iter().chain(Bug::OF_LIMITS);
-        let of_daemon = of_daemon.chain(Bug::OF_CONNECTIONS);
-        let mut bugs = of_engine.chain(Bug::OF_ROLLBACKS).chain(of_daemon);
-        set(bugs.find(|bug| format!("{bug:?}") == name));
+    if cfg!(debug_assertions) {
+        let bugs = [
+            &Bug::OF_POOLS[..],
+            &Bug::OF_LOGS,
+            &Bug::OF_ROLLBACKS,
+            &Bug::OF_CHANGES,
+            &Bug::OF_LIMITS,
+            &Bug::OF_CONNECTIONS,
+        ];
+        switch_on(&bugs.concat());
     }
 }

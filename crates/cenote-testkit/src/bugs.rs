@@ -4,20 +4,10 @@
 
 use std::process::Command;
 
-use cenote_rt::seeded::{self, Bug};
+pub use cenote_rt::seeded::switch_on;
+use cenote_rt::seeded::{Bug, VARIABLE};
 
 use crate::skip::{current_test, skip};
-
-/// Variable that names the bug of a process.
-const VARIABLE: &str = "CENOTE_SEEDED_BUG";
-
-/// Switches on the one of `bugs` with which this process was started, if any.
-pub fn switch_on(bugs: &[Bug]) -> Option<Bug> {
-    let wanted = std::env::var(VARIABLE).ok()?;
-    let bug = bugs.iter().copied().find(|bug| format!("{bug:?}") == wanted);
-    seeded::set(bug);
-    bug
-}
 
 /// Skips the running test, and returns true, in a build that has no bugs.
 pub fn are_missing() -> bool {

@@ -136,7 +136,7 @@ pub fn simulate<T>(world: impl Into<World>, future: impl Future<Output = T>) -> 
 /// Whether this thread is in a simulation.
 #[inline]
 pub(crate) fn is_here() -> bool {
-    is_used() && with(|_| ()).is_some()
+    with(|_| ()).is_some()
 }
 
 /// Whether this program has begun a simulation.
