@@ -178,7 +178,7 @@ pub async fn run(
     layout: Layout,
     seed: u64,
     rounds: u64,
-    make: fn(String) -> Arc<dyn Device>,
+    make: impl Fn(String) -> Arc<dyn Device> + Send + Sync + 'static,
 ) -> Result<Run> {
     tune();
     let recorder = Recorder::new();
@@ -190,7 +190,7 @@ pub async fn run(
         layout,
         rounds,
         engine,
-        make,
+        make: Box::new(make),
         devices,
         recorder: Arc::clone(&recorder),
         rng: Rng::seeded(seed),
@@ -244,11 +244,14 @@ fn builder(layout: Layout, seed: u64) -> PoolBuilder {
         .with_features(old.collect())
 }
 
+/// Makes a device with this path.
+type MakeDevice = Box<dyn Fn(String) -> Arc<dyn Device> + Send + Sync>;
+
 struct Script {
     layout: Layout,
     rounds: u64,
     engine: Arc<Engine>,
-    make: fn(String) -> Arc<dyn Device>,
+    make: MakeDevice,
     /// All devices of the pool.
     devices: Vec<Arc<dyn Device>>,
     recorder: Arc<Recorder>,
