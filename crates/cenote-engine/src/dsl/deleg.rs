@@ -18,7 +18,7 @@ const CREATE_TIME: [(&str, &str); 2] = [("c-$", "ul$"), ("C-$", "Ul$")];
 /// Grants the user who created the dataset of `dir` the create-time permissions of its ancestors.
 pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<()> {
     let uid = env.requester.uid;
-    let uid = if is_on(Bug::OneCreatorPerTxg) { first_of_txg(tx, uid) } else { uid };
+    let uid = if is_on(Bug::OneCreatorPerTxg) { env.first_creator.of(tx.txg(), uid) } else { uid };
     for (source, target) in CREATE_TIME {
         let mut granted = BTreeSet::new();
         for (_, above) in ancestry(tx, dir)?.into_iter().skip(1) {
@@ -45,14 +45,21 @@ pub(crate) fn copy_create_time(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult
     Ok(())
 }
 
-/// Returns the user of the first creation in the txg, for [`Bug::OneCreatorPerTxg`].
-fn first_of_txg(tx: &Tx<'_>, uid: u32) -> u32 {
-    static TXG: AtomicU64 = AtomicU64::new(0);
-    static FIRST: AtomicU32 = AtomicU32::new(0);
-    if TXG.swap(tx.txg(), Ordering::Relaxed) != tx.txg() {
-        FIRST.store(uid, Ordering::Relaxed);
+/// The user of the first creation in a txg, for [`Bug::OneCreatorPerTxg`].
+#[derive(Debug, Default)]
+pub(crate) struct FirstCreator {
+    txg: AtomicU64,
+    uid: AtomicU32,
+}
+
+impl FirstCreator {
+    /// Returns the user of the first creation in `txg`, which is `uid` if there was none.
+    fn of(&self, txg: u64, uid: u32) -> u32 {
+        if self.txg.swap(txg, Ordering::Relaxed) != txg {
+            self.uid.store(uid, Ordering::Relaxed);
+        }
+        self.uid.load(Ordering::Relaxed)
     }
-    FIRST.load(Ordering::Relaxed)
 }
 
 /// A change under one key of a dataset's delegation ZAP.

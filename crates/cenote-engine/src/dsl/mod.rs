@@ -112,6 +112,8 @@ pub(crate) struct Env {
     pub(crate) doomed: Vec<cenote_ondisk::blkptr::BlockPtr>,
     /// The user of the operation.
     pub(crate) requester: Requester,
+    /// For a seeded bug.
+    pub(crate) first_creator: Arc<deleg::FirstCreator>,
 }
 
 impl Deref for Env {

@@ -246,6 +246,7 @@ impl Datasets<'_> {
             opened: Arc::clone(&self.engine.heads.opened),
             doomed: Vec::new(),
             requester: self.requester.clone(),
+            first_creator: Arc::clone(&self.engine.txgs.first_creator),
         }
     }
 

@@ -33,6 +33,7 @@ mod sync;
 pub(crate) mod tasks;
 pub(crate) mod throttle;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_dmu::{Tx, TxResult};
@@ -41,6 +42,7 @@ use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
 use cenote_rt::{Error, Kind, Result, Rng, ensure, trace};
 
 use crate::dsl::Context;
+use crate::dsl::deleg::FirstCreator;
 use crate::{Engine, EngineError};
 use tasks::{Change, QueuedTask, Scope, Task, TaskQueue};
 
@@ -59,6 +61,8 @@ pub(crate) struct TxgState {
     pub(crate) is_closing: AtomicBool,
     // Held for one number.
     pub(crate) rng: Mutex<Rng>,
+    /// For a seeded bug.
+    pub(crate) first_creator: Arc<FirstCreator>,
 }
 
 impl TxgState {
@@ -70,6 +74,7 @@ impl TxgState {
             syncing: AsyncMutex::with_default(Rank::Syncing),
             is_closing: AtomicBool::new(false),
             rng: Mutex::new(Rank::EngineRng, Rng::seeded(seed)),
+            first_creator: Arc::default(),
         }
     }
 }
