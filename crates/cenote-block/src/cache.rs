@@ -23,7 +23,7 @@ use std::future::Future;
 use std::hash::{Hash, Hasher};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_rt::{Buf, Result, buf};
+use cenote_rt::{Buf, Op, Result, buf};
 use quick_cache::sync::{Cache, DefaultLifecycle};
 use quick_cache::{OptionsBuilder, Weighter};
 
@@ -161,7 +161,7 @@ impl BlockCache {
     ) -> Result<Buf> {
         match self.entries.get_value_or_guard_async(&key).await {
             Ok(block) => {
-                self.hits.fetch_add(1, Ordering::Relaxed);
+                self.note_hit();
                 Ok(block)
             }
             Err(guard) => {
@@ -178,8 +178,13 @@ impl BlockCache {
     /// Returns the block of `key` if it is cached.
     pub(crate) fn get(&self, key: &Key) -> Option<Buf> {
         let block = self.entries.get(key)?;
-        self.hits.fetch_add(1, Ordering::Relaxed);
+        self.note_hit();
         Some(block)
+    }
+
+    fn note_hit(&self) {
+        self.hits.fetch_add(1, Ordering::Relaxed);
+        cenote_rt::charge(Op::ReadCached, 0);
     }
 
     /// Caches a block that was just written.

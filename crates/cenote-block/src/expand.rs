@@ -23,6 +23,7 @@ use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, tunables};
 
+use crate::costs::{charge_cipher, charge_expand};
 use crate::error::BlockError;
 
 /// Expands the stored bytes of `bp`.
@@ -91,6 +92,7 @@ fn unprotect(bp: &BlockPtr, stored: Buf, keys: Option<&BlockKeys>) -> Result<Buf
     if let (BlockKind::IntentLog(_), Some(mac)) = (kind, intent_log_mac(&stored)) {
         seal.mac = mac;
     }
+    charge_cipher(keys.suite(), stored.len());
     let mut data = stored.into_mut();
     keys.decrypt_block(kind, &seal, &mut data).map_err(refused)?;
     Ok(data.freeze())
@@ -123,6 +125,7 @@ fn decompress(bp: &BlockPtr, stored: Buf) -> Result<Buf> {
     if compression == Compression::Off && stored.len() as u64 == lsize {
         return Ok(stored);
     }
+    charge_expand(compression, lsize as usize);
     let mut block = BufMut::for_filling(lsize as usize);
     compress::decompress(compression, &stored, &mut block)
         .map_err(|cause| Error::corrupt(BlockError::Decompress { lsize, cause }))?;

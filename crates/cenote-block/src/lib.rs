@@ -15,6 +15,7 @@
 
 pub mod alloc;
 mod cache;
+mod costs;
 mod error;
 mod expand;
 mod fetch;

@@ -21,7 +21,7 @@ use cenote_ondisk::blkptr::{BlockPtr, Protection, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::lock::{AsyncMutex, Rank, RwLock};
-use cenote_rt::{Buf, BufMut, Error, Kind, Result, Semaphore, tunables};
+use cenote_rt::{Buf, BufMut, Error, Kind, Op, Result, Semaphore, tunables};
 use cenote_vdev::{Tree, VdevKind};
 
 use crate::alloc::SpaceAllocator;
@@ -251,6 +251,7 @@ impl BlockStore {
     }
 
     async fn fill(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        cenote_rt::charge(Op::ReadMissed, bp.psize());
         let stored = self.fetch(bp, context.grounds).await?;
         self.note_read(bp.psize());
         expand(*bp, stored, context.keys.cloned()).await

@@ -12,6 +12,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::endian::Endian;
 use cenote_vdev::Verify;
 
+use crate::costs::charge_checksum;
 use crate::error::BlockError;
 
 /// Tests whether bytes are the contents of a block.
@@ -87,10 +88,16 @@ impl Verify for Verifier {
         match &self.0 {
             Verdict::Any => true,
             Verdict::Words { algorithm, expected, is_swapped, is_folded, salt } => {
+                charge_checksum(*algorithm, data.len());
                 checksum::compute(*algorithm, data, *is_swapped, salt.as_deref())
                     .is_ok_and(|words| algorithm.matches(words, *expected, *is_folded))
             }
             Verdict::Embedded { kind, is_folded } => {
+                let algorithm = match kind {
+                    Embedded::Zilog { .. } | Embedded::Zilog2 { .. } => ChecksumAlgorithm::Zilog2,
+                    _ => ChecksumAlgorithm::GangHeader,
+                };
+                charge_checksum(algorithm, data.len());
                 embedded::verify(*kind, data, *is_folded).is_ok()
             }
         }

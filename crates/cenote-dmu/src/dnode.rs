@@ -14,7 +14,7 @@ use cenote_block::ReadContext;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::DnodePhys;
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
+use cenote_rt::{Buf, BufMut, Error, Kind, Op, Result};
 
 use crate::error::DmuError;
 use crate::geometry::Geometry;
@@ -111,6 +111,7 @@ impl Dnode {
                 None => Ok(BufMut::zeroed(len).freeze()),
             };
         }
+        cenote_rt::charge(Op::Copy, len as u64);
         let mut all = BufMut::zeroed(len);
         let mut stream = self.stream(offset..offset.saturating_add(len as u64));
         while let Some(extent) = stream.next().await {

@@ -26,7 +26,9 @@ pub use counter::Counter;
 pub use error::{At, Error, Kind, Result};
 pub use inline_wait::{blocking_here, side_by_side, start, take_inline_wait};
 pub use random::{Rng, secret_bytes};
-pub use simulation::{Process, Stuck, World, simulate, task_report};
+pub use simulation::{
+    Costs, Op, Process, Stuck, World, charge, simulate, take_precedence, task_report,
+};
 pub use task::{
     BoxFuture, JoinError, JoinHandle, Notify, OwnRuntime, OwnedSemaphorePermit, Runtime, Semaphore,
     SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,

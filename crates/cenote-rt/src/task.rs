@@ -213,11 +213,15 @@ pub fn begin_blocking(work: impl FnOnce() + Send + 'static) {
     drop(tokio::task::spawn_blocking(work));
 }
 
-/// Runs CPU work of about `estimate_ns`: inline if short, on the blocking pool if long.
+/// Runs CPU work of about `estimate_ns`: inline if short, on the blocking pool if long. In a
+/// simulation in which work takes time, on a processor of it.
 pub async fn cpu<T: Send + 'static>(
     estimate_ns: u64,
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T> {
+    if simulation::has_costs() {
+        return Ok(simulation::cpu(estimate_ns, work).await);
+    }
     if estimate_ns <= INLINE_CPU_NS { Ok(work()) } else { blocking(work).await }
 }
 

@@ -11,6 +11,8 @@
 //! place on disk, no bytes, and counts as zeros. A dRAID column may be taller than its data: its
 //! tail is zeros on disk (spec 06 §4.1, §5.3, §6.5).
 
+use cenote_rt::{Op, charge};
+
 /// A column of a row: one contiguous range of one child.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Column {
@@ -32,6 +34,17 @@ pub struct Column {
 pub struct Row {
     /// Columns, parity first.
     pub columns: Vec<Column>,
+}
+
+/// Charges the computation of a row's parity to the processors of a simulation.
+pub(crate) fn charge_parity(nparity: usize, data: &[Column]) {
+    let op = match nparity {
+        0 => return,
+        1 => Op::ParityP,
+        2 => Op::ParityPq,
+        _ => Op::ParityPqr,
+    };
+    charge(op, data.iter().map(|column| column.data_len as u64).sum());
 }
 
 /// The layout of a whole block.

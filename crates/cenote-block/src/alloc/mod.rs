@@ -67,7 +67,7 @@ use std::sync::atomic::AtomicU64;
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Result, ensure};
+use cenote_rt::{Op, Result, ensure};
 
 use choose::Attempt;
 use load::Pins;
@@ -158,6 +158,9 @@ impl SpaceAllocator {
             };
             match attempt {
                 Attempt::Found(dvas) => {
+                    for _ in &dvas {
+                        cenote_rt::charge(Op::Space, 0);
+                    }
                     let found = dvas.len();
                     ensure!("P3", found == usize::from(copies), "{found} of {copies} copies");
                     return Ok(dvas);
@@ -198,6 +201,7 @@ impl SpaceAllocator {
     /// Frees a block's address in the syncing txg `txg`. The address of a gang block covers its
     /// header only.
     pub fn free(&self, dva: &Dva, txg: u64) -> Result<()> {
+        cenote_rt::charge(Op::Space, 0);
         // LOCK state.
         let mut state = self.lock();
         let (id, range) = state.locate_dva(dva, txg)?;
@@ -206,6 +210,7 @@ impl SpaceAllocator {
 
     /// Frees a range of one metaslab in the syncing txg `txg`.
     pub fn free_range(&self, vdev: u64, offset: u64, asize: u64, txg: u64) -> Result<()> {
+        cenote_rt::charge(Op::Space, 0);
         // LOCK state.
         let mut state = self.lock();
         let (id, range) = state.locate(vdev, offset, asize)?;

@@ -31,6 +31,7 @@ use futures_util::future::join_all;
 
 use super::{BlockWrite, placement};
 use crate::alloc::{Class, Request, SpaceAllocator};
+use crate::costs::charge_checksum;
 use crate::error::WriteError;
 use crate::gang::{GANG_DEPTH_MAX, HEADER_SIZE};
 use crate::store::BlockStore;
@@ -297,6 +298,7 @@ impl BlockWrite<'_> {
         let part = part.ok_or_else(super::unrepresentable)?;
         let dvas = self.assemble_part(&member.layout, &part, from, writes)?;
         let algorithm = self.policy.checksum;
+        charge_checksum(algorithm, part.len());
         let checksum = checksum::compute(algorithm, &part, false, self.salt.as_deref())
             .map_err(Error::corrupt)?;
         let new = NewBlock {

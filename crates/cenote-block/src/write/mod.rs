@@ -41,7 +41,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, Error, Kind, Result, ensure, tunables};
+use cenote_rt::{Buf, Error, Kind, Op, Result, ensure, tunables};
 use cenote_vdev::{IoClass, Vdev, VdevKind};
 
 use crate::alloc::{Placement, SpaceAllocator};
@@ -374,6 +374,7 @@ impl BlockWrite<'_> {
     }
 
     async fn run(&self, previous: Option<&BlockPtr>) -> Result<Written> {
+        cenote_rt::charge(Op::WriteBlock, self.psize());
         if let Some(old) = previous
             && self.is_in_place(old)
             && let Some(bp) = self.rewrite(old).await?

@@ -11,6 +11,7 @@ use cenote_ondisk::blkptr::EMBEDDED_MAX;
 use cenote_rt::{Buf, BufMut, Error, Result};
 
 use super::Units;
+use crate::costs::{charge_checksum, charge_compress};
 use crate::policy::CompressionPolicy;
 
 /// A block and its write policy.
@@ -93,6 +94,7 @@ impl Work {
             }
             _ => (self.data, Compression::Off),
         };
+        charge_checksum(self.checksum, data.len());
         let checksum = checksum::compute(self.checksum, &data, false, self.salt.as_deref())
             .map_err(Error::corrupt)?;
         Ok(Prepared::Stored(Stored { data, compression: compression.id(), checksum }))
@@ -103,6 +105,7 @@ impl Work {
         let limit = self.limit(function);
         let mut packed = BufMut::for_filling(lsize);
         let room = packed.get_mut(..limit).unwrap_or_default();
+        charge_compress(function, level, lsize);
         let len = match compress::compress(function, level, &self.data, room) {
             Some(len) if len < lsize => len,
             _ => return Compressed::No,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, SECTOR_SIZE};
 use cenote_ondisk::dnode::DnodePhys;
-use cenote_rt::{Buf, BufMut, Error, Kind};
+use cenote_rt::{Buf, BufMut, Error, Kind, Op};
 
 use super::error::LiveError;
 use super::stop::{TxResult, TxStop};
@@ -16,6 +16,7 @@ impl Tx<'_> {
         if bytes.is_empty() {
             return Ok(());
         }
+        cenote_rt::charge(Op::Copy, bytes.len() as u64);
         let head = self.dnode(object)?;
         let size = head.data_block_size();
         let last = (bytes.len() as u64 - 1).checked_add(offset);

@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{Buf, Error, Kind};
+use cenote_rt::{Buf, Error, Kind, Op};
 
 use crate::error::DmuError;
 use crate::live::{ObjectSpec, Tx, TxResult, TxStop};
@@ -140,6 +140,7 @@ pub(crate) fn read_bytes(
     len: usize,
     mut block: impl FnMut(u64) -> TxResult<Option<Buf>>,
 ) -> TxResult<Vec<u8>> {
+    cenote_rt::charge(Op::Copy, len as u64);
     let mut bytes = vec![0; len];
     let mut done = 0;
     while done < len {

@@ -128,7 +128,10 @@ impl Engine {
     async fn sync_to_end(&self) -> Result<u64> {
         let closed = || Error::new(Kind::Io, EngineError::Closed);
         let engine = self.me.upgrade().ok_or_else(closed)?;
-        let task = cenote_rt::spawn(async move { engine.sync_here().await });
+        let task = cenote_rt::spawn(async move {
+            cenote_rt::take_precedence();
+            engine.sync_here().await
+        });
         task.await.map_err(|error| Error::new(Kind::Io, error))?
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use cenote_device::{CommandHash, SimulatedDisk};
 use cenote_poolkit::crash::workload::{self, DEVICE_SIZE, Layout};
-use cenote_rt::{World, simulate};
+use cenote_rt::{Costs, World, simulate};
 use cenote_testkit::rng::wants_all;
 use cenote_testkit::skip;
 
@@ -47,8 +47,13 @@ fn run_in(world: World, layout: Layout, rounds: u64) -> Outcome {
     }
 }
 
+/// Returns a machine on which work takes time.
+fn machine(seed: u64) -> World {
+    World { costs: Some(Costs::frozen()), ..World::new(seed) }
+}
+
 fn run(layout: Layout, seed: u64) -> Outcome {
-    run_in(World::new(seed), layout, FEW_ROUNDS)
+    run_in(machine(seed), layout, FEW_ROUNDS)
 }
 
 #[test]
@@ -57,8 +62,8 @@ fn runs_with_one_seed_are_equal() {
     for layout in Layout::USUAL.iter().chain(more) {
         // Each world runs beside the others of its process.
         let [first, again, other] = std::thread::scope(|scope| {
-            let runs = [1, 1, 2]
-                .map(|seed| scope.spawn(move || run_in(World::new(seed), *layout, ROUNDS)));
+            let runs =
+                [1, 1, 2].map(|seed| scope.spawn(move || run_in(machine(seed), *layout, ROUNDS)));
             runs.map(|run| run.join().unwrap())
         });
         assert_eq!(again, first, "{layout:?}");
@@ -74,13 +79,15 @@ fn earlier_worlds_leave_no_trace() {
     let first = run(Layout::Mirror, 3);
     run(Layout::Disk, 4);
     assert_eq!(run(Layout::Mirror, 3), first);
+    // Without costs the commands are sent at other times.
+    assert_ne!(run_in(World::new(3), Layout::Mirror, FEW_ROUNDS).commands, first.commands);
 }
 
 /// Tests that a seed of the order of tasks determines another order, which is as good.
 #[test]
 fn order_of_tasks_is_determined_by_its_seed() {
     let ordered =
-        |interleave| run_in(World { interleave, ..World::new(1) }, Layout::Mirror, FEW_ROUNDS);
+        |interleave| run_in(World { interleave, ..machine(1) }, Layout::Mirror, FEW_ROUNDS);
     let [by_wakeup, first, again, other] = [None, Some(1), Some(1), Some(2)].map(ordered);
     assert_eq!(again, first);
     assert_ne!(first.commands, by_wakeup.commands);
@@ -90,7 +97,7 @@ fn order_of_tasks_is_determined_by_its_seed() {
 /// Prints the hashes of two runs, for the test that compares processes.
 fn hashes() -> String {
     let plain = run(Layout::Raidz2, 1);
-    let interleaved = World { interleave: Some(7), ..World::new(1) };
+    let interleaved = World { interleave: Some(7), ..machine(1) };
     format!("{HASHES}{plain:x?}, {:x?}", run_in(interleaved, Layout::Disk, FEW_ROUNDS))
 }
 

@@ -27,6 +27,7 @@ pub(super) fn run<'a, T>(mut main: Pin<Box<dyn Future<Output = T> + 'a>>) -> Res
                     }
                     return Ok(value);
                 }
+                with(State::settle);
             }
             Next::Poll(body) => poll(body),
             Next::Drop(body) => drop_body(body),
@@ -121,15 +122,22 @@ pub(crate) fn spawn<T: Send + 'static>(
     place: &'static Location<'static>,
 ) -> Joined<T> {
     let (sender, result) = oneshot::channel();
-    let mut sender = Some(sender);
+    let (mut sender, mut outcome) = (Some(sender), None);
     let body = std::future::poll_fn(move |context| {
-        let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
-        let outcome = match polled {
-            Ok(Poll::Pending) => return Poll::Pending,
-            Ok(Poll::Ready(value)) => Ok(value),
-            Err(panic) => Err(panic),
-        };
-        if let Some(sender) = sender.take()
+        if outcome.is_none() {
+            let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(context)));
+            outcome = match polled {
+                Ok(Poll::Pending) => return Poll::Pending,
+                Ok(Poll::Ready(value)) => Some(Ok(value)),
+                Err(panic) => Some(Err(panic)),
+            };
+            // Its result is there when the work has taken its time.
+            if with(State::owes) == Some(true) {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+        }
+        if let (Some(sender), Some(outcome)) = (sender.take(), outcome.take())
             && let Err(Err(panic)) = sender.send(outcome)
         {
             raise(panic);

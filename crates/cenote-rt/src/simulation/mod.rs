@@ -20,10 +20,15 @@
 //! is set, the tasks wait for each other forever: the simulation ends with a report of all tasks
 //! ([`Stuck`]).
 //!
+//! Work takes no time, unless the world has a table of costs: then each task pays for its work with
+//! time of a processor ([`charge`]).
+//!
 //! tokio's locks and channels run unchanged on this executor; its timers, sockets and files do not.
 
+mod costs;
 mod executor;
 mod process;
+mod processors;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -34,15 +39,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+pub use costs::{Costs, Op, charge, take_precedence};
 pub(crate) use executor::{Joined, spawn, text_of};
 pub use process::Process;
 pub use state::Stuck;
-use state::with;
+use state::{State, with};
 pub(crate) use timer::{sleep, until};
 
 use crate::lock::tracked;
 use crate::seeded::Bug;
-use crate::task::{JoinHandle, spawn_background};
+use crate::task::{JoinHandle, spawn_background, yield_now};
 use crate::tunables::Tunable;
 use crate::{Error, Kind, Result};
 
@@ -62,6 +68,10 @@ pub struct World {
     pub seed: u64,
     /// Number of processors.
     pub processors: usize,
+    /// Processor times of work; `None`: work takes no time.
+    pub costs: Option<Costs>,
+    /// Speed of a processor, percent of the one that the costs are of.
+    pub speed_percent: u32,
     /// Number of threads for blocking work.
     pub blocking_threads: usize,
     /// Seed of the order in which tasks run that can run at the same time; `None` for the order in
@@ -80,12 +90,15 @@ pub struct World {
 }
 
 impl World {
-    /// Returns a machine with four processors, without limits for long polls.
+    /// Returns a machine with four processors whose work takes no time, without limits for long
+    /// polls.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
             processors: 4,
+            costs: None,
+            speed_percent: 100,
             blocking_threads: 32,
             interleave: None,
             tunables: Vec::new(),
@@ -198,6 +211,26 @@ pub(crate) fn count(counter: &'static str) -> Option<u64> {
         *last += 1;
         *last
     })
+}
+
+/// Whether this thread is in a simulation in which work takes time.
+pub(crate) fn has_costs() -> bool {
+    is_used() && with(|state| state.has_costs()) == Some(true)
+}
+
+/// Runs work of the current task, which has taken its time when this ends: what the work charges,
+/// or the estimate if it charges nothing.
+pub(crate) async fn cpu<T>(estimate_ns: u64, work: impl FnOnce() -> T) -> T {
+    let debt = || with(|state| state.debt_of_poll()).unwrap_or(0);
+    let before = debt();
+    let done = work();
+    if debt() == before {
+        with(|state| state.charge_ns(estimate_ns));
+    }
+    if with(State::owes) == Some(true) {
+        yield_now().await;
+    }
+    done
 }
 
 /// Runs blocking work on a simulated thread, also if the handle is dropped.

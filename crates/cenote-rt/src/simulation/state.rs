@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Wake, Waker};
 
+use super::processors::{Debt, Processors};
 use super::watchdog::Pulse;
 use super::{World, is_used};
 use crate::lock::{Mutex, Rank};
@@ -57,6 +58,13 @@ pub enum Stuck {
 #[derive(Debug)]
 pub(super) struct Ready(Mutex<VecDeque<u64>>);
 
+impl Ready {
+    /// Adds a task, which is not among them.
+    fn push(&self, number: u64) {
+        self.0.lock().push_back(number);
+    }
+}
+
 /// Wakes a task, and tells its handle how it is.
 #[derive(Debug)]
 pub(crate) struct Wakeup {
@@ -80,6 +88,11 @@ impl Wakeup {
         self.wake_by_ref();
     }
 
+    /// Whether the task is to be dropped.
+    fn is_aborted(&self) -> bool {
+        self.is_aborted.load(Ordering::Acquire)
+    }
+
     /// Notes that the task has ended.
     pub(super) fn end(&self) {
         self.is_over.store(true, Ordering::Release);
@@ -98,7 +111,7 @@ impl Wake for Wakeup {
 
     fn wake_by_ref(self: &Arc<Self>) {
         if !self.is_queued.swap(true, Ordering::AcqRel) {
-            self.ready.0.lock().push_back(self.number);
+            self.ready.push(self.number);
         }
     }
 }
@@ -123,20 +136,23 @@ pub(super) struct Body {
 }
 
 /// A task.
-struct Task {
+pub(super) struct Task {
     process: usize,
     name: &'static str,
     place: &'static Location<'static>,
     body: Option<Body>,
+    pub(super) debt: Debt,
 }
 
 #[derive(Default)]
 pub(super) struct Tasks {
-    by_number: FixedMap<u64, Task>,
+    pub(super) by_number: FixedMap<u64, Task>,
+    /// The debt of the simulation's future.
+    pub(super) main_debt: Debt,
     /// Number of tasks that were ever started.
     started: u64,
     /// The task that is polled.
-    running: u64,
+    pub(super) running: u64,
     /// Polls since the clock moved.
     polls: u64,
     polls_max: u64,
@@ -167,7 +183,8 @@ pub(super) struct State {
     /// Chooses among tasks that can run.
     choice: Option<Rng>,
     ready: Arc<Ready>,
-    tasks: Tasks,
+    pub(super) tasks: Tasks,
+    pub(super) work: Processors,
     processes: Vec<ProcessState>,
     /// The process that code on this thread belongs to.
     pub(super) current: usize,
@@ -244,6 +261,7 @@ impl State {
             choice: world.interleave.map(Rng::seeded),
             ready: Arc::new(Ready(Mutex::with_default(Rank::SimulatedReady))),
             tasks: Tasks { polls_max: world.polls_max, ..Tasks::default() },
+            work: Processors::new(world),
             processes: vec![first],
             current: FIRST_PROCESS,
             blocking: Arc::new(Semaphore::new(world.blocking_threads.max(1))),
@@ -292,7 +310,8 @@ impl State {
         let wakeup = self.wakeup(number);
         let waker = Waker::from(Arc::clone(&wakeup));
         let body = Body { number, process, future, wakeup: Arc::clone(&wakeup), waker };
-        self.tasks.by_number.insert(number, Task { process, name, place, body: Some(body) });
+        let debt = self.tasks.debt_of_new();
+        self.tasks.by_number.insert(number, Task { process, name, place, body: Some(body), debt });
         wakeup.wake_by_ref();
         Ok(wakeup)
     }
@@ -318,6 +337,13 @@ impl State {
             let stuck = Stuck::Livelock { seed: self.seed, last: number, tasks: self.report() };
             return Next::Stuck(stuck);
         }
+        if self.has_costs() && !self.is_aborted(number) && self.defers(number) {
+            // Woken again it is looked at again: it may be aborted meanwhile.
+            if let Some(wakeup) = self.wakeup_of(number) {
+                wakeup.begin_poll();
+            }
+            return Next::Again;
+        }
         self.tasks.running = number;
         if number == MAIN {
             self.current = FIRST_PROCESS;
@@ -328,7 +354,7 @@ impl State {
         let Some(body) = task.body.take() else { return Next::Again };
         self.current = task.process;
         let (name, place) = (task.name, task.place);
-        if body.wakeup.is_aborted.load(Ordering::Acquire) {
+        if body.wakeup.is_aborted() {
             self.tasks.by_number.remove(&number);
             return Next::Drop(body);
         }
@@ -343,18 +369,40 @@ impl State {
         }
     }
 
-    /// Moves the clock to the end of the earliest timer.
-    fn end_timer(&mut self) -> Next {
-        match self.clock.timers.pop_first() {
-            Some(((deadline, _), waker)) => {
-                if deadline > self.clock.now_ns {
-                    self.clock.now_ns = deadline;
-                    self.tasks.polls = 0;
-                }
-                Next::Wake(waker)
-            }
-            None => Next::Stuck(Stuck::Deadlock { seed: self.seed, tasks: self.report() }),
+    /// The waker of a task that is not polled; `None` for the simulation's future.
+    fn wakeup_of(&self, number: u64) -> Option<&Arc<Wakeup>> {
+        let task = self.tasks.by_number.get(&number)?;
+        task.body.as_ref().map(|body| &body.wakeup)
+    }
+
+    fn is_aborted(&self, number: u64) -> bool {
+        self.wakeup_of(number).is_some_and(|wakeup| wakeup.is_aborted())
+    }
+
+    /// Wakes a task again whose wake-up was deferred.
+    pub(super) fn wake(&self, number: u64) {
+        match self.wakeup_of(number) {
+            Some(wakeup) => wakeup.wake_by_ref(),
+            None => self.ready.push(number),
         }
+    }
+
+    /// Moves the clock to the end of the earliest timer or work.
+    fn end_timer(&mut self) -> Next {
+        let timer = self.clock.timers.first_key_value().map(|(end, _)| *end);
+        let work = self.work.next_end();
+        let Some(next) = [timer, work].into_iter().flatten().min() else {
+            return Next::Stuck(Stuck::Deadlock { seed: self.seed, tasks: self.report() });
+        };
+        if next.0 > self.clock.now_ns {
+            self.clock.now_ns = next.0;
+            self.tasks.polls = 0;
+        }
+        if work == Some(next) {
+            self.end_work();
+            return Next::Again;
+        }
+        self.clock.timers.pop_first().map_or(Next::Again, |(_, waker)| Next::Wake(waker))
     }
 
     /// Takes a task back after its poll. Returns it if it must be dropped: it has ended, or its
@@ -362,12 +410,14 @@ impl State {
     pub(super) fn end_poll(&mut self, body: Body, is_over: bool) -> Option<Body> {
         let is_alive = self.processes[body.process].is_alive;
         if is_over || !is_alive {
+            self.settle_last();
             self.tasks.by_number.remove(&body.number);
             return Some(body);
         }
         match self.tasks.by_number.get_mut(&body.number) {
             Some(task) => {
                 task.body = Some(body);
+                self.settle();
                 None
             }
             None => Some(body),
@@ -428,7 +478,11 @@ impl State {
             let process = &self.processes[task.process].name;
             let is_ready =
                 task.body.as_ref().is_none_or(|body| body.wakeup.is_queued.load(Ordering::Acquire));
-            let condition = if is_ready { "runs" } else { "waits" };
+            let condition = match is_ready {
+                _ if task.debt.is_paying() => "computes",
+                true => "runs",
+                false => "waits",
+            };
             let _ = write!(
                 text,
                 "\n  task {number} of {process} {condition}: {}, started at {}",

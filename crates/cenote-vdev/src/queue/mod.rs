@@ -49,7 +49,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_device::Device;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Result, ensure, oneshot};
+use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot};
 
 use crate::IoClass;
 use completion::{Answer, Batch, Failed};
@@ -191,6 +191,7 @@ impl Queue {
     /// synchronous read with no time in the queue.
     pub(crate) async fn read_now(&self, offset: u64, len: usize) -> Result<Buf> {
         let _in_flight = InFlight::start(&self.shared.reading);
+        cenote_rt::charge(Op::Command, len as u64);
         let since = now_ns();
         let read = self.shared.device.read(offset, BufMut::for_filling(len)).await?;
         let service = now_ns().saturating_sub(since);
@@ -408,6 +409,7 @@ impl Shared {
                         parts.push(Part { request: *request, waiting });
                     }
                     state.recorded.issued(&issue);
+                    cenote_rt::charge(Op::Command, issue.len);
                     let shared = Arc::clone(self);
                     return Some((Active { shared, issue, since_ns: now, is_ended: false }, parts));
                 }

@@ -22,7 +22,7 @@ use futures_util::future::join_all;
 
 use super::{BlockRead, Fail, Fetched, Piece, ReadRequest};
 use crate::leaf::Freshness;
-use crate::map::{Column, ColumnId, Map};
+use crate::map::{Column, ColumnId, Map, charge_parity};
 use crate::verdict::Cause;
 
 /// Number of attempts after which the search yields to other tasks.
@@ -266,6 +266,7 @@ impl<'m> Stripes<'m> {
                     cells[..nparity].iter().map(|cell| cell.copies.get(number)).collect();
                 let bytes: Vec<Option<&[u8]>> =
                     stored.iter().map(|copy| copy.map(|copy| &copy.data[..])).collect();
+                charge_parity(nparity, &row.columns[nparity..]);
                 let differs = parity::mismatch(&bytes, &data);
                 let wrong = stored.into_iter().zip(differs).filter(|(_, differs)| *differs);
                 found.extend(wrong.filter_map(|(copy, _)| copy));
@@ -372,6 +373,7 @@ impl<'m> Stripes<'m> {
             return Some(());
         }
         let parity: Vec<Option<&[u8]>> = (0..nparity).map(bytes).collect();
+        charge_parity(nparity, &columns[nparity..]);
         parity::reconstruct(&parity, &mut data).ok()
     }
 

@@ -10,7 +10,7 @@ use cenote_rt::{Buf, BufMut};
 use super::device_offset;
 use crate::LeafId;
 use crate::leaf::{Content, Part};
-use crate::map::{Column, Map, Row};
+use crate::map::{Column, Map, Row, charge_parity};
 use crate::read::DEPTH_MAX;
 use crate::tree::{Layout, Tree};
 
@@ -344,6 +344,7 @@ fn columns(map: &Map, row: &Row, data: &Buf) -> Option<Vec<ColumnContent>> {
     let mut rows: Vec<&mut [u8]> = stored.iter_mut().map(|buf| &mut **buf).collect();
     let of = |column: &Column| column.data_start..column.data_start + column.data_len;
     let parts = rest.iter().map(|column| data.get(of(column)));
+    charge_parity(nparity, rest);
     parity::generate(&mut rows, &parts.collect::<Option<Vec<_>>>()?);
     if is_on(Bug::LostParity) {
         rows[0].fill(0);
