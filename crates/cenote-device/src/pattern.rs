@@ -26,7 +26,10 @@ const WORDS: u64 = (SECTOR / 8) as u64;
 pub const fn step(word: u64) -> u64 {
     // The two low bytes, doubled in GF(2^8) with the polynomial of RAID-Z (0x11d).
     let low = word & 0xffff;
-    let doubled = ((low & 0x7f7f) << 1) ^ (((low >> 7) & 0x0101) * 0x1d);
+    let carry = (low >> 7) & 0x0101;
+    // Multiplied by 0x1d: vectors have shifts of 64 bits, but no products.
+    let reduced = carry ^ (carry << 2) ^ (carry << 3) ^ (carry << 4);
+    let doubled = ((low & 0x7f7f) << 1) ^ reduced;
     let mixed = doubled | word & !0xffff;
     (mixed ^ (mixed >> 24)).rotate_left(40)
 }
@@ -48,14 +51,15 @@ pub fn fill(seed: u64, bytes: &mut [u8]) -> u64 {
 pub fn run_of(bytes: &[u8]) -> Option<(u64, usize)> {
     let (words, _) = bytes.as_chunks::<8>();
     let seed = u64::from_le_bytes(*words.first()?);
-    let mut word = seed;
-    // Every sector is checked before the next one is generated, so other data are rejected early.
+    let mut next = seed;
+    // Each word is compared with what follows from the word found before it, not from a computed
+    // one, so that words are checked independently. Other data are rejected after one sector.
     let follows = |sector: &&[[u8; 8]]| {
-        let mut difference = 0;
-        for found in *sector {
-            difference |= u64::from_le_bytes(*found) ^ word;
-            word = step(word);
+        let mut difference = u64::from_le_bytes(sector[0]) ^ next;
+        for pair in sector.windows(2) {
+            difference |= step(u64::from_le_bytes(pair[0])) ^ u64::from_le_bytes(pair[1]);
         }
+        next = step(u64::from_le_bytes(sector[sector.len() - 1]));
         difference == 0
     };
     let sectors = words.chunks_exact(WORDS as usize).take_while(follows).count();
