@@ -32,6 +32,9 @@ pub enum WriteFault {
     Lost,
     /// The write succeeds, but only its first sectors are written; the seed decides how many.
     Torn,
+    /// The write succeeds, but its bytes are written to another place: to this offset, or to one
+    /// that the seed decides.
+    Misdirected(Option<u64>),
 }
 
 /// The cause of an injected error.
@@ -224,6 +227,15 @@ impl Device for FaultyDevice {
             if has(WriteFault::Lost) {
                 return Ok(());
             }
+            let misdirected = faults.iter().find_map(|(_, fault)| match fault {
+                WriteFault::Misdirected(target) => Some(*target),
+                _ => None,
+            });
+            if let Some(target) = misdirected {
+                let sectors = self.info().size.saturating_sub(len as u64) / SECTOR;
+                let drawn = mix(self.seed ^ offset) % sectors.max(1) * SECTOR;
+                return self.inner.write(target.unwrap_or(drawn), parts).await;
+            }
             if !has(WriteFault::Torn) {
                 return self.inner.write(offset, parts).await;
             }
@@ -286,6 +298,23 @@ mod tests {
         assert!((120..300).contains(&count), "{count} of 2048");
         assert_eq!(bad(1), bad(1));
         assert_ne!(bad(1), bad(2));
+    }
+
+    #[test]
+    fn misdirected_writes_go_to_another_place() {
+        let memory = Arc::new(MemoryDevice::new("mem", vec![0; 1 << 20]));
+        let device = FaultyDevice::new(memory.clone(), 7)
+            .with_write_range(0..1, WriteFault::Misdirected(Some(8192)))
+            .with_write_range(4096..4097, WriteFault::Misdirected(None));
+        for offset in [0, 4096] {
+            let parts = vec![Buf::from(vec![1; 512])];
+            cenote_rt::block_on(1, device.write(offset, parts)).expect("runtime").expect("says so");
+        }
+        memory.edit(|bytes| {
+            let written: Vec<usize> = (0..2048).filter(|at| bytes[at * 512] == 1).collect();
+            assert_eq!(written.len(), 2, "{written:?}");
+            assert!(written.contains(&16) && !written.contains(&0) && !written.contains(&8));
+        });
     }
 
     #[test]

@@ -8,10 +8,13 @@
 
 mod command_hash;
 mod device;
+mod extents;
 mod faulty;
 mod file;
 mod image;
 mod memory;
+pub mod model;
+mod model_disk;
 pub mod pattern;
 mod recorder;
 mod replay;
@@ -26,7 +29,11 @@ pub use faulty::{Fault, FaultyDevice, InjectedFault, WriteFault};
 pub use file::{FileDevice, OpenError, create_file};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
+pub use model_disk::{
+    DeviceLog, DiskFault, DiskSnapshot, DiskStats, FaultRates, InjectedEvent, ModelDisk, NoPower,
+    OpCount, PowerCut,
+};
 pub use recorder::{Event, Log, Recorder};
 pub use replay::{Pending, Replay, TEAR_GRAIN};
 pub use revocable::{DeviceClosed, Revocable};
-pub use simulated::{PartOfSector, SimulatedDisk, SimulatedUse};
+pub use simulated::{PartOfSector, SimulatedDisk, SimulatedUse, UnreadableSector};
