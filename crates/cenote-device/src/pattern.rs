@@ -20,16 +20,15 @@ pub const SECTOR: usize = 512;
 
 /// Words per sector.
 const WORDS: u64 = (SECTOR / 8) as u64;
+/// Parts of a run that are filled side by side.
+const LANES: usize = 8;
 
 /// The word after `word`.
 #[must_use]
 pub const fn step(word: u64) -> u64 {
     // The two low bytes, doubled in GF(2^8) with the polynomial of RAID-Z (0x11d).
     let low = word & 0xffff;
-    let carry = (low >> 7) & 0x0101;
-    // Multiplied by 0x1d: vectors have shifts of 64 bits, but no products.
-    let reduced = carry ^ (carry << 2) ^ (carry << 3) ^ (carry << 4);
-    let doubled = ((low & 0x7f7f) << 1) ^ reduced;
+    let doubled = ((low & 0x7f7f) << 1) ^ (((low >> 7) & 0x0101) * 0x1d);
     let mixed = doubled | word & !0xffff;
     (mixed ^ (mixed >> 24)).rotate_left(40)
 }
@@ -37,45 +36,93 @@ pub const fn step(word: u64) -> u64 {
 /// Fills `bytes` with the run of `seed`. Returns the word that continues the run, if the length is
 /// a multiple of eight.
 pub fn fill(seed: u64, bytes: &mut [u8]) -> u64 {
-    let mut word = seed;
-    for chunk in bytes.chunks_mut(8) {
+    let span = bytes.len() / SECTOR / LANES;
+    let (together, rest) = bytes.split_at_mut(span * SECTOR * LANES);
+    let mut word = if span > 0 { fill_lanes(seed, together, span) } else { seed };
+    for chunk in rest.chunks_mut(8) {
         chunk.copy_from_slice(&word.to_le_bytes()[..chunk.len()]);
         word = step(word);
     }
     word
 }
 
+/// Fills lanes of `span` sectors each, side by side: each word depends on the one before it, so one
+/// lane alone leaves most of the processor idle.
+fn fill_lanes(seed: u64, bytes: &mut [u8], span: usize) -> u64 {
+    let mut words = [seed; LANES];
+    for lane in 1..LANES {
+        words[lane] = skip(words[lane - 1], span as u64);
+    }
+    let (all, _) = bytes.as_chunks_mut::<8>();
+    let lane_words = span * WORDS as usize;
+    for index in 0..lane_words {
+        for (lane, word) in words.iter_mut().enumerate() {
+            all[lane * lane_words + index] = word.to_le_bytes();
+            *word = step(*word);
+        }
+    }
+    words[LANES - 1]
+}
+
 /// Recognizes the run at the start of `bytes`: returns its seed and its length in whole sectors.
 /// `None` if the first sector is not a run.
 #[must_use]
 pub fn run_of(bytes: &[u8]) -> Option<(u64, usize)> {
-    let (words, _) = bytes.as_chunks::<8>();
-    let seed = u64::from_le_bytes(*words.first()?);
-    let mut next = seed;
+    let (sectors, _) = bytes.as_chunks::<SECTOR>();
+    let mut next = first_word(sectors.first()?);
+    let seed = next;
     // Each word is compared with what follows from the word found before it, not from a computed
     // one, so that words are checked independently. Other data are rejected after one sector.
-    let follows = |sector: &&[[u8; 8]]| {
-        let mut difference = u64::from_le_bytes(sector[0]) ^ next;
-        for pair in sector.windows(2) {
-            difference |= step(u64::from_le_bytes(pair[0])) ^ u64::from_le_bytes(pair[1]);
+    let follows = |sector: &&[u8; SECTOR]| {
+        let words = words_of(sector);
+        let mut difference = words[0] ^ next;
+        for index in 1..words.len() {
+            difference |= step(words[index - 1]) ^ words[index];
         }
-        next = step(u64::from_le_bytes(sector[sector.len() - 1]));
+        next = step(words[words.len() - 1]);
         difference == 0
     };
-    let sectors = words.chunks_exact(WORDS as usize).take_while(follows).count();
-    (sectors > 0).then_some((seed, sectors))
+    let count = sectors.iter().take_while(follows).count();
+    (count > 0).then_some((seed, count))
+}
+
+fn first_word(sector: &[u8; SECTOR]) -> u64 {
+    words_of(sector)[0]
+}
+
+fn words_of(sector: &[u8; SECTOR]) -> [u64; WORDS as usize] {
+    let (words, _) = sector.as_chunks::<8>();
+    std::array::from_fn(|index| u64::from_le_bytes(words[index]))
 }
 
 /// The seed of the run `sectors` sectors after the start of the run of `seed`.
 #[must_use]
 pub fn skip(seed: u64, sectors: u64) -> u64 {
-    static JUMPS: OnceLock<Vec<[u64; 64]>> = OnceLock::new();
+    static JUMPS: OnceLock<Vec<Nibbles>> = OnceLock::new();
     // Jump k advances by 2^k sectors.
     let jumps = JUMPS.get_or_init(|| {
         let one = power(&columns(step), WORDS);
-        std::iter::successors(Some(one), |jump| Some(product(jump, jump))).take(64).collect()
+        let all = std::iter::successors(Some(one), |jump| Some(product(jump, jump)));
+        all.take(64).map(|jump| nibbles(&jump)).collect()
     });
-    (0..64).filter(|bit| sectors >> bit & 1 == 1).fold(seed, |word, bit| apply(&jumps[bit], word))
+    let (mut word, mut left) = (seed, sectors);
+    while left > 0 {
+        let jump = &jumps[left.trailing_zeros() as usize];
+        let parts = jump.iter().enumerate();
+        word =
+            parts.fold(0, |sum, (index, table)| sum ^ table[(word >> (4 * index) & 15) as usize]);
+        left &= left - 1;
+    }
+    word
+}
+
+/// A linear function of words, as its values for each part of four bits.
+type Nibbles = [[u64; 16]; 16];
+
+fn nibbles(matrix: &[u64; 64]) -> Nibbles {
+    std::array::from_fn(|index| {
+        std::array::from_fn(|value| apply(matrix, (value as u64) << (4 * index)))
+    })
 }
 
 /// A linear function of words, as its values at the powers of two.
@@ -118,7 +165,13 @@ mod tests {
 
     #[test]
     fn only_runs_are_recognized_from_any_sector() {
-        let mut bytes = vec![0; 64 * SECTOR];
+        let mut short = vec![0; 3 * SECTOR];
+        let mut bytes = vec![0; 67 * SECTOR + 16];
+        assert_eq!(fill(5, &mut short), skip(5, 3));
+        fill(5, &mut bytes);
+        assert!(bytes.starts_with(&short));
+        assert_eq!(fill(5, &mut bytes), step(step(skip(5, 67))));
+        bytes.truncate(64 * SECTOR);
         let next = fill(0x1234_5678_9abc_def0, &mut bytes);
         assert_eq!(run_of(&bytes), Some((0x1234_5678_9abc_def0, 64)));
         assert_eq!(skip(0x1234_5678_9abc_def0, 64), next);
