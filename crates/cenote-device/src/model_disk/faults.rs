@@ -1,6 +1,7 @@
 //! Faults of a modelled disk: which ones are due, and what happened.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use cenote_rt::Rng;
 
@@ -8,6 +9,9 @@ use crate::WriteFault;
 
 /// Events that are kept for [`ModelDisk::take_injected`](super::ModelDisk::take_injected).
 const EVENTS_MAX: usize = 1 << 16;
+
+/// Ranges that are kept for [`ModelDisk::recent_writes`](super::ModelDisk::recent_writes).
+const RECENT_MAX: usize = 256;
 
 /// Frequencies of faults, in a million commands of their kind.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -22,6 +26,8 @@ pub struct FaultRates {
     pub torn_write: u32,
     /// Writes that report success; the bytes go to another place.
     pub misdirected_write: u32,
+    /// Flushes that fail; nothing becomes durable.
+    pub flush_error: u32,
     /// Writes after which one of the sectors is unreadable until it is written again.
     pub latent_error: u32,
     /// Writes after which one of the bits is wrong.
@@ -35,7 +41,9 @@ pub enum DiskFault {
     ReadError,
     /// A write failed.
     WriteError,
-    /// A command failed because the disk is dead or has no power.
+    /// A flush failed.
+    FlushError,
+    /// A command failed because the disk is dead, has no power, or was told to fail.
     Refused,
     /// A write was lost.
     LostWrite,
@@ -81,6 +89,11 @@ pub(super) struct Faults {
     /// Faults of the next writes.
     next_writes: VecDeque<WriteFault>,
     pub(super) flushes_lie: bool,
+    /// Numbers of the next flushes and commands that fail.
+    pub(super) failing_flushes: u64,
+    pub(super) failing_commands: u64,
+    /// Ranges of bytes that were written last.
+    recent: VecDeque<Range<u64>>,
     counts: [u64; DiskFault::COUNT],
     events: Vec<InjectedEvent>,
 }
@@ -92,6 +105,9 @@ impl Faults {
             rates: FaultRates::default(),
             next_writes: VecDeque::new(),
             flushes_lie: false,
+            failing_flushes: 0,
+            failing_commands: 0,
+            recent: VecDeque::new(),
             counts: [0; DiskFault::COUNT],
             events: Vec::new(),
         }
@@ -127,6 +143,32 @@ impl Faults {
 
     fn is_due(&mut self, per_million: u32) -> bool {
         per_million > 0 && self.rng.below(1_000_000) < u64::from(per_million)
+    }
+
+    /// Notes the range of a write.
+    pub(super) fn note_write(&mut self, range: Range<u64>) {
+        if self.recent.len() == RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back(range);
+    }
+
+    pub(super) fn recent(&self) -> Vec<Range<u64>> {
+        self.recent.iter().cloned().collect()
+    }
+
+    /// Whether this command fails, whatever it is.
+    pub(super) fn command_fails(&mut self) -> bool {
+        let fails = self.failing_commands > 0;
+        self.failing_commands -= u64::from(fails);
+        fails
+    }
+
+    /// Whether this flush fails.
+    pub(super) fn flush_fails(&mut self) -> bool {
+        let fails = self.failing_flushes > 0;
+        self.failing_flushes -= u64::from(fails);
+        fails || self.is_due(self.rates.flush_error)
     }
 
     /// Whether this read fails.

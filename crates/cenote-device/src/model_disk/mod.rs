@@ -9,8 +9,9 @@
 //!
 //! Bytes move when a command is admitted; the future resolves when the model says so, on the clock
 //! of `cenote-rt`. A task per disk sleeps until the model's next event while commands are in
-//! flight, and completes them in the model's order. It ends when the disk is idle, and is started
-//! again by the next command, so that a disk can be used in one simulation after another.
+//! flight, and completes them in the model's order. It ends when the disk is idle or its process
+//! is killed, and is started again by the next command, so that a disk can be used by several
+//! processes and in one simulation after another.
 //!
 //! Faults are switched on by methods, and happen by a seed of their own or on demand. They act on
 //! the medium (unreadable sectors, changed bits), on commands (errors, lost, torn and misdirected
@@ -148,7 +149,7 @@ impl Shared {
     }
 }
 
-/// Notes that a timer is gone, also when its simulation ends before it wakes.
+/// Notes that a timer is gone, also when its process is killed before it wakes.
 struct TimerGuard {
     shared: Arc<Shared>,
     generation: u64,
@@ -156,7 +157,14 @@ struct TimerGuard {
 
 impl Drop for TimerGuard {
     fn drop(&mut self) {
-        self.shared.0.lock().disarm(self.generation);
+        let mut state = self.shared.0.lock();
+        if state.disarm(self.generation) {
+            // Tasks of other processes may wait for commands: they start the next timer.
+            state.wake_all();
+        }
+        let wakers = std::mem::take(&mut state.wakers);
+        drop(state);
+        wakers.into_iter().for_each(std::task::Waker::wake);
     }
 }
 
@@ -259,6 +267,29 @@ impl ModelDisk {
     /// Ends a power cut.
     pub fn restore_power(&self) {
         self.change(|state| state.status = Status::Working);
+    }
+
+    /// Cuts the power for a moment: what [`cut_power`](Self::cut_power) does to writes and commands
+    /// in flight, and then the disk works again.
+    pub fn reset(&self, rng: &mut Rng) -> PowerCut {
+        let outcome = self.cut_power(rng);
+        self.restore_power();
+        outcome
+    }
+
+    /// Makes the next `count` commands fail.
+    pub fn fail_next_commands(&self, count: u64) {
+        self.change(|state| state.faults.failing_commands = count);
+    }
+
+    /// Makes the next `count` flushes fail.
+    pub fn fail_next_flushes(&self, count: u64) {
+        self.change(|state| state.faults.failing_flushes = count);
+    }
+
+    /// Returns the ranges of bytes that were written last, at most 256, in their order.
+    pub fn recent_writes(&self) -> Vec<Range<u64>> {
+        self.change(|state| state.faults.recent())
     }
 
     /// Makes every command fail from now on, also those in flight, or ends that.

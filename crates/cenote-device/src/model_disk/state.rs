@@ -208,8 +208,8 @@ impl State {
         let command = request.command(self.next_id);
         let Command { id, op, offset, len } = command;
         let failure = match self.status {
-            Status::Working => None,
-            Status::Dead => Some(Failure::Injected { offset, len }),
+            Status::Working if !self.faults.command_fails() => None,
+            Status::Working | Status::Dead => Some(Failure::Injected { offset, len }),
             Status::Unpowered => Some(Failure::NoPower),
         };
         if let Some(failure) = failure {
@@ -242,6 +242,10 @@ impl State {
         match request {
             Request::Read(_, buf) => (Effect::None, self.read(offset, buf)),
             Request::Write(_, parts) => self.write(offset, len, parts),
+            Request::Flush if self.faults.flush_fails() => {
+                self.faults.note(DiskFault::FlushError, 0, 0);
+                (Effect::None, Err(Failure::Injected { offset, len }))
+            }
             Request::Flush if self.faults.flushes_lie => {
                 self.faults.note(DiskFault::LyingFlush, 0, 0);
                 (Effect::None, Ok(()))
@@ -300,6 +304,9 @@ impl State {
                 self.contents.write(target / SECTOR_BYTES, sectors, parts)
             }
         };
+        if sectors > 0 {
+            self.faults.note_write(offset..offset + len);
+        }
         if fault.is_none() && sectors > 0 {
             self.damage_written(offset / SECTOR_BYTES, sectors);
         }
@@ -383,11 +390,9 @@ impl State {
         Some((self.timer.generation, Duration::from_nanos(next_ns.saturating_sub(now_ns))))
     }
 
-    /// Ends a timer that wakes no more.
-    pub(super) fn disarm(&mut self, generation: u64) {
-        if self.timer.generation == generation {
-            self.timer.at_ns = None;
-        }
+    /// Ends a timer that wakes no more. Returns whether it was to wake.
+    pub(super) fn disarm(&mut self, generation: u64) -> bool {
+        self.timer.generation == generation && self.timer.at_ns.take().is_some()
     }
 
     /// Does the work of a timer that woke. Returns its next sleep, or `None` if it ends.
