@@ -30,8 +30,8 @@ pub use file::{FileDevice, OpenError, create_file};
 pub use image::{Image, ImageDevice};
 pub use memory::MemoryDevice;
 pub use model_disk::{
-    DeviceLog, DiskFault, DiskSnapshot, DiskStats, FaultRates, InjectedEvent, ModelDisk, NoPower,
-    OpCount, PowerCut,
+    DiskFault, DiskSnapshot, DiskStats, FaultRates, InjectedEvent, ModelDisk, NoPower, OpCount,
+    PowerCut,
 };
 pub use recorder::{Event, Log, Recorder};
 pub use replay::{Pending, Replay, TEAR_GRAIN};

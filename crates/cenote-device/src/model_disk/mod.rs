@@ -20,9 +20,9 @@
 //! [`FaultyDevice`](crate::FaultyDevice).
 //!
 //! Guarantees
-//! * V1  After a power cut, every write that completed before a successful flush began is intact,
+//! * C1  After a power cut, every write that completed before a successful flush began is intact,
 //!   unless the flush lied.
-//! * V2  What a power cut leaves depends only on the commands, their times, and the generator that
+//! * C2  What a power cut leaves depends only on the commands, their times, and the generator that
 //!   is passed.
 //!
 //! Sources: spec 09 §1.4.
@@ -30,7 +30,6 @@
 mod clock;
 mod contents;
 mod faults;
-mod log;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -45,7 +44,6 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Rng};
 
 pub use contents::PowerCut;
 pub use faults::{DiskFault, FaultRates, InjectedEvent};
-pub use log::DeviceLog;
 
 use crate::device::check_range;
 use crate::extents::Extents;
@@ -245,20 +243,15 @@ impl ModelDisk {
         self.change(|state| state.faults.take_events())
     }
 
-    /// Adds this disk's commands to a log, as those of device `number`.
-    pub fn set_log(&self, log: Arc<DeviceLog>, number: u64) {
-        self.change(|state| state.log = Some((log, number)));
-    }
-
     /// Cuts the power. Every write that is not durable, completed or in flight, is kept, lost, or
     /// torn at sectors, as `rng` decides. Commands in flight fail, and so does every command until
     /// [`restore_power`](Self::restore_power).
     pub fn cut_power(&self, rng: &mut Rng) -> PowerCut {
         let grain = self.grain;
-        self.shared.with(|state, now_ns| {
+        self.change(|state| {
             let outcome = state.contents.cut(rng, grain);
             state.status = Status::Unpowered;
-            state.fail_all(Failure::NoPower, now_ns);
+            state.fail_all(Failure::NoPower);
             state.faults.note(DiskFault::PowerCut, 0, 0);
             outcome
         })
@@ -294,10 +287,10 @@ impl ModelDisk {
 
     /// Makes every command fail from now on, also those in flight, or ends that.
     pub fn set_dead(&self, is_dead: bool) {
-        self.shared.with(|state, now_ns| match (is_dead, state.status) {
+        self.change(|state| match (is_dead, state.status) {
             (true, Status::Working) => {
                 state.status = Status::Dead;
-                state.fail_all(Failure::Injected { offset: 0, len: 0 }, now_ns);
+                state.fail_all(Failure::Injected { offset: 0, len: 0 });
             }
             (false, Status::Dead) => state.status = Status::Working,
             _ => {}

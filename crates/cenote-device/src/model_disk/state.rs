@@ -1,7 +1,6 @@
 //! State of a modelled disk, behind one lock: contents, the model, commands in flight.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -10,7 +9,6 @@ use cenote_rt::{Buf, BufMut, Error, Kind};
 use super::clock::Clock;
 use super::contents::Contents;
 use super::faults::{DiskFault, Faults};
-use super::log::DeviceLog;
 use super::{NoPower, OpCount};
 use crate::model::{Command, Completion, DiskModel, Op};
 use crate::pattern::SECTOR;
@@ -109,7 +107,6 @@ pub(super) struct State {
     pub(super) status: Status,
     /// Bytes that can be addressed.
     pub(super) size: u64,
-    pub(super) log: Option<(Arc<DeviceLog>, u64)>,
     pub(super) counts: [OpCount; 4],
     /// Wakers to be called when the lock is free.
     pub(super) wakers: Vec<Waker>,
@@ -131,7 +128,6 @@ impl State {
             faults: Faults::new(),
             status: Status::Working,
             size,
-            log: None,
             counts: [OpCount::default(); 4],
             wakers: Vec::new(),
             idle: Vec::new(),
@@ -149,13 +145,13 @@ impl State {
         let mut completions = std::mem::take(&mut self.completions);
         self.model.advance(model_ns, &mut completions);
         for completion in completions.drain(..) {
-            self.complete(completion.id, now_ns);
+            self.complete(completion.id);
         }
         self.completions = completions;
     }
 
     /// Gives a command its result.
-    fn complete(&mut self, id: u64, now_ns: u64) {
+    fn complete(&mut self, id: u64) {
         let Some(flight) = self.flights.get_mut(&id) else { return };
         flight.is_complete = true;
         self.wakers.extend(flight.waker.take());
@@ -168,9 +164,6 @@ impl State {
             Effect::Durable(began) if verdict.is_ok() => self.contents.harden(began),
             Effect::Durable(_) | Effect::None => {}
         }
-        if let Some((log, device)) = &self.log {
-            log.completed(now_ns, *device, id, verdict.is_ok());
-        }
         self.in_flight -= 1;
         if self.in_flight == 0 {
             self.wakers.append(&mut self.idle);
@@ -178,7 +171,7 @@ impl State {
     }
 
     /// Fails every command in flight, and makes the model forget them.
-    pub(super) fn fail_all(&mut self, failure: Failure, now_ns: u64) {
+    pub(super) fn fail_all(&mut self, failure: Failure) {
         self.model.reset();
         let open = self.flights.iter_mut().filter(|(_, flight)| !flight.is_complete);
         let ids: Vec<u64> = open
@@ -188,7 +181,7 @@ impl State {
             })
             .collect();
         for id in ids {
-            self.complete(id, now_ns);
+            self.complete(id);
         }
     }
 
@@ -218,10 +211,6 @@ impl State {
         }
         let count = &mut self.counts[op as usize];
         (count.commands, count.bytes) = (count.commands + 1, count.bytes + len);
-        if let Some((log, device)) = &self.log {
-            let parts = if let Request::Write(_, parts) = &request { *parts } else { &[] };
-            log.admitted(now_ns, *device, &command, parts);
-        }
         let (effect, verdict) = self.carry_out(&mut request, &command);
         let waker = None;
         let flight = Flight { effect, verdict, is_complete: false, is_abandoned: false, waker };

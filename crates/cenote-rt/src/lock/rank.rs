@@ -161,7 +161,6 @@ ranks! {
         CachedWrites = ("writes to the page cache", "cenote-device", "Writes of one file that wait for their turn."),
         Ring = ("io_uring queue", "cenote-device", "Requests that wait for the thread of the ring."),
         ModelDisk = ("modelled disk", "cenote-device", "Contents, faults and commands in flight of a modelled disk."),
-        DeviceLog = ("hash of a device log", "cenote-device", "Hash over the commands of modelled disks."),
         ImageBytes = ("image of a device", "cenote-device", "Bytes of a sparse device in memory."),
         MemoryBytes = ("bytes of a device", "cenote-device", "Bytes of a device in memory."),
         SimulatedExtents = ("extents of a device", "cenote-device", "Content of a simulated device."),
