@@ -24,7 +24,9 @@ zfs_fuse() { # PROGRAM ARGUMENT...
 make_zfsfuse() {
   mkdir -p "$dir/zfsfuse/at" /var/run/zfs
   truncate -s "${size}M" "$dir/zfsfuse/d0"
-  (exec env LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
+  # It ends with this script, however that ends: it would call sync() for ever.
+  (exec setpriv --pdeathsig KILL env \
+    LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
     "$tools/zfs-fuse/sbin/zfs-fuse" -n -p "$dir/zfsfuse/pid") > "$dir/zfsfuse/said" 2>&1 &
   peer=$!
   until zfs_fuse zpool list >/dev/null 2>&1; do

@@ -55,6 +55,7 @@ use std::sync::Arc;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult, TxStop};
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -135,6 +136,8 @@ pub(crate) struct Effects {
     pub(crate) cloned: Vec<u64>,
     /// Dirs whose properties may have changed, and those of their descendants.
     pub(crate) settings_changed: Vec<u64>,
+    /// Blocks of the intent logs of destroyed heads.
+    pub(crate) logs: Vec<BlockPtr>,
 }
 
 /// Reasons to refuse a request.

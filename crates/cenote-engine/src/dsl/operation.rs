@@ -164,7 +164,7 @@ impl Datasets<'_> {
             env.parent = self.kind_of(parent).await?;
         }
         let logs = self.prepare_doomed(txg, request, &mut env).await?;
-        let (value, effects, is_cancelled) = self
+        let (value, mut effects, is_cancelled) = self
             .engine
             .mos_apply(txg, |tx| {
                 let mut effects = Effects::default();
@@ -179,9 +179,7 @@ impl Datasets<'_> {
             self.engine.health().add_notice(Notice::ScanCancelled { txg });
             self.engine.health.damage.note(Event::Pool(PoolEvent::ScanCancelled));
         }
-        for block in logs {
-            self.engine.store.free(&block, txg).await?;
-        }
+        effects.logs = logs;
         Ok((value, effects))
     }
 
@@ -293,6 +291,9 @@ impl Datasets<'_> {
 
     /// Applies the effects of an operation to open heads.
     async fn take_effect(self, txg: u64, effects: &Effects) -> Result<()> {
+        for block in &effects.logs {
+            self.engine.store.free(block, txg).await?;
+        }
         for object in effects.gone.iter().chain(&effects.replaced) {
             if let Some(head) = self.engine.heads.remove(*object) {
                 // Before the commit that frees its blocks.
