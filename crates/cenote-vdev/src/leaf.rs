@@ -544,7 +544,9 @@ impl Leaf {
     ) -> Result<()> {
         let admitted = self.begin_write(&parts, txg).await?;
         let result = admitted.queue().write(class, &parts).await;
-        self.finish_write(admitted, parts, txg, class, result).await
+        let result = self.finish_write(admitted, parts, txg, class, result).await;
+        self.flush_if_full().await;
+        result
     }
 
     /// Begins a write, or returns why it is refused. The caller submits the write to the queue,
@@ -581,7 +583,8 @@ impl Leaf {
     }
 
     /// Records the result of a write. A failed write is tried once more, because losing a leaf
-    /// costs a resilver.
+    /// costs a resilver. The caller then calls [`flush_if_full`](Self::flush_if_full), as soon as
+    /// it holds no write to any leaf.
     pub(crate) async fn finish_write(
         &self,
         admitted: AdmittedWrite<'_>,
@@ -594,14 +597,13 @@ impl Leaf {
             result = admitted.queue().write(class, &parts).await;
         }
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
-        let needs_flush = {
+        {
             let mut unflushed = self.unflushed();
             match &result {
                 Ok(()) => unflushed.record_write(admitted.generation, txg, parts),
                 Err(_) => unflushed.record_failed_write(txg),
             }
-            unflushed.exceeds_threshold()
-        };
+        }
         // Only now: a task that writes buffered writes again must find this one among them.
         drop(admitted);
         if !self.is_writable() {
@@ -617,12 +619,18 @@ impl Leaf {
             Err(error) if error.kind() == Kind::Closed => {}
             Err(_) => self.count_write_error(),
         }
-        if needs_flush {
+        result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
+    }
+
+    /// Flushes if the buffered writes exceed the threshold. The flush of a leaf that failed waits
+    /// for the writes in flight on it: a caller that holds a write to another leaf would keep the
+    /// flush of that leaf waiting, and two such callers each other.
+    pub(crate) async fn flush_if_full(&self) {
+        if self.unflushed().exceeds_threshold() {
             // Concurrent callers skip the flush once this one is done. A failure is in the log, and
             // the next flush tries again.
             drop(self.flush_if(Unflushed::exceeds_threshold).await);
         }
-        result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
     }
 
     fn count_write_error(&self) {

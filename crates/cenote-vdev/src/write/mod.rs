@@ -34,6 +34,7 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
+use cenote_rt::lock::branch;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
 pub use flush::{FlushError, FlushOutcome};
@@ -276,6 +277,7 @@ impl Tree {
         }
         let mut errors = group.done().await;
         let mut failed = Vec::new();
+        let leaves: Vec<LeafId> = writes.iter().map(|write| write.leaf).collect();
         for (number, (write, admitted)) in writes.into_iter().zip(admitted).enumerate() {
             let leaf = self.leaf(write.leaf);
             let offset = write.parts.first().map_or(0, |part| part.offset);
@@ -291,6 +293,10 @@ impl Tree {
                 let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));
                 failed.push((number, FailedWrite { leaf: write.leaf, guid, path, offset, error }));
             }
+        }
+        // Only now: no write is held any more.
+        for leaf in leaves {
+            branch(self.leaf(leaf).flush_if_full()).await;
         }
         failed
     }
