@@ -95,6 +95,11 @@ impl IntentLogs<'_> {
         let mut dropped = Vec::new();
         for HeadLog { object, header } in claimed_before {
             let head = self.engine.datasets().head_of_object(object).await?;
+            if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
+                // Its only block was never written.
+                adopt(&head);
+                continue;
+            }
             match read_native(&self.engine.store, &header.log).await {
                 Err(error) if !is_end(&error) && !are_dropped => {
                     return Err(error.with_at(|at| at.objset = Some(object)));

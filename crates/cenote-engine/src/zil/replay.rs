@@ -320,16 +320,18 @@ impl IntentLogs<'_> {
         let mut chain = LoadedChain::default();
         let mut seen = BTreeSet::new();
         let mut bp = header.log;
+        let mut last_record = 0;
         while !bp.is_hole() && bp.validate().is_ok() && block_seq(&bp) <= limit_block {
             if !seen.insert(address(&bp)) {
                 break;
             }
             chain.all.push(bp);
-            // The last one was claimed and never written. A failing device does not end the chain:
-            // the log stays until the device is back.
+            // The last one was claimed and never written: nothing of it is needed. Before that, a
+            // failing device does not end the chain: the log stays until the device is back.
+            let is_tail = block_seq(&bp) == limit_block && last_record >= limit_record;
             let bytes = match read_native(&self.engine.store, &bp).await {
                 Ok(bytes) => bytes,
-                Err(error) if is_end(&error) => Buf::empty(),
+                Err(error) if is_tail || is_end(&error) => Buf::empty(),
                 Err(error) => return Err(error),
             };
             let Ok(block) = LogBlock::decode(&bytes, &bp) else {
@@ -340,6 +342,7 @@ impl IntentLogs<'_> {
                 if record.seq > limit_record {
                     break;
                 }
+                last_record = record.seq;
                 if let Ok(Body::Write { bp, data: None, .. }) = Body::decode(&record, record.bytes)
                     && bp.birth() >= header.claim_txg
                     && !bp.is_hole()
