@@ -64,7 +64,8 @@ pub(super) fn watch(seed: u64, max: Duration) -> Result<Watch> {
     let figures = figures_of_thread().map_err(failed)?;
     let watched = Arc::clone(&pulse);
     let watching = move || {
-        let (mut last, mut since) = (0, Duration::ZERO);
+        // The thread may have run other simulations before.
+        let (mut last, mut since) = (0, time(&figures));
         while !watched.has_ended.load(Ordering::Acquire) {
             let (polls, now) = (watched.polls.load(Ordering::Relaxed), time(&figures));
             if polls != last {
