@@ -48,7 +48,7 @@ pub const FIRST_TXG: u64 = TXG_INITIAL;
 const VERSION: u64 = 5000;
 
 /// Fills the object set of a new file system or volume.
-pub type Fill = Box<dyn FnMut(&mut Tx<'_>) -> TxResult<()> + Send>;
+pub type Fill = Box<dyn FnMut(&mut Tx<'_>) -> TxResult<()> + Send + Sync>;
 
 /// Specification of a new pool.
 pub struct CreateSpec {
