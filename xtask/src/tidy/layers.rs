@@ -10,7 +10,7 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Lowest layer first: a crate may use any crate before it, unless [`ALONE`] restricts it.
-const LAYERS: [&str; 21] = [
+const LAYERS: [&str; 22] = [
     "cenote-allocator",
     "cenote-rt",
     "cenote-ranges",
@@ -32,6 +32,7 @@ const LAYERS: [&str; 21] = [
     "cenote-testkit",
     "cenote-oracle",
     "cenote-poolkit",
+    "cenote-sim",
 ];
 
 /// Crates that may use only some of those above them, and which.
@@ -50,8 +51,14 @@ const FRONT_ENDS: [&str; 4] = ["cenote", "cenote-serve", "cenote-cli", "cenote-b
 const HIDDEN: [&str; 3] = ["cenote-device", "cenote-vdev", "cenote-block"];
 
 /// Crates that others may use in their tests only, if at all.
-const FOR_TESTS: [&str; 5] =
-    ["cenote-testkit", "cenote-oracle", "cenote-poolkit", "cenote-fuzz-targets", "cenote-bench"];
+const FOR_TESTS: [&str; 6] = [
+    "cenote-testkit",
+    "cenote-oracle",
+    "cenote-poolkit",
+    "cenote-sim",
+    "cenote-fuzz-targets",
+    "cenote-bench",
+];
 
 /// Third-party packages that only one crate may use: all others call `cenote_rt::trace`.
 const OF_ONE: [(&str, &str); 2] = [("tracing", "cenote-rt"), ("tracing-subscriber", "cenote-bin")];

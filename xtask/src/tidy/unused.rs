@@ -13,11 +13,12 @@ use std::collections::HashSet;
 use super::Source;
 
 const ITEMS: [&str; 7] = ["fn ", "struct ", "enum ", "trait ", "type ", "const ", "static "];
-const EXEMPT: [&str; 5] = [
+const EXEMPT: [&str; 6] = [
     "crates/cenote/",
     "crates/cenote-fuzz-targets/",
     "crates/cenote-oracle/",
     "crates/cenote-poolkit/",
+    "crates/cenote-sim/",
     "crates/cenote-testkit/",
 ];
 

@@ -31,6 +31,16 @@ pub fn text(value: &Value) -> String {
 /// Errors of reading the pool.
 pub async fn of(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
     let mut facts = of_pool(pool).await?;
+    facts.extend(of_datasets(pool, datasets).await?);
+    Ok(facts)
+}
+
+/// Returns the facts of heads and snapshots.
+///
+/// # Errors
+/// Errors of reading the pool.
+pub async fn of_datasets(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts> {
+    let mut facts = Facts::new();
     for dataset in datasets {
         let phys = dataset.phys();
         let props = if dataset.is_snapshot() {

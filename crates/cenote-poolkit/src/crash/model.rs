@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use cenote_dmu::ObjSet;
 use cenote_pool::{Dataset, Pool, leaks};
 use cenote_rt::Rng;
 
@@ -136,9 +137,25 @@ fn check_facts(found: &Facts, expected: &Facts) -> Result<(), String> {
     }
 }
 
-async fn check_object(dataset: &Dataset, object: u64, content: &Content) -> Result<(), String> {
-    let name = dataset.name();
+/// Compares an object of a dataset with the model.
+///
+/// # Errors
+/// A difference.
+pub async fn check_object(dataset: &Dataset, object: u64, content: &Content) -> Result<(), String> {
     let set = dataset.open().await.map_err(fail)?;
+    check_set(dataset.name(), &set, object, content).await
+}
+
+/// Compares an object of an object set with the model.
+///
+/// # Errors
+/// A difference; `name` is in the message.
+pub async fn check_set(
+    name: &str,
+    set: &Arc<ObjSet>,
+    object: u64,
+    content: &Content,
+) -> Result<(), String> {
     let dnode = set.dnode(object).await.map_err(fail)?;
     for block in 0..dnode.block_count() {
         let found = dnode.read_block(0, block).await.map_err(fail)?;

@@ -1,0 +1,251 @@
+//! Comparison of a pool with the model: after each import, and at the end of a history.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use cenote_engine::{Engine, Event};
+use cenote_fs::format::FsOwners;
+use cenote_fs::{FileSystem, Mount, WritableVolume};
+use cenote_pool::{Dataset, Pool, leaks};
+use cenote_poolkit::crash::facts;
+use cenote_poolkit::crash::model::check_object;
+use cenote_poolkit::pools;
+use cenote_rt::Error;
+
+use crate::look;
+use crate::model::slots::Slot;
+use crate::model::{Actor, Model};
+use crate::plan::draw::SLOT;
+use crate::tasks::{History, dataset, verify_pool, volume_dataset};
+
+/// A check, or how it failed.
+type Checked<T> = Result<T, String>;
+
+#[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
+fn fail(error: Error) -> String {
+    format!("{error:?}")
+}
+
+/// Opens all file systems and volumes of a pool that was imported as of a txg, and compares
+/// everything with the model, which then begins anew with what was found.
+pub(crate) async fn after_import(
+    history: &Arc<History>,
+    engine: &Arc<Engine>,
+    txg: u64,
+) -> Checked<(Vec<Arc<Mount>>, Vec<Arc<WritableVolume>>)> {
+    // The model is the one at the crash, until all comparisons are done.
+    let mut model = history.model().clone();
+    if txg < model.acknowledged_txg {
+        return Err(format!("txg {txg}, but {} was acknowledged", model.acknowledged_txg));
+    }
+    let owners = FsOwners { counts_objects: true, counts_projects: true };
+    engine.datasets().set_owner_probe(Arc::new(owners));
+    for (object, replayed) in cenote_fs::recover(engine).await.map_err(fail)? {
+        if let Some(failure) = replayed.failure {
+            return Err(format!("replay of dataset {object}: {failure:?}"));
+        }
+    }
+    let view = engine.view().await.map_err(fail)?;
+    trees(&view, &mut model, txg).await?;
+    let mut mounts = Vec::new();
+    for number in 0..model.file_systems.len() {
+        mounts.push(file_system(engine, &view, &mut model, (number, txg)).await?);
+    }
+    let mut volumes = Vec::new();
+    for number in 0..model.volumes.len() {
+        volumes.push(volume(engine, &mut model, (number, txg)).await?);
+    }
+    counts(history, engine)?;
+    let mut current = history.model();
+    *current = model;
+    current.crash_txg = None;
+    drop(current);
+    history.tally().check("imports compared");
+    Ok((mounts, volumes))
+}
+
+/// Compares the trees of datasets.
+async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> Checked<()> {
+    let heads = view.datasets().await.map_err(fail)?;
+    for (number, (states, durable)) in &mut model.trees {
+        let root = states.newest().root().to_owned();
+        let below = format!("{root}/");
+        let mut found = Vec::new();
+        for head in &heads {
+            if head.name() == root || head.name().starts_with(&below) {
+                found.extend(head.snapshots().await.map_err(fail)?);
+                found.push(head.clone());
+            }
+        }
+        let facts = facts::of_datasets(view, &found).await.map_err(fail)?;
+        let names: BTreeSet<_> = found.iter().map(|dataset| dataset.name().to_owned()).collect();
+        let range = (*durable).max(states.certain_in(txg))..=states.possible_in(txg);
+        let mut why = String::new();
+        let mut known = None;
+        for index in range.clone().rev() {
+            let wanted = &states.state(index).state;
+            let difference = if !names.iter().eq(wanted.datasets.keys()) {
+                Err(format!("datasets {names:?}, expected {:?}", wanted.datasets.keys()))
+            } else if facts != wanted.facts {
+                Err(format!("facts {facts:?}, expected {:?}", wanted.facts))
+            } else {
+                contents(&found, wanted).await
+            };
+            match difference {
+                Ok(()) => {
+                    known = Some(index);
+                    break;
+                }
+                Err(difference) => why = difference,
+            }
+        }
+        let Some(index) = known else {
+            return Err(format!(
+                "tree {number} is none of the states {range:?} at txg {txg}: {why}"
+            ));
+        };
+        let state = states.state(index).clone();
+        states.restart(state);
+        *durable = 0;
+    }
+    Ok(())
+}
+
+async fn contents(found: &[Dataset], wanted: &cenote_poolkit::crash::model::State) -> Checked<()> {
+    for dataset in found {
+        for (object, content) in &wanted.datasets[dataset.name()] {
+            check_object(dataset, *object, content).await?;
+        }
+    }
+    Ok(())
+}
+
+/// Compares a file system and its snapshots.
+async fn file_system(
+    engine: &Arc<Engine>,
+    view: &Arc<Pool>,
+    model: &mut Model,
+    (number, txg): (usize, u64),
+) -> Checked<Arc<Mount>> {
+    let name = dataset(number);
+    let mount = Mount::open(engine, &name).await.map_err(fail)?;
+    let home = &mut model.file_systems[number];
+    let head = view.dataset(&name).await.map_err(fail)?;
+    let mut present = BTreeSet::new();
+    for snapshot in head.snapshots().await.map_err(fail)? {
+        present.extend(snapshot.name().split_once('@').map(|(_, name)| name.to_owned()));
+    }
+    for (snapshot, known) in &mut home.snapshots {
+        known.end(&home.actors);
+        if !present.contains(snapshot) && !known.is_uncertain {
+            return Err(format!("{name}@{snapshot} is gone"));
+        }
+    }
+    home.snapshots.retain(|snapshot, _| present.contains(snapshot));
+    for snapshot in present {
+        let full = format!("{name}@{snapshot}");
+        let Some(known) = home.snapshots.get_mut(&snapshot) else {
+            return Err(format!("{full} should not exist"));
+        };
+        known.is_uncertain = false;
+        let opened = FileSystem::open_snapshot(engine, &full).await.map_err(fail)?;
+        for actor in 0..home.actors.len() {
+            let found = look::in_frozen(&opened, actor).await.map_err(fail)?;
+            known
+                .check(actor, &found)
+                .map_err(|what| format!("actor {actor} in {full}: {what}"))?;
+        }
+    }
+    for (actor, known) in home.actors.iter_mut().enumerate() {
+        let (_, found) = look::in_mount(&mount, actor).await.map_err(fail)?;
+        let tree = known.recover(txg, &found);
+        let tree = tree.map_err(|what| format!("actor {actor} of {name}: {what}"))?;
+        *known = Actor::from_tree(tree);
+    }
+    Ok(mount)
+}
+
+async fn volume(
+    engine: &Arc<Engine>,
+    model: &mut Model,
+    (number, txg): (usize, u64),
+) -> Checked<Arc<WritableVolume>> {
+    let name = volume_dataset(number);
+    let open = WritableVolume::open(engine, &name).await.map_err(fail)?;
+    for (slot, known) in model.volumes[number].slots.iter_mut().enumerate() {
+        let found = open.read(slot as u64 * SLOT, SLOT as usize).await.map_err(fail)?;
+        known.recover(txg, &found).map_err(|what| format!("slot {slot} of {name}: {what}"))?;
+        known.states.restart(Slot(Arc::new(found.to_vec())));
+        known.durable = 0;
+    }
+    Ok(open)
+}
+
+/// Checks that no errors were counted on disks without faults, and nothing was lost.
+pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
+    let victims = &history.plan.layout.victims;
+    let is_victim = |path: &str| victims.iter().any(|victim| path == format!("d{victim}"));
+    let mut victim_guids = Vec::new();
+    for (_, leaf) in engine.tree().leaves() {
+        if is_victim(leaf.path()) {
+            victim_guids.push(leaf.guid());
+            continue;
+        }
+        let stats = leaf.stats();
+        let errors = [stats.read_errors, stats.write_errors, stats.checksum_errors, stats.repairs];
+        if errors != [0; 4] {
+            return Err(format!("{}: READ, WRITE, CKSUM, repairs {errors:?}", leaf.path()));
+        }
+    }
+    for noted in engine.health().events().after(0) {
+        match &noted.event {
+            Event::Lost { .. } => return Err(format!("{:?}", noted.event)),
+            Event::Bad { leaf, .. } if !victim_guids.contains(leaf) => {
+                return Err(format!("{:?}", noted.event));
+            }
+            _ => {}
+        }
+    }
+    if let Some(cause) = engine.health().stopped() {
+        return Err(format!("the pool is stopped: {cause}"));
+    }
+    if let Some(cause) = engine.health().suspended() {
+        return Err(format!("the pool is suspended: {cause:?}"));
+    }
+    Ok(())
+}
+
+/// Checks the whole pool: nothing is lost, and its space is what its blocks take.
+pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    for _ in 0..4 {
+        engine.sync().await.map_err(fail)?;
+    }
+    while engine.space().has_pending_frees().await.map_err(fail)? {
+        engine.sync().await.map_err(fail)?;
+    }
+    engine.store().clear_cache();
+    let view = engine.view().await.map_err(fail)?;
+    let report = leaks::check(&view).await.map_err(fail)?;
+    if !report.is_clean() {
+        return Err(format!("space: {:?}", report.lines()));
+    }
+    history.tally().check("leak checks");
+    verify_pool(&view, &history.plan.layout.victims).await.map_err(fail)??;
+    history.tally().check("verifications");
+    if !view.error_log().await.map_err(fail)?.is_empty() {
+        return Err("the error log is not empty".into());
+    }
+    counts(history, engine)
+}
+
+/// Has OpenZFS check the disks of an exported pool.
+pub(crate) fn judge(history: &History) -> Checked<()> {
+    let Some(zdb) = cenote_oracle::zdb() else { return Ok(()) };
+    let folder = pools::unpack(&history.machine.images());
+    let said = zdb.pool("tank", folder.path(), &["-bcc"]);
+    if !said.is_clean() {
+        return Err(format!("{said}"));
+    }
+    history.tally().check("checks by zdb");
+    Ok(())
+}

@@ -1,0 +1,300 @@
+//! Runs a plan: lives one after the other, and a last one that checks everything.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::Tx;
+use cenote_engine::{Engine, NewDataset};
+use cenote_fs::access::Credentials;
+use cenote_fs::edit::{NewKind, NewNode};
+use cenote_fs::format::NewFileSystem;
+use cenote_fs::{Mount, NewVolume};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
+use cenote_ondisk::znode::Time;
+use cenote_pool::OpenOptions;
+use cenote_pool::import::scan_devices;
+use cenote_poolkit::{PoolBuilder, pools};
+use cenote_rt::{Error, tunables, yield_now};
+use futures_util::future::{Either, join_all, select};
+
+use crate::check;
+use crate::disks::Event;
+use crate::look::directory;
+use crate::model::datasets::Datasets;
+use crate::model::files::Tree;
+use crate::model::{Actor, Sequence};
+use crate::plan::draw::SLOT;
+use crate::plan::{End, Life, Plan, Role};
+use crate::tally::Tally;
+use crate::tasks::{self, History, Running, dataset, volume_dataset};
+use crate::world;
+
+/// Steps of other tasks within which all tasks end once the pool is closed.
+const STEPS_TO_END: u64 = 200_000;
+/// One history in this many without damage is checked by OpenZFS.
+const JUDGED_OF: u64 = 8;
+
+/// The error of a log block that a failing disk may have.
+const MAY_CONTINUE: &str = "the block may have been freed";
+
+/// Result of a history.
+#[derive(Debug, Clone)]
+pub(crate) struct Report {
+    /// What it did.
+    pub(crate) tally: Tally,
+    /// How it failed, if it did.
+    pub(crate) failure: Option<String>,
+}
+
+/// Runs a plan.
+pub(crate) fn run(plan: &Plan) -> Report {
+    set_tunables(plan);
+    let history = History::new(plan.clone());
+    let mut time = Duration::ZERO;
+    for number in 0..=plan.lives.len() {
+        let seed = plan.seed ^ (number as u64) << 48;
+        let (done, end) = world::live(seed, time, run_life(&history, number));
+        let life = plan.lives.get(number);
+        count(&history, life);
+        let done = done.and_then(|done| done);
+        if let Err(what) = done {
+            history.fail(format!("life {number}: {what}"));
+        }
+        if let Some(what) = history.failed() {
+            history.fail(what);
+            break;
+        }
+        if life.is_some_and(|life| life.end == End::PowerCut) {
+            history.machine.cut_power();
+        }
+        time = end + Duration::from_secs(life.map_or(0, |life| life.gap));
+    }
+    let mut tally = history.tally().clone();
+    tally.histories = 1;
+    tally.time = time;
+    *tally.layouts.entry(plan.layout.title()).or_default() += 1;
+    Report { tally, failure: history.failed() }
+}
+
+fn count(history: &History, life: Option<&Life>) {
+    let mut tally = history.tally();
+    tally.lives += 1;
+    tally.commands += history.machine.commands();
+    for (_, fault) in history.machine.take_faults() {
+        *tally.faults.entry(fault.name()).or_default() += 1;
+    }
+    if let Some(life) = life {
+        *tally.ends.entry(life.end.name()).or_default() += 1;
+    }
+}
+
+fn set_tunables(plan: &Plan) {
+    for tunable in tunables::ALL {
+        let wanted = plan.tunables.iter().find(|(name, _)| *name == tunable.name);
+        let value = wanted.map_or(tunable.default, |(_, value)| *value);
+        tunable.set(value).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+fn events(life: &Life) -> Vec<(u64, Event)> {
+    let faults = life.faults.iter().map(|plan| (plan.at, Event::Fault(plan.disk, plan.fault)));
+    let end = match life.end {
+        End::PowerCut => Event::PowerCut,
+        End::Export | End::ForcedClose | End::Kill => Event::End,
+    };
+    faults.chain([(life.end_at, end)]).collect()
+}
+
+#[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
+fn fail(error: Error) -> String {
+    format!("{error:?}")
+}
+
+/// One life: opens the pool, runs the tasks, and ends as planned.
+async fn run_life(history: &Arc<History>, number: usize) -> Result<(), String> {
+    let machine = &history.machine;
+    let life = history.plan.lives.get(number);
+    machine.begin(Vec::new());
+    let running = if number == 0 {
+        let running = create(history).await?;
+        machine.begin(life.map(events).unwrap_or_default());
+        running
+    } else {
+        match life {
+            Some(life) => machine.begin(events(life)),
+            None => machine.mend(),
+        }
+        // The process may end while it opens the pool.
+        let is_sudden = life.is_some_and(|life| matches!(life.end, End::Kill | End::PowerCut));
+        let ended = async {
+            machine.until_ended().await;
+            if !is_sudden {
+                std::future::pending::<()>().await;
+            }
+        };
+        match select(pin!(open(history)), pin!(ended)).await {
+            Either::Left((opened, _)) => opened?,
+            Either::Right(_) => return Ok(()),
+        }
+    };
+    let Some(life) = life else { return close(history, &running).await };
+    let tasks = life
+        .tasks
+        .iter()
+        .map(|task| cenote_rt::spawn(tasks::run(Arc::clone(&running), task.clone())));
+    let mut tasks = pin!(join_all(tasks));
+    let (end, failure) = (pin!(machine.until_ended()), pin!(history.until_failed()));
+    let ended = select(end, failure);
+    let done = match select(&mut tasks, ended).await {
+        Either::Left((done, _)) => Some(done),
+        Either::Right(_) => None,
+    };
+    if history.failed().is_some() {
+        return Ok(());
+    }
+    let is_done = done.is_some();
+    for task in done.into_iter().flatten() {
+        task.map_err(|error| format!("a task: {error}"))?;
+    }
+    if !matches!(life.end, End::Kill | End::PowerCut) {
+        check::counts(history, &running.engine)?;
+    }
+    running.end();
+    match life.end {
+        End::Kill | End::PowerCut => return Ok(()),
+        End::Export => {
+            running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;
+        }
+        End::ForcedClose => drop(running.engine.close_by_force().await),
+    }
+    if is_done {
+        return Ok(());
+    }
+    match select(tasks, pin!(steps(STEPS_TO_END))).await {
+        Either::Left((done, _)) => {
+            done.into_iter().try_for_each(|task| task.map_err(|error| format!("a task: {error}")))
+        }
+        Either::Right(_) => Err("tasks do not end although the pool is closed".into()),
+    }
+}
+
+async fn steps(count: u64) {
+    for _ in 0..count {
+        yield_now().await;
+    }
+}
+
+/// Creates the pool, its file systems and volumes.
+async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
+    let plan = &history.plan;
+    let builder = PoolBuilder::new(plan.layout.tops())
+        .with_ashift(plan.layout.ashift)
+        .with_seed(plan.seed)
+        .with_file_system();
+    let engine = builder.create(history.machine.devices()).await.map_err(fail)?;
+    let values = |properties: &[(String, u64)]| -> Vec<(String, Value)> {
+        properties.iter().map(|(name, value)| (name.clone(), Value::U64(*value))).collect()
+    };
+    let mut mounts = Vec::new();
+    for (number, file_system) in plan.file_systems.iter().enumerate() {
+        let new = empty_file_system(dataset(number), values(&file_system.properties));
+        engine.datasets().create(new).await.map_err(fail)?;
+        let mount = Mount::open(&engine, &dataset(number)).await.map_err(fail)?;
+        for actor in 0..file_system.actors {
+            let (root, new) = (Credentials::root(), NewNode::new(NewKind::Directory, 0o755));
+            let made = mount.create(&root, mount.root(), &directory(actor), &new).await;
+            let object = made.map_err(fail)?.object;
+            let home = &mut history.model().file_systems[number];
+            home.actors.push(Actor::from_tree(Tree::new(object, home.has_xattr_dirs)));
+        }
+        mounts.push(mount);
+    }
+    let mut volumes = Vec::new();
+    for (number, volume) in plan.volumes.iter().enumerate() {
+        let mut new = NewVolume::new(&volume_dataset(number), volume.slots * SLOT)
+            .with_block_size(volume.block_size)
+            .sparse();
+        for (name, value) in &volume.properties {
+            new = new.with(name, Value::U64(*value));
+        }
+        volumes.push(new.create(&engine).await.map_err(fail)?);
+    }
+    for tree in trees(plan) {
+        let root = format!("tank/d{tree}");
+        engine
+            .datasets()
+            .create(empty_file_system(root.clone(), Vec::new()))
+            .await
+            .map_err(fail)?;
+        let states = Sequence::new(Datasets::new(&root));
+        history.model().trees.insert(tree, (states, 0));
+    }
+    let txg = engine.sync().await.map_err(fail)?;
+    history.model().acknowledge(txg);
+    Ok(Running::new(history, engine, mounts, volumes))
+}
+
+fn empty_file_system(name: String, props: Vec<(String, Value)>) -> NewDataset {
+    let fill = Box::new(|tx: &mut Tx<'_>| NewFileSystem::at(Time::default()).fill(tx));
+    NewDataset { name, kind: ObjSetType::Zfs, props, fill }
+}
+
+/// Returns the numbers of the trees of datasets that tasks use.
+fn trees(plan: &Plan) -> std::collections::BTreeSet<usize> {
+    let roles = plan.lives.iter().flat_map(|life| &life.tasks).map(|task| task.role);
+    roles
+        .filter_map(|role| match role {
+            Role::Datasets { tree } => Some(tree),
+            _ => None,
+        })
+        .collect()
+}
+
+/// Opens the pool, and compares it with the model.
+///
+/// An import is refused if a disk fails where an intent log may continue. Then the disk is
+/// repaired, and the import repeated.
+async fn open(history: &Arc<History>) -> Result<Arc<Running>, String> {
+    let engine = match import(history).await {
+        Err(error) if error.contains(MAY_CONTINUE) => {
+            history.machine.repair();
+            history.tally().check("imports refused for a log");
+            import(history).await?
+        }
+        imported => imported?,
+    };
+    // The txg of the crash, if this is not the first import after it.
+    let txg = history.model().crash_txg.unwrap_or(0);
+    let (mounts, volumes) = check::after_import(history, &engine, txg).await?;
+    Ok(Running::new(history, engine, mounts, volumes))
+}
+
+async fn import(history: &Arc<History>) -> Result<Arc<Engine>, String> {
+    let devices = history.machine.devices();
+    let scan = scan_devices(devices.clone()).await;
+    let found = scan.find("tank").map_err(|error| format!("import: {error}"))?;
+    let newest = found.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0);
+    history.model().crash_txg.get_or_insert(newest);
+    let options = OpenOptions::default();
+    let engine = Engine::open_devices(devices, found.guid(), &options).await;
+    engine.map_err(|error| format!("import: {error:?}"))
+}
+
+/// Ends the history: the whole pool is checked, exported, and checked again.
+async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> {
+    check::whole(history, &running.engine).await?;
+    running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;
+    let pool = pools::open_read_only(history.machine.devices()).await.map_err(fail)?;
+    let report = cenote_pool::leaks::check(&pool).await.map_err(fail)?;
+    if !report.is_clean() {
+        return Err(format!("space after the export: {:?}", report.lines()));
+    }
+    let faults = history.plan.lives.iter().flat_map(|life| &life.faults);
+    let is_undamaged = faults.into_iter().all(|plan| plan.fault.is_harmless());
+    if is_undamaged && history.plan.seed.is_multiple_of(JUDGED_OF) {
+        check::judge(history)?;
+    }
+    Ok(())
+}

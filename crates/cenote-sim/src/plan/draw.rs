@@ -1,0 +1,310 @@
+//! Draws a plan from a seed.
+
+use cenote_rt::Rng;
+
+use super::{
+    End, FaultPlan, FileSystemPlan, Layout, Life, Op, Plan, Role, Step, TaskPlan, VolumePlan,
+};
+use crate::disks::Fault;
+
+/// Bytes of a slot of a volume.
+pub(crate) const SLOT: u64 = 64 << 10;
+/// Actors of a volume: each has every n-th slot.
+pub(crate) const VOLUME_ACTORS: usize = 2;
+/// Lives of a history at most.
+const LIVES_MAX: u64 = 4;
+/// Lengths and offsets in files, in the order of their probability.
+const SIZES: [u64; 4] = [600, 9_000, 70_000, 300_000];
+
+/// Draws the plan of a seed.
+pub(crate) fn draw(seed: u64) -> Plan {
+    let mut rng = Rng::seeded(seed);
+    let layout = Layout::draw(&mut rng);
+    let tunables = tunables(&mut rng);
+    let file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
+    let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
+    let mut plan = Plan { seed, layout, tunables, file_systems, volumes, lives: Vec::new() };
+    let lives = 2 + rng.below(LIVES_MAX - 1);
+    let is_faulty = !plan.layout.victims.is_empty() && rng.below(4) != 0;
+    plan.lives = (0..lives).map(|_| life(&plan, is_faulty, &mut rng)).collect();
+    plan
+}
+
+fn tunables(rng: &mut Rng) -> Vec<(String, u64)> {
+    let mut chosen = Vec::new();
+    let mut maybe = |name: &str, one_in, values: &[u64]| {
+        if rng.below(one_in) == 0 {
+            chosen.push((name.to_owned(), values[rng.below(values.len() as u64) as usize]));
+        }
+    };
+    // Freed space is reused as soon as possible.
+    maybe("metaslab_df_alloc_threshold", 3, &[1 << 40]);
+    maybe("cenote_metaslab_by_size_min", 3, &[0]);
+    maybe("metaslab_force_ganging", 3, &[2048, 20_000]);
+    maybe("metaslab_force_ganging_pct", 3, &[4, 30]);
+    maybe("zfs_arc_max", 2, &[1 << 20, 3 << 20]);
+    maybe("zfs_dirty_data_max", 2, &[1 << 20, 4 << 20]);
+    maybe("metaslab_unload_delay", 3, &[0, 2]);
+    maybe("metaslab_unload_delay_ms", 3, &[0]);
+    maybe("zfs_immediate_write_sz", 4, &[512, 4096]);
+    maybe("zil_maxblocksize", 4, &[4096, 16_384]);
+    maybe("zfs_sync_pass_rewrite", 6, &[1, 8]);
+    maybe("zfs_unflushed_log_txg_max", 4, &[2, 5]);
+    maybe("zfs_unflushed_log_block_max", 4, &[1, 3]);
+    maybe("zfs_metaslab_condense_pct", 5, &[101]);
+    maybe("zfs_async_block_max_blocks", 4, &[1, 20]);
+    maybe("zfs_initialize_chunk_size", 2, &[65_536]);
+    maybe("cenote_pin_deadline_ms", 2, &[10, 1000]);
+    maybe("zfs_prefetch_disable", 4, &[1]);
+    maybe("zfs_vdev_aggregation_limit", 4, &[0, 16_384]);
+    maybe("cenote_unflushed_max", 4, &[1 << 20]);
+    chosen
+}
+
+/// Properties that data of any kind has.
+fn properties(rng: &mut Rng) -> Vec<(String, u64)> {
+    let mut chosen = Vec::new();
+    let mut maybe = |name: &str, one_in, values: &[u64]| {
+        if rng.below(one_in) == 0 {
+            chosen.push((name.to_owned(), values[rng.below(values.len() as u64) as usize]));
+        }
+    };
+    // off, lz4, gzip-6.
+    maybe("compression", 2, &[2, 15, 10]);
+    // fletcher4, sha256, blake3.
+    maybe("checksum", 3, &[7, 8, 14]);
+    maybe("copies", 4, &[2, 3]);
+    maybe("logbias", 4, &[1]);
+    // always, disabled.
+    maybe("sync", 5, &[1, 2]);
+    maybe("redundant_metadata", 5, &[1, 2, 3]);
+    chosen
+}
+
+fn file_system(rng: &mut Rng) -> FileSystemPlan {
+    let mut properties = properties(rng);
+    if rng.below(2) == 0 {
+        properties.push(("recordsize".to_owned(), [4096, 16_384, 131_072][rng.below(3) as usize]));
+    }
+    // dir, sa.
+    properties.push(("xattr".to_owned(), 1 + rng.below(2)));
+    FileSystemPlan { properties, actors: 1 + rng.below(3) as usize }
+}
+
+fn volume(rng: &mut Rng) -> VolumePlan {
+    let block_size = [4096, 16_384, 65_536, 131_072][rng.below(4) as usize];
+    VolumePlan { properties: properties(rng), block_size, slots: 2 * (4 + rng.below(8)) }
+}
+
+fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
+    let mut tasks = Vec::new();
+    for (number, file_system) in plan.file_systems.iter().enumerate() {
+        for actor in 0..file_system.actors {
+            if rng.below(4) != 0 {
+                tasks.push(task(Role::Files { file_system: number, actor }, 60, rng));
+            }
+        }
+        if rng.below(3) != 0 {
+            tasks.push(task(Role::Snapshots { file_system: number }, 12, rng));
+        }
+    }
+    for volume in 0..plan.volumes.len() {
+        for actor in 0..VOLUME_ACTORS {
+            if rng.below(4) != 0 {
+                tasks.push(task(Role::Volume { volume, actor }, 40, rng));
+            }
+        }
+    }
+    for tree in 0..rng.below(3) as usize {
+        tasks.push(task(Role::Datasets { tree }, 40, rng));
+    }
+    for _ in 0..rng.below(3) {
+        tasks.push(task(Role::Reader, 15, rng));
+    }
+    tasks.push(task(Role::Operator, 20, rng));
+    let end = [End::Export, End::ForcedClose, End::Kill, End::Kill, End::PowerCut, End::PowerCut];
+    let end = end[rng.below(end.len() as u64) as usize];
+    // Often before the tasks are done.
+    let longest = [300, 2_000, 8_000, 30_000][rng.below(4) as usize];
+    let end_at = rng.below(longest);
+    let mut faults = Vec::new();
+    for _ in 0..rng.below(3) {
+        let disk = rng.below(plan.layout.disks() as u64) as usize;
+        let fault = Fault::Slow(1 + rng.below(8) as u32);
+        faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault });
+    }
+    let victims = &plan.layout.victims;
+    if is_faulty {
+        for _ in 0..rng.below(6) {
+            let disk = victims[rng.below(victims.len() as u64) as usize];
+            faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault: fault(rng) });
+        }
+    }
+    faults.sort_by_key(|fault| fault.at);
+    let gap = [0, 1, 3_600, 1_000_000][rng.below(4) as usize];
+    Life { tasks, faults, end, end_at, gap }
+}
+
+fn fault(rng: &mut Rng) -> Fault {
+    let few = |rng: &mut Rng| 1 + rng.below(4) as u32;
+    match rng.below(12) {
+        0 | 1 => Fault::Latent,
+        2 | 3 => Fault::Rot,
+        4 => Fault::LostWrites(few(rng)),
+        5 => Fault::MisdirectedWrites(few(rng)),
+        6 => Fault::TornWrites(few(rng)),
+        7 => Fault::LyingFlushes(few(rng) * 4),
+        8 => Fault::FailingWrites(few(rng)),
+        9 => Fault::FailingFlushes(few(rng)),
+        10 => Fault::Outage(few(rng) * 10),
+        _ => Fault::Reset(few(rng) * 2),
+    }
+}
+
+fn task(role: Role, most: u64, rng: &mut Rng) -> TaskPlan {
+    let count = 1 + rng.below(most);
+    let steps = (0..count).map(|_| Step { pause: pause(rng), op: op(role, rng) }).collect();
+    TaskPlan { role, steps }
+}
+
+fn pause(rng: &mut Rng) -> u32 {
+    match rng.below(10) {
+        0..5 => 0,
+        5..9 => rng.below(40) as u32,
+        _ => rng.below(600) as u32,
+    }
+}
+
+fn op(role: Role, rng: &mut Rng) -> Op {
+    match role {
+        Role::Files { .. } => file_op(rng),
+        Role::Volume { .. } => volume_op(rng),
+        Role::Datasets { .. } => dataset_op(rng),
+        Role::Snapshots { .. } => match rng.below(5) {
+            0..3 => snapshot(rng),
+            _ => Op::DestroySnapshot { snapshot: number(rng), is_deferred: false },
+        },
+        Role::Reader => reader_op(rng),
+        Role::Operator => operator_op(rng),
+    }
+}
+
+fn number(rng: &mut Rng) -> u32 {
+    rng.next_u64() as u32
+}
+
+fn size(rng: &mut Rng) -> u32 {
+    let max = SIZES[rng.below(12).saturating_sub(8).min(3) as usize];
+    let size = rng.below(max);
+    (if rng.below(3) == 0 { size & !511 } else { size }) as u32
+}
+
+fn snapshot(rng: &mut Rng) -> Op {
+    let number_of = rng.below(1 << 16) as u16;
+    Op::Snapshot { head: number(rng), number: number_of, is_of_all: rng.below(5) == 0 }
+}
+
+fn file_op(rng: &mut Rng) -> Op {
+    let (file, dir, name) = (number(rng), number(rng), rng.below(6) as u8);
+    match rng.below(60) {
+        0..10 => Op::Create { dir, name, kind: rng.below(8) as u8 },
+        10..12 => Op::Link { file, dir, name },
+        12..15 => Op::Remove { entry: file },
+        15..18 => Op::Rename { entry: file, dir, name },
+        18 => Op::Exchange { entry: file, other: dir },
+        19..32 => Op::Write {
+            file,
+            offset: size(rng),
+            len: size(rng) + 1,
+            is_append: rng.below(4) == 0,
+            is_sync: rng.below(8) == 0,
+        },
+        32..34 => Op::Truncate { file, size: size(rng) },
+        34..36 => {
+            Op::Punch { file, offset: size(rng), len: size(rng) + 1, extends: rng.below(2) == 0 }
+        }
+        36..39 => Op::SetXattr { file, name: rng.below(4) as u8, len: rng.below(400) as u16 },
+        39 => Op::RemoveXattr { file, name: rng.below(4) as u8 },
+        40..42 => Op::Chmod { file, mode: rng.below(0o1000) as u16 },
+        42..46 => Op::Read { file, offset: size(rng), len: size(rng) + 1 },
+        46 => Op::List { dir },
+        47..55 => Op::Fsync { file },
+        55 => Op::SyncFs,
+        56..58 => Op::Hold { file },
+        _ => Op::Release,
+    }
+}
+
+fn volume_op(rng: &mut Rng) -> Op {
+    let slot = number(rng);
+    let unit = [1, 512, 4096, 16_384][rng.below(4) as usize];
+    let offset = rng.below(SLOT / unit) * unit;
+    let len = (1 + rng.below((SLOT - offset) / unit)) * unit;
+    let len = if rng.below(3) == 0 { len } else { len.min(4 * unit.max(512)).min(SLOT - offset) };
+    let (offset, len) = (offset as u32, len as u32);
+    match rng.below(20) {
+        0..11 => Op::VolumeWrite { slot, offset, len, is_fua: rng.below(4) == 0 },
+        11 | 12 => Op::VolumeZero { slot, offset, len, no_hole: rng.below(2) == 0 },
+        13 | 14 => Op::VolumeDiscard { slot, offset, len },
+        15 | 16 => Op::VolumeRead { slot, offset, len },
+        _ => Op::VolumeFlush,
+    }
+}
+
+fn dataset_op(rng: &mut Rng) -> Op {
+    let (which, new) = (number(rng), rng.below(1 << 16) as u16);
+    match rng.below(40) {
+        0..10 => Op::Fill { head: which, block: number(rng), count: 1 + rng.below(20) as u8 },
+        10..13 => Op::CreateDataset { number: new },
+        13 => Op::DestroyDataset { head: which },
+        14..19 => snapshot(rng),
+        19..22 => Op::DestroySnapshot { snapshot: which, is_deferred: rng.below(3) == 0 },
+        22..25 => Op::Clone { snapshot: which, number: new },
+        25 | 26 => Op::Promote { clone: which },
+        27 => Op::Rollback { head: which },
+        28 => Op::RenameDataset { head: which, number: new },
+        29 => Op::RenameSnapshot { snapshot: which, number: new },
+        30 => Op::HoldSnapshot { snapshot: which },
+        31 => Op::ReleaseSnapshot { snapshot: which },
+        32 | 33 => Op::Bookmark { snapshot: which, number: new },
+        34 => Op::DestroyBookmark { bookmark: which },
+        35 | 36 => {
+            Op::Property { head: which, which: rng.below(4) as u8, value: rng.below(8) as u8 }
+        }
+        _ => Op::ReadDataset { which },
+    }
+}
+
+fn reader_op(rng: &mut Rng) -> Op {
+    let (file_system, snapshot) = (number(rng), number(rng));
+    match rng.below(20) {
+        0..5 => Op::View { file_system, keep: rng.below(400) as u16 },
+        5..11 => Op::Peek {
+            file_system,
+            actor: number(rng),
+            file: number(rng),
+            offset: size(rng),
+            len: size(rng) + 1,
+        },
+        11 => Op::ListPool,
+        12 => Op::Verify,
+        13 => Op::Leaks,
+        14..18 => Op::OpenSnapshot { file_system, snapshot },
+        _ => Op::Diff { file_system, snapshot, other: number(rng) },
+    }
+}
+
+fn operator_op(rng: &mut Rng) -> Op {
+    let disk = number(rng);
+    match rng.below(30) {
+        0..14 => Op::Sync,
+        14..19 => Op::DropCache,
+        19 | 20 => Op::Offline { disk },
+        21 | 22 => Op::Online { disk },
+        23 | 24 => Op::Clear,
+        25 => Op::Checkpoint,
+        26 | 27 => Op::DiscardCheckpoint,
+        28 => Op::Trim,
+        _ => Op::Initialize { disk },
+    }
+}

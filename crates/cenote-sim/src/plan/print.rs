@@ -1,0 +1,70 @@
+//! A plan as text.
+
+use std::fmt::Write;
+
+use super::{Plan, Role};
+
+/// Returns a plan as text, one line for each step.
+pub(crate) fn text(plan: &Plan) -> String {
+    let mut text = String::new();
+    let layout = &plan.layout;
+    let _ = writeln!(
+        text,
+        "seed {}: {}, ashift {}, {} disks of {} MiB, faults on disks {:?}",
+        plan.seed,
+        layout.name,
+        layout.ashift,
+        layout.disks(),
+        layout.mib,
+        layout.victims
+    );
+    for (name, value) in &plan.tunables {
+        let _ = writeln!(text, "  {name}={value}");
+    }
+    for (number, file_system) in plan.file_systems.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "  tank/f{number}: {} actors, {:?}",
+            file_system.actors, file_system.properties
+        );
+    }
+    for (number, volume) in plan.volumes.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "  tank/v{number}: {} slots, blocks of {}, {:?}",
+            volume.slots, volume.block_size, volume.properties
+        );
+    }
+    for (number, life) in plan.lives.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "  life {number}: ends by {:?} before command {}, then {} s",
+            life.end, life.end_at, life.gap
+        );
+        for fault in &life.faults {
+            let _ = writeln!(
+                text,
+                "    before command {}: disk {}: {:?}",
+                fault.at, fault.disk, fault.fault
+            );
+        }
+        for task in &life.tasks {
+            let _ = writeln!(text, "    {}", role(task.role));
+            for step in &task.steps {
+                let _ = writeln!(text, "      {:4} {:?}", step.pause, step.op);
+            }
+        }
+    }
+    text
+}
+
+fn role(role: Role) -> String {
+    match role {
+        Role::Files { file_system, actor } => format!("actor {actor} of tank/f{file_system}"),
+        Role::Volume { volume, actor } => format!("actor {actor} of tank/v{volume}"),
+        Role::Datasets { tree } => format!("datasets below tank/d{tree}"),
+        Role::Snapshots { file_system } => format!("snapshots of tank/f{file_system}"),
+        Role::Reader => "reader".to_owned(),
+        Role::Operator => "operator".to_owned(),
+    }
+}

@@ -1,0 +1,208 @@
+//! Tasks of a life: each performs its steps one after the other, while the others run.
+//!
+//! ```text
+//!   step ──> effect on the model ──> operation ──> durable, done, refused, or interrupted
+//! ```
+//!
+//! An operation may be refused for want of space. Every other error is a failure of the history,
+//! unless the life is ending: then the operation is interrupted, its effect uncertain, and the
+//! task ends.
+
+mod datasets;
+mod files;
+mod operators;
+mod readers;
+mod snapshots;
+mod volumes;
+
+pub(crate) use readers::verify_pool;
+pub(crate) use snapshots::dataset;
+pub(crate) use volumes::volume_dataset;
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use cenote_engine::Engine;
+use cenote_fs::{Mount, WritableVolume};
+use cenote_rt::{Error, Kind, Notify, yield_now};
+
+use crate::disks::Machine;
+use crate::model::Model;
+use crate::plan::{Plan, Role, TaskPlan};
+use crate::tally::Tally;
+
+/// What lives of a history share.
+#[derive(Debug)]
+pub(crate) struct History {
+    /// The plan.
+    pub(crate) plan: Plan,
+    /// The disks.
+    pub(crate) machine: Arc<Machine>,
+    model: Mutex<Model>,
+    tally: Mutex<Tally>,
+    failure: Mutex<Option<String>>,
+    failed: Notify,
+}
+
+impl History {
+    /// Returns a history that has not begun.
+    pub(crate) fn new(plan: Plan) -> Arc<Self> {
+        let sizes = vec![plan.layout.mib << 20; plan.layout.disks()];
+        let machine = Machine::new(&sizes, plan.seed);
+        Arc::new(Self {
+            machine,
+            model: Mutex::new(Model::new(&plan)),
+            tally: Mutex::default(),
+            failure: Mutex::default(),
+            failed: Notify::new(),
+            plan,
+        })
+    }
+
+    /// Returns the model.
+    pub(crate) fn model(&self) -> MutexGuard<'_, Model> {
+        self.model.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the tally.
+    pub(crate) fn tally(&self) -> MutexGuard<'_, Tally> {
+        self.tally.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<String>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the history with a failure.
+    pub(crate) fn fail(&self, what: String) {
+        self.failure().get_or_insert(what);
+        self.failed.notify_waiters();
+    }
+
+    /// Returns the failure, if there is one.
+    pub(crate) fn failed(&self) -> Option<String> {
+        self.failure().clone()
+    }
+
+    /// Waits for a failure.
+    pub(crate) async fn until_failed(&self) {
+        loop {
+            let failed = self.failed.notified();
+            if self.failed().is_some() {
+                return;
+            }
+            failed.await;
+        }
+    }
+}
+
+/// The open pool of a life.
+pub(crate) struct Running {
+    /// The history.
+    pub(crate) history: Arc<History>,
+    /// The pool.
+    pub(crate) engine: Arc<Engine>,
+    /// File systems, by number.
+    pub(crate) mounts: Vec<Arc<Mount>>,
+    /// Volumes, by number.
+    pub(crate) volumes: Vec<Arc<WritableVolume>>,
+    is_ending: AtomicBool,
+}
+
+/// How an operation ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It was done.
+    Done,
+    /// It was refused, or there was nothing that it could be applied to.
+    Refused,
+    /// The life ended meanwhile.
+    Interrupted,
+}
+
+/// How an operation ended, or how it failed.
+type Ended = Result<Outcome, String>;
+
+/// Errors of a full pool.
+const FULL: [Kind; 2] = [Kind::NoSpace, Kind::Quota];
+
+impl Running {
+    /// Returns an open pool.
+    pub(crate) fn new(
+        history: &Arc<History>,
+        engine: Arc<Engine>,
+        mounts: Vec<Arc<Mount>>,
+        volumes: Vec<Arc<WritableVolume>>,
+    ) -> Arc<Self> {
+        let history = Arc::clone(history);
+        Arc::new(Self { history, engine, mounts, volumes, is_ending: AtomicBool::new(false) })
+    }
+
+    /// From now on errors are no failures.
+    pub(crate) fn end(&self) {
+        self.is_ending.store(true, Ordering::SeqCst);
+    }
+
+    fn is_ending(&self) -> bool {
+        self.is_ending.load(Ordering::SeqCst)
+    }
+
+    /// Judges the error of an operation, with the kinds that are no failure.
+    fn judge(&self, error: &Error, allowed: &[Kind]) -> Ended {
+        match error.kind() {
+            Kind::Invariant => Err(format!("{error:?}")),
+            kind if allowed.contains(&kind) => Ok(Outcome::Refused),
+            _ if self.is_ending() => Ok(Outcome::Interrupted),
+            _ => Err(format!("{error:?}")),
+        }
+    }
+
+    /// A commit of this txg was acknowledged.
+    fn acknowledge(&self) {
+        let txg = self.engine.uberblock().txg;
+        self.history.model().acknowledge(txg);
+    }
+}
+
+async fn rest(steps: u32) {
+    for _ in 0..steps {
+        yield_now().await;
+    }
+}
+
+/// Performs the steps of a task.
+pub(crate) async fn run(running: Arc<Running>, task: TaskPlan) {
+    let mut held = files::Held::default();
+    for step in task.steps {
+        rest(step.pause).await;
+        if running.is_ending() || running.history.failed().is_some() {
+            return;
+        }
+        let running = &*running;
+        let ended = match task.role {
+            Role::Files { file_system, actor } => {
+                files::perform(running, (file_system, actor), step.op, &mut held).await
+            }
+            Role::Volume { volume, actor } => {
+                volumes::perform(running, (volume, actor), step.op).await
+            }
+            Role::Datasets { tree } => datasets::perform(running, tree, step.op).await,
+            Role::Snapshots { file_system } => {
+                snapshots::perform(running, file_system, step.op).await
+            }
+            Role::Reader => readers::perform(running, step.op).await,
+            Role::Operator => operators::perform(running, step.op).await,
+        };
+        match ended {
+            Ok(Outcome::Interrupted) => return,
+            Ok(outcome) => {
+                let is_done = outcome == Outcome::Done;
+                running.history.tally().operation(step.op.name(), is_done);
+            }
+            Err(what) => {
+                running.history.fail(format!("{:?}, {:?}: {what}", task.role, step.op));
+                return;
+            }
+        }
+    }
+}
