@@ -15,7 +15,9 @@
 //! * V1 Every copy on every leaf that should have it is read; J2 of the vdev layer says which
 //!   leaves should. Missing bytes of stale or absent leaves are counted by leaf: they are not
 //!   damage, but redundancy below that of the layout.
-//! * V2 The last block of a log chain may never have been written; this is not a finding.
+//! * V2 The last block of a log chain may never have been written; this is not a finding. While the
+//!   pool is being written, blocks of log chains are left out: they may have reached only some of
+//!   their leaves.
 //! * V3 Memory: two windows and the extents in flight, both bounded by
 //!   [`tunables::SCAN_MEMORY_BYTES`], in addition to the block cache.
 
@@ -28,7 +30,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use cenote_block::{BadPart, CopyFailure};
+use cenote_block::{BadPart, CopyFailure, Grounds};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
@@ -199,8 +201,9 @@ async fn verify(
     let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress), missing };
     let run = Arc::new(run);
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
-    let mut visitor =
-        Verifying { collector: Collector::new(Arc::clone(&run), memory / 4), lost: vec![] };
+    let is_live = matches!(pool.grounds(), Grounds::Pinned(_));
+    let collector = Collector::new(Arc::clone(&run), memory / 4);
+    let mut visitor = Verifying { collector, is_live, lost: vec![] };
     traverse::pool(pool, traverse::Options::default(), &mut visitor).await?;
     visitor.report_lost().await;
     visitor.collector.finish().await;
@@ -212,6 +215,8 @@ async fn verify(
 
 struct Verifying {
     collector: Collector,
+    /// Whether the pool is being written.
+    is_live: bool,
     lost: Vec<Damage>,
 }
 
@@ -228,7 +233,8 @@ impl Visitor for Verifying {
         if !self.lost.is_empty() {
             self.report_lost().await;
         }
-        if !bp.is_embedded() {
+        let is_in_flight = self.is_live && may_be_unwritten(bp);
+        if !bp.is_embedded() && !is_in_flight {
             self.collector.push(bp, place).await;
         }
         Ok(Flow::Continue)
