@@ -1,7 +1,11 @@
 //! Runs many histories, and reports failures.
 
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
+
+use cenote_rt::seeded::Bug;
 
 use crate::plan::{Plan, draw, print};
 use crate::tally::Tally;
@@ -20,34 +24,49 @@ pub enum Extent {
 #[derive(Debug, Clone)]
 pub struct Failure {
     plan: Plan,
+    bug: Option<Bug>,
     what: String,
 }
 
-/// Runs the histories of the seeds from `base` on, until one fails.
+/// Runs the histories of the seeds from `base` on, on all processors, until one fails.
 pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
     let begin = cenote_rt::monotonic();
-    let mut tally = Tally::default();
-    let mut seed = base;
-    loop {
-        let is_over = match extent {
-            Extent::Count(count) => seed - base >= count,
-            Extent::Time(time) => cenote_rt::monotonic().saturating_sub(begin) >= time,
-        };
-        if is_over {
-            return (tally, None);
+    let next = AtomicU64::new(base);
+    let found: Mutex<(Tally, Option<Failure>)> = Mutex::default();
+    let locked = || found.lock().unwrap_or_else(PoisonError::into_inner);
+    let work = || {
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            let is_over = match extent {
+                Extent::Count(count) => seed - base >= count,
+                Extent::Time(time) => cenote_rt::monotonic().saturating_sub(begin) >= time,
+            };
+            if is_over || locked().1.is_some() {
+                return;
+            }
+            let (tally, failure) = run_plan(draw::draw(seed), None);
+            let mut found = locked();
+            found.0.add(&tally);
+            let is_first = |one: &Failure| {
+                found.1.as_ref().is_none_or(|other| one.plan.seed < other.plan.seed)
+            };
+            if let Some(failure) = failure.filter(is_first) {
+                found.1 = Some(failure);
+            }
         }
-        let (of_one, failure) = run_plan(draw::draw(seed));
-        tally.add(&of_one);
-        if failure.is_some() {
-            return (tally, failure);
+    };
+    let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(work);
         }
-        seed += 1;
-    }
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs the history of a seed.
 pub fn run_seed(seed: u64) -> (Tally, Option<Failure>) {
-    run_plan(draw::draw(seed))
+    run_plan(draw::draw(seed), None)
 }
 
 /// Runs the history of a plan in a file.
@@ -56,12 +75,12 @@ pub fn run_seed(seed: u64) -> (Tally, Option<Failure>) {
 /// Why the file is no plan.
 pub fn run_file(path: &Path) -> Result<(Tally, Option<Failure>), String> {
     let text = std::fs::read_to_string(path).map_err(|error| error.to_string())?;
-    Ok(run_plan(Plan::from_json(&text)?))
+    Ok(run_plan(Plan::from_json(&text)?, None))
 }
 
-fn run_plan(plan: Plan) -> (Tally, Option<Failure>) {
-    let report = history::run(&plan);
-    (report.tally, report.failure.map(|what| Failure { plan, what }))
+fn run_plan(plan: Plan, bug: Option<Bug>) -> (Tally, Option<Failure>) {
+    let report = history::run(&plan, bug);
+    (report.tally, report.failure.map(|what| Failure { plan, bug, what }))
 }
 
 /// Returns the plan of a seed as text.
@@ -83,7 +102,7 @@ impl Failure {
 
     /// Describes the failure and the smallest history that shows it, which is stored in a file.
     pub fn shrunk(&self) -> String {
-        let (plan, again) = shrink::shrink(&self.plan, &self.what);
+        let (plan, again) = shrink::shrink(&self.plan, self.bug, &self.what);
         let path = std::env::temp_dir().join(format!("cenote-sim-{}.json", plan.seed));
         let stored = match std::fs::write(&path, plan.to_json()) {
             Ok(()) => format!("the shortened history is {}", path.display()),

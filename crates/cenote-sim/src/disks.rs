@@ -16,9 +16,10 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, TEAR_GRAIN};
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result, Rng, yield_now};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result, Rng, sleep};
 use cenote_testkit::cuts::keep;
 use cenote_vdev::DATA_START;
 use serde::{Deserialize, Serialize};
@@ -421,16 +422,16 @@ impl DiskState {
         }
     }
 
-    /// Steps of other tasks that a command waits, before and after it takes effect.
-    fn steps(&mut self) -> (u64, u64) {
-        let steps = match self.rng.below(100) {
-            _ if take(&mut self.counters.slow) => 500 + self.rng.below(3000),
-            0..60 => 0,
-            60..95 => self.rng.below(12),
-            _ => self.rng.below(400),
+    /// Microseconds that a command takes, before and after it takes effect.
+    fn latency(&mut self) -> (u64, u64) {
+        let whole = match self.rng.below(100) {
+            _ if take(&mut self.counters.slow) => 1_000_000 + self.rng.below(20_000_000),
+            0..60 => 20,
+            60..95 => 20 + self.rng.below(200),
+            _ => self.rng.below(12_000),
         };
-        let before = self.rng.below(steps + 1);
-        (before, steps - before)
+        let before = self.rng.below(whole + 1);
+        (before, whole - before)
     }
 }
 
@@ -456,6 +457,11 @@ impl Drop for InFlight<'_> {
         }
     }
 }
+
+/// An error of a modelled disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("modelled disk: {0}")]
+struct DiskError(&'static str);
 
 impl Disk {
     fn new(number: usize, size: u64, seed: u64, machine: Weak<Machine>) -> Self {
@@ -486,8 +492,7 @@ impl Disk {
     }
 
     fn fail<T>(&self, offset: u64, cause: &'static str) -> Result<T> {
-        Err(Error::new(Kind::Io, format!("modelled disk: {cause}"))
-            .on_device(&self.info.path, offset))
+        Err(Error::new(Kind::Io, DiskError(cause)).on_device(&self.info.path, offset))
     }
 
     fn check(&self, offset: u64, len: usize) -> Result<()> {
@@ -497,22 +502,20 @@ impl Disk {
         }
     }
 
-    /// Waits so many steps; for ever without power.
-    async fn wait(&self, steps: u64) {
-        for _ in 0..steps {
-            yield_now().await;
-        }
+    /// Waits this number of microseconds; for ever without power.
+    async fn wait(&self, micros: u64) {
+        sleep(Duration::from_micros(micros)).await;
         if !locked(&self.state).has_power {
             std::future::pending::<()>().await;
         }
     }
 
-    /// Begins a command. Returns the steps to wait after it took effect.
+    /// Begins a command. Returns the microseconds to wait after it took effect.
     async fn begin(&self, offset: u64) -> Result<u64> {
         if let Some(machine) = self.machine.upgrade() {
             machine.count();
         }
-        let (before, after) = locked(&self.state).steps();
+        let (before, after) = locked(&self.state).latency();
         self.wait(before).await;
         if take(&mut locked(&self.state).counters.outage) {
             return self.fail(offset, "no answer");

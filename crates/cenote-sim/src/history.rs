@@ -16,7 +16,8 @@ use cenote_ondisk::znode::Time;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_poolkit::{PoolBuilder, pools};
-use cenote_rt::{Error, tunables, yield_now};
+use cenote_rt::seeded::Bug;
+use cenote_rt::{Error, task_report, until};
 use futures_util::future::{Either, join_all, select};
 
 use crate::check;
@@ -31,8 +32,8 @@ use crate::tally::Tally;
 use crate::tasks::{self, History, Running, dataset, volume_dataset};
 use crate::world;
 
-/// Steps of other tasks within which all tasks end once the pool is closed.
-const STEPS_TO_END: u64 = 200_000;
+/// Simulated time within which all tasks end once the pool is closed.
+const TIME_TO_END: Duration = Duration::from_mins(10);
 /// One history in this many without damage is checked by OpenZFS.
 const JUDGED_OF: u64 = 8;
 
@@ -48,53 +49,53 @@ pub(crate) struct Report {
     pub(crate) failure: Option<String>,
 }
 
-/// Runs a plan.
-pub(crate) fn run(plan: &Plan) -> Report {
-    set_tunables(plan);
+/// Runs a plan, in an engine with a mistake or without.
+pub(crate) fn run(plan: &Plan, bug: Option<Bug>) -> Report {
     let history = History::new(plan.clone());
-    let mut time = Duration::ZERO;
-    for number in 0..=plan.lives.len() {
-        let seed = plan.seed ^ (number as u64) << 48;
-        let (done, end) = world::live(seed, time, run_life(&history, number));
-        let life = plan.lives.get(number);
-        count(&history, life);
-        let done = done.and_then(|done| done);
-        if let Err(what) = done {
-            history.fail(format!("life {number}: {what}"));
-        }
-        if let Some(what) = history.failed() {
-            history.fail(what);
-            break;
-        }
-        if life.is_some_and(|life| life.end == End::PowerCut) {
-            history.machine.cut_power();
-        }
-        time = end + Duration::from_secs(life.map_or(0, |life| life.gap));
+    let done = world::run(plan, bug, run_lives(Arc::clone(&history)));
+    if let Err(what) = done {
+        history.fail(what);
     }
     let mut tally = history.tally().clone();
     tally.histories = 1;
-    tally.time = time;
     *tally.layouts.entry(plan.layout.title()).or_default() += 1;
     Report { tally, failure: history.failed() }
+}
+
+/// Runs one life after the other.
+async fn run_lives(history: Arc<History>) -> Result<(), String> {
+    let lives = &history.plan.lives;
+    let mut clock_offset = 0;
+    for number in 0..=lives.len() {
+        let name = format!("life {number}");
+        let life = run_life(Arc::clone(&history), number);
+        let done = world::live(name.clone(), clock_offset, life).await;
+        let life = lives.get(number);
+        count(&history, life);
+        done.map_err(|what| format!("{name}: {what}"))?;
+        if history.failed().is_some() {
+            return Ok(());
+        }
+        let Some(life) = life else { break };
+        if life.end == End::PowerCut {
+            history.machine.cut_power();
+        }
+        cenote_rt::sleep(Duration::from_secs(life.gap)).await;
+        clock_offset += life.jump;
+    }
+    Ok(())
 }
 
 fn count(history: &History, life: Option<&Life>) {
     let mut tally = history.tally();
     tally.lives += 1;
+    tally.time = cenote_rt::monotonic();
     tally.commands += history.machine.commands();
     for (_, fault) in history.machine.take_faults() {
         *tally.faults.entry(fault.name()).or_default() += 1;
     }
     if let Some(life) = life {
         *tally.ends.entry(life.end.name()).or_default() += 1;
-    }
-}
-
-fn set_tunables(plan: &Plan) {
-    for tunable in tunables::ALL {
-        let wanted = plan.tunables.iter().find(|(name, _)| *name == tunable.name);
-        let value = wanted.map_or(tunable.default, |(_, value)| *value);
-        tunable.set(value).unwrap_or_else(|error| panic!("{error}"));
     }
 }
 
@@ -113,7 +114,8 @@ fn fail(error: Error) -> String {
 }
 
 /// One life: opens the pool, runs the tasks, and ends as planned.
-async fn run_life(history: &Arc<History>, number: usize) -> Result<(), String> {
+async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
+    let history = &history;
     let machine = &history.machine;
     let life = history.plan.lives.get(number);
     machine.begin(Vec::new());
@@ -139,6 +141,7 @@ async fn run_life(history: &Arc<History>, number: usize) -> Result<(), String> {
             Either::Right(_) => return Ok(()),
         }
     };
+    running.engine.start_sync_task();
     let Some(life) = life else { return close(history, &running).await };
     let tasks = life
         .tasks
@@ -172,18 +175,11 @@ async fn run_life(history: &Arc<History>, number: usize) -> Result<(), String> {
     if is_done {
         return Ok(());
     }
-    match select(tasks, pin!(steps(STEPS_TO_END))).await {
-        Either::Left((done, _)) => {
-            done.into_iter().try_for_each(|task| task.map_err(|error| format!("a task: {error}")))
-        }
-        Either::Right(_) => Err("tasks do not end although the pool is closed".into()),
-    }
-}
-
-async fn steps(count: u64) {
-    for _ in 0..count {
-        yield_now().await;
-    }
+    let Some(done) = until(TIME_TO_END, tasks).await else {
+        let report = task_report().unwrap_or_default();
+        return Err(format!("tasks do not end although the pool is closed:\n{report}"));
+    };
+    done.into_iter().try_for_each(|task| task.map_err(|error| format!("a task: {error}")))
 }
 
 /// Creates the pool, its file systems and volumes.

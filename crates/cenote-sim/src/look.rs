@@ -15,8 +15,29 @@ pub(crate) fn directory(actor: usize) -> Vec<u8> {
     format!("a{actor}").into_bytes()
 }
 
+/// A node of a kind that no task creates.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("an unexpected {0:?}")]
+struct UnexpectedNode(FileKind);
+
 fn strange(kind: FileKind) -> Error {
-    Error::new(Kind::Corrupt, format!("an unexpected {kind:?}"))
+    Error::new(Kind::Corrupt, UnexpectedNode(kind))
+}
+
+/// Reads a part of a file in a mounted file system: fewer bytes at its end.
+///
+/// # Errors
+/// Errors of reading.
+pub(crate) async fn read_file(
+    mount: &Mount,
+    object: u64,
+    offset: u64,
+    len: usize,
+) -> Result<Vec<u8>> {
+    let mut bytes = vec![0; len];
+    let count = mount.read(object, offset, &mut bytes).await?;
+    bytes.truncate(count);
+    Ok(bytes)
 }
 
 /// Reads the directory in a mounted file system. Returns its object, too.
@@ -40,13 +61,13 @@ pub(crate) async fn in_mount(mount: &Mount, actor: usize) -> Result<(u64, Found)
                 }
                 FileKind::Symlink => FoundKind::Link(mount.read_link(entry.object).await?),
                 FileKind::Regular => {
-                    let bytes = mount.read_buf(entry.object, 0, told.size as usize).await?;
+                    let bytes = read_file(mount, entry.object, 0, told.size as usize).await?;
                     let mut xattrs = BTreeMap::new();
                     for name in mount.xattrs(&root, entry.object).await? {
                         let value = mount.xattr(&root, entry.object, &name).await?;
                         xattrs.insert(name, value);
                     }
-                    found.files.insert(entry.object, file(&told, bytes.to_vec(), xattrs));
+                    found.files.insert(entry.object, file(&told, bytes, xattrs));
                     FoundKind::File
                 }
                 kind => return Err(strange(kind)),

@@ -1,6 +1,8 @@
 //! Makes a failing plan smaller: leaves out lives, tasks, faults, steps and settings, as long as
 //! the plan still fails.
 
+use cenote_rt::seeded::Bug;
+
 use crate::history;
 use crate::plan::{Life, Plan, TaskPlan};
 
@@ -10,12 +12,13 @@ const RUNS_MAX: usize = 600;
 struct Shrinker {
     plan: Plan,
     failure: String,
+    bug: Option<Bug>,
     runs: usize,
 }
 
 /// Returns a smaller plan that fails, and its failure.
-pub(crate) fn shrink(plan: &Plan, failure: &str) -> (Plan, String) {
-    let mut shrinker = Shrinker { plan: plan.clone(), failure: failure.to_owned(), runs: 0 };
+pub(crate) fn shrink(plan: &Plan, bug: Option<Bug>, failure: &str) -> (Plan, String) {
+    let mut shrinker = Shrinker { plan: plan.clone(), failure: failure.to_owned(), bug, runs: 0 };
     loop {
         let before = size(&shrinker.plan);
         shrinker.lives();
@@ -44,7 +47,7 @@ impl Shrinker {
             return false;
         }
         self.runs += 1;
-        let Some(failure) = history::run(&plan).failure else { return false };
+        let Some(failure) = history::run(&plan, self.bug).failure else { return false };
         (self.plan, self.failure) = (plan, failure);
         true
     }
@@ -102,9 +105,11 @@ impl Shrinker {
         }
         let mut plan = self.plan.clone();
         for life in &mut plan.lives {
-            life.gap = 0;
+            (life.gap, life.jump) = (0, 0);
             life.tasks.iter_mut().flat_map(|task| &mut task.steps).for_each(|step| step.pause = 0);
         }
+        self.try_plan(plan);
+        let plan = Plan { interleave: None, processors: 1, ..self.plan.clone() };
         self.try_plan(plan);
     }
 }

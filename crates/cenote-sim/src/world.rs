@@ -1,33 +1,60 @@
-//! One life of a process, in a simulation.
+//! A simulated machine, and the lives of processes on it.
 //!
-//! A life is a future that runs with all tasks that it starts, on one thread, in an order that the
-//! seed determines. When the future returns, the process is gone: its tasks are dropped where they
-//! are, like those of a killed process. Disks and models are outside, and live on.
+//! A history is one simulation. Each life is a process of it ([`cenote_rt::Process`]): when its
+//! future has returned, the process is killed, and its tasks are dropped where they are. Disks and
+//! models belong to the machine, and live on.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-/// Runs a life that begins at the time `begin` since the start of the history. Returns its result,
-/// or the message of its panic, and the time of its end.
-pub(crate) fn live<T>(
-    seed: u64,
-    begin: Duration,
-    life: impl Future<Output = T>,
-) -> (Result<T, String>, Duration) {
-    let timed = async {
-        cenote_rt::sleep(begin).await;
-        let done = life.await;
-        (done, cenote_rt::monotonic())
+use cenote_rt::seeded::Bug;
+use cenote_rt::{Process, World, tunables};
+
+use crate::plan::Plan;
+
+/// Processor time of a single poll that counts as an endless loop.
+const POLL_TIME_MAX: Duration = Duration::from_mins(2);
+
+/// Runs `machine` as the machine of a plan, in an engine with a mistake or without. Returns its
+/// result, or why the simulation ended otherwise: a panic, or tasks that wait for each other.
+pub(crate) fn run<T>(
+    plan: &Plan,
+    bug: Option<Bug>,
+    machine: impl Future<Output = Result<T, String>>,
+) -> Result<T, String> {
+    let values = plan.tunables.iter().filter_map(|(name, value)| {
+        let tunable = tunables::find(name)?;
+        Some((tunable, *value))
+    });
+    let world = World {
+        processors: plan.processors,
+        interleave: plan.interleave,
+        tunables: values.collect(),
+        bug,
+        poll_time_max: Some(POLL_TIME_MAX),
+        ..World::new(plan.seed)
     };
-    match catch_unwind(AssertUnwindSafe(|| cenote_rt::simulate(seed, timed))) {
-        Ok(Ok((done, end))) => (Ok(done), end),
-        Ok(Err(error)) => (Err(format!("no simulation: {error}")), begin),
-        Err(cause) => (Err(panic_message(&*cause)), begin),
+    match catch_unwind(AssertUnwindSafe(|| cenote_rt::simulate(world, machine))) {
+        Ok(Ok(done)) => done,
+        Ok(Err(error)) => Err(error.to_string()),
+        Err(cause) => Err(panic_message(&*cause)),
     }
 }
 
-/// Returns the text of a panic.
-pub(crate) fn panic_message(cause: &(dyn std::any::Any + Send)) -> String {
+/// Runs a life as a process whose time of day is this number of seconds ahead.
+pub(crate) async fn live(
+    name: String,
+    clock_offset: i64,
+    life: impl Future<Output = Result<(), String>> + Send + 'static,
+) -> Result<(), String> {
+    let process = Process::new(name);
+    process.set_clock_offset(clock_offset);
+    let ended = process.spawn(life).await;
+    process.kill();
+    ended.map_err(|error| error.to_string())?
+}
+
+fn panic_message(cause: &(dyn std::any::Any + Send)) -> String {
     let text = cause.downcast_ref::<String>().cloned();
     let text = text.or_else(|| cause.downcast_ref::<&str>().map(|text| (*text).to_owned()));
     format!("panic: {}", text.unwrap_or_else(|| "of unknown cause".to_owned()))

@@ -23,7 +23,11 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let tunables = tunables(&mut rng);
     let file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
     let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
-    let mut plan = Plan { seed, layout, tunables, file_systems, volumes, lives: Vec::new() };
+    let processors = 1 + rng.below(4) as usize;
+    let interleave = (rng.below(2) == 0).then(|| rng.next_u64());
+    let lives = Vec::new();
+    let mut plan =
+        Plan { seed, processors, interleave, layout, tunables, file_systems, volumes, lives };
     let lives = 2 + rng.below(LIVES_MAX - 1);
     let is_faulty = !plan.layout.victims.is_empty() && rng.below(4) != 0;
     plan.lives = (0..lives).map(|_| life(&plan, is_faulty, &mut rng)).collect();
@@ -43,6 +47,7 @@ fn tunables(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("metaslab_force_ganging", 3, &[2048, 20_000]);
     maybe("metaslab_force_ganging_pct", 3, &[4, 30]);
     maybe("zfs_arc_max", 2, &[1 << 20, 3 << 20]);
+    maybe("zfs_txg_timeout", 3, &[1, 30]);
     maybe("zfs_dirty_data_max", 2, &[1 << 20, 4 << 20]);
     maybe("metaslab_unload_delay", 3, &[0, 2]);
     maybe("metaslab_unload_delay_ms", 3, &[0]);
@@ -142,7 +147,8 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
     }
     faults.sort_by_key(|fault| fault.at);
     let gap = [0, 1, 3_600, 1_000_000][rng.below(4) as usize];
-    Life { tasks, faults, end, end_at, gap }
+    let jump = [0, 0, 86_400, -7_200][rng.below(4) as usize];
+    Life { tasks, faults, end, end_at, gap, jump }
 }
 
 fn fault(rng: &mut Rng) -> Fault {
@@ -168,11 +174,14 @@ fn task(role: Role, most: u64, rng: &mut Rng) -> TaskPlan {
 }
 
 fn pause(rng: &mut Rng) -> u32 {
-    match rng.below(10) {
-        0..5 => 0,
-        5..9 => rng.below(40) as u32,
-        _ => rng.below(600) as u32,
-    }
+    let most = match rng.below(20) {
+        0..8 => 1,
+        8..14 => 500,
+        14..19 => 20_000,
+        // Long enough for the timeout of a txg.
+        _ => 8_000_000,
+    };
+    rng.below(most) as u32
 }
 
 fn op(role: Role, rng: &mut Rng) -> Op {

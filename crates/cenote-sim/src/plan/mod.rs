@@ -26,6 +26,11 @@ pub(crate) use layout::Layout;
 pub(crate) struct Plan {
     /// Seed of latencies, contents, guids and secrets.
     pub(crate) seed: u64,
+    /// Number of processors.
+    pub(crate) processors: usize,
+    /// Seed of the order of tasks that can run at the same time; `None` for first come, first
+    /// served.
+    pub(crate) interleave: Option<u64>,
     /// Vdevs of the pool.
     pub(crate) layout: Layout,
     /// Tunables with other values than usual.
@@ -71,6 +76,8 @@ pub(crate) struct Life {
     pub(crate) end_at: u64,
     /// Seconds until the next life.
     pub(crate) gap: u64,
+    /// Seconds by which the time of day jumps before the next life.
+    pub(crate) jump: i64,
 }
 
 /// A fault of a disk.
@@ -154,7 +161,7 @@ pub(crate) enum Role {
 /// An operation, after a pause.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Step {
-    /// Steps of other tasks to wait.
+    /// Microseconds to wait.
     pub(crate) pause: u32,
     /// The operation.
     pub(crate) op: Op,

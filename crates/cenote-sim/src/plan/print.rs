@@ -10,8 +10,11 @@ pub(crate) fn text(plan: &Plan) -> String {
     let layout = &plan.layout;
     let _ = writeln!(
         text,
-        "seed {}: {}, ashift {}, {} disks of {} MiB, faults on disks {:?}",
+        "seed {}: {} processors, interleaved {:?}; {}, ashift {}, {} disks of {} MiB, faults on \
+         disks {:?}",
         plan.seed,
+        plan.processors,
+        plan.interleave,
         layout.name,
         layout.ashift,
         layout.disks(),
@@ -38,8 +41,8 @@ pub(crate) fn text(plan: &Plan) -> String {
     for (number, life) in plan.lives.iter().enumerate() {
         let _ = writeln!(
             text,
-            "  life {number}: ends by {:?} before command {}, then {} s",
-            life.end, life.end_at, life.gap
+            "  life {number}: ends by {:?} before command {}, then {} s, time of day {:+} s",
+            life.end, life.end_at, life.gap, life.jump
         );
         for fault in &life.faults {
             let _ = writeln!(
@@ -51,7 +54,7 @@ pub(crate) fn text(plan: &Plan) -> String {
         for task in &life.tasks {
             let _ = writeln!(text, "    {}", role(task.role));
             for step in &task.steps {
-                let _ = writeln!(text, "      {:4} {:?}", step.pause, step.op);
+                let _ = writeln!(text, "      {:8} us {:?}", step.pause, step.op);
             }
         }
     }

@@ -10,6 +10,7 @@ use cenote_fs::mount::{Allocate, Handle, WriteOptions};
 use cenote_rt::{Kind, Result};
 
 use super::{Ended, FULL, Outcome, Running};
+use crate::look;
 use crate::model::Actor;
 use crate::model::files::{Body, Call, Effect, Id, Touch};
 use crate::plan::Op;
@@ -162,7 +163,8 @@ async fn call(mount: &Mount, call: &Call) -> Result<u64> {
 
 async fn read(running: &Running, at: Place, file: u32, (offset, len): (u32, u32)) -> Ended {
     let Some((id, object)) = newest_file(running, at, file) else { return Ok(Outcome::Refused) };
-    let found = match running.mounts[at.0].read_buf(object, u64::from(offset), len as usize).await {
+    let read = look::read_file(&running.mounts[at.0], object, u64::from(offset), len as usize);
+    let found = match read.await {
         Ok(found) => found,
         Err(error) => return running.judge(&error, &[]),
     };

@@ -21,14 +21,15 @@ pub(crate) use volumes::volume_dataset;
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use cenote_engine::Engine;
 use cenote_fs::{Mount, WritableVolume};
-use cenote_rt::{Error, Kind, Notify, yield_now};
+use cenote_rt::{Error, Kind, Notify, sleep, task_report, until};
 
 use crate::disks::Machine;
 use crate::model::Model;
-use crate::plan::{Plan, Role, TaskPlan};
+use crate::plan::{Op, Plan, Role, TaskPlan};
 use crate::tally::Tally;
 
 /// What lives of a history share.
@@ -123,6 +124,8 @@ pub(crate) enum Outcome {
 /// How an operation ended, or how it failed.
 type Ended = Result<Outcome, String>;
 
+/// Simulated time within which every operation ends.
+const OPERATION_TIME_MAX: Duration = Duration::from_hours(1);
 /// Errors of a full pool.
 const FULL: [Kind; 2] = [Kind::NoSpace, Kind::Quota];
 
@@ -164,9 +167,22 @@ impl Running {
     }
 }
 
-async fn rest(steps: u32) {
-    for _ in 0..steps {
-        yield_now().await;
+async fn rest(micros: u32) {
+    if micros > 0 {
+        sleep(Duration::from_micros(micros.into())).await;
+    }
+}
+
+async fn perform(running: &Running, role: Role, op: Op, held: &mut files::Held) -> Ended {
+    match role {
+        Role::Files { file_system, actor } => {
+            files::perform(running, (file_system, actor), op, held).await
+        }
+        Role::Volume { volume, actor } => volumes::perform(running, (volume, actor), op).await,
+        Role::Datasets { tree } => datasets::perform(running, tree, op).await,
+        Role::Snapshots { file_system } => snapshots::perform(running, file_system, op).await,
+        Role::Reader => readers::perform(running, op).await,
+        Role::Operator => operators::perform(running, op).await,
     }
 }
 
@@ -178,20 +194,11 @@ pub(crate) async fn run(running: Arc<Running>, task: TaskPlan) {
         if running.is_ending() || running.history.failed().is_some() {
             return;
         }
-        let running = &*running;
-        let ended = match task.role {
-            Role::Files { file_system, actor } => {
-                files::perform(running, (file_system, actor), step.op, &mut held).await
-            }
-            Role::Volume { volume, actor } => {
-                volumes::perform(running, (volume, actor), step.op).await
-            }
-            Role::Datasets { tree } => datasets::perform(running, tree, step.op).await,
-            Role::Snapshots { file_system } => {
-                snapshots::perform(running, file_system, step.op).await
-            }
-            Role::Reader => readers::perform(running, step.op).await,
-            Role::Operator => operators::perform(running, step.op).await,
+        let performed = Box::pin(perform(&running, task.role, step.op, &mut held));
+        let Some(ended) = until(OPERATION_TIME_MAX, performed).await else {
+            let tasks = task_report().unwrap_or_default();
+            let what = format!("{:?}, {:?} does not end:\n{tasks}", task.role, step.op);
+            return running.history.fail(what);
         };
         match ended {
             Ok(Outcome::Interrupted) => return,

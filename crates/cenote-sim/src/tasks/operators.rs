@@ -10,8 +10,8 @@ use cenote_rt::{Kind, Result};
 use super::{Ended, FULL, Outcome, Running, rest};
 use crate::plan::Op;
 
-/// Steps for which a disk is initialized.
-const INITIALIZE_STEPS: u32 = 60;
+/// Microseconds for which a disk is initialized.
+const INITIALIZE_MICROS: u32 = 20_000;
 
 pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     let engine = &running.engine;
@@ -90,7 +90,7 @@ async fn initialize(running: &Running, disk: u32) -> Ended {
     if let Err(error) = running.engine.leaves().start_initialize(&[leaf]).await {
         return running.judge(&error, &allowed);
     }
-    rest(INITIALIZE_STEPS).await;
+    rest(INITIALIZE_MICROS).await;
     let stopped =
         running.engine.leaves().stop_work(&[leaf], LeafWorkKind::Initialize, Stop::Suspend).await;
     settle(running, stopped, &allowed)

@@ -15,6 +15,8 @@ use crate::look;
 use crate::model::files::{Body, exact};
 use crate::plan::Op;
 
+/// Microseconds of the unit in which views are kept.
+const KEEP_MICROS: u32 = 1_000;
 /// Errors of a view whose space was needed.
 const OVERTAKEN: [Kind; 1] = [Kind::Overtaken];
 
@@ -22,7 +24,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     match op {
         Op::View { file_system, keep } => {
             let file_system = file_system as usize % running.mounts.len();
-            view(running, file_system, u32::from(keep)).await
+            view(running, file_system, u32::from(keep) * KEEP_MICROS).await
         }
         Op::Peek { file_system, actor, file, offset, len } => {
             let file_system = file_system as usize % running.mounts.len();
@@ -105,7 +107,7 @@ async fn peek(
         return Ok(Outcome::Refused);
     };
     // The file may be removed meanwhile.
-    let read = mount.read_buf(object, u64::from(offset), len as usize).await;
+    let read = look::read_file(mount, object, u64::from(offset), len as usize).await;
     let model = running.history.model();
     let states = &model.file_systems[file_system].actors[actor].states;
     let range = first..=states.len();
