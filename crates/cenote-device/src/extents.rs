@@ -144,6 +144,11 @@ impl Extents {
         }
     }
 
+    /// Fills unreadable sectors with zeros.
+    pub(crate) fn replace_damaged(&mut self) {
+        self.by_start.retain(|_, extent| !matches!(extent.content, Content::Unreadable));
+    }
+
     /// Number of sectors of `start..end` that are stored and readable.
     pub(crate) fn stored(&self, start: u64, end: u64) -> u64 {
         self.pieces(start, end).map(|(from, to)| to - from).sum()
@@ -160,7 +165,7 @@ impl Extents {
     }
 
     /// Ranges of stored and readable sectors in `start..end`.
-    fn pieces(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
+    pub(crate) fn pieces(&self, start: u64, end: u64) -> impl Iterator<Item = (u64, u64)> {
         let readable =
             |(_, extent): &(u64, &Extent)| !matches!(extent.content, Content::Unreadable);
         let cut = move |(at, extent): (u64, &Extent)| {

@@ -89,7 +89,8 @@ pub(super) struct Faults {
     /// Faults of the next writes.
     next_writes: VecDeque<WriteFault>,
     pub(super) flushes_lie: bool,
-    /// Numbers of the next flushes and commands that fail.
+    /// Numbers of the next flushes that lie, and of the next flushes and commands that fail.
+    pub(super) lying_flushes: u64,
     pub(super) failing_flushes: u64,
     pub(super) failing_commands: u64,
     /// Ranges of bytes that were written last.
@@ -105,6 +106,7 @@ impl Faults {
             rates: FaultRates::default(),
             next_writes: VecDeque::new(),
             flushes_lie: false,
+            lying_flushes: 0,
             failing_flushes: 0,
             failing_commands: 0,
             recent: VecDeque::new(),
@@ -119,6 +121,14 @@ impl Faults {
 
     pub(super) fn add_write_fault(&mut self, fault: WriteFault) {
         self.next_writes.push_back(fault);
+    }
+
+    /// Ends all faults of commands to come.
+    pub(super) fn end(&mut self) {
+        self.rates = FaultRates::default();
+        self.next_writes.clear();
+        self.flushes_lie = false;
+        (self.lying_flushes, self.failing_flushes, self.failing_commands) = (0, 0, 0);
     }
 
     /// Counts a fault.
@@ -169,6 +179,13 @@ impl Faults {
         let fails = self.failing_flushes > 0;
         self.failing_flushes -= u64::from(fails);
         fails || self.is_due(self.rates.flush_error)
+    }
+
+    /// Whether this flush reports success and does nothing.
+    pub(super) fn flush_lies(&mut self) -> bool {
+        let lies = self.lying_flushes > 0;
+        self.lying_flushes -= u64::from(lies);
+        lies || self.flushes_lie
     }
 
     /// Whether this read fails.

@@ -50,7 +50,7 @@ use crate::extents::Extents;
 use crate::model::{DiskModel, ModelStats, Op};
 use crate::pattern::SECTOR;
 use crate::simulated::check_sectors;
-use crate::{Device, DeviceInfo, NoDiscard, OutOfRange, SimulatedUse, WriteFault};
+use crate::{Device, DeviceInfo, Image, NoDiscard, OutOfRange, SimulatedUse, WriteFault};
 use state::{Failure, Request, State, Status};
 
 /// A command to a disk without power.
@@ -129,9 +129,10 @@ impl Shared {
 
     /// Starts a timer.
     fn start_timer(self: &Arc<Self>, generation: u64, mut sleep: Duration) {
-        let shared = Arc::clone(self);
+        // Made before the task: its process may be killed before it runs.
+        let timer = TimerGuard { shared: Arc::clone(self), generation };
         drop(cenote_rt::spawn_background(async move {
-            let timer = TimerGuard { shared, generation };
+            let timer = timer;
             loop {
                 cenote_rt::sleep(sleep).await;
                 let now_ns = now_ns();
@@ -302,6 +303,11 @@ impl ModelDisk {
         self.change(|state| state.faults.flushes_lie = lies);
     }
 
+    /// Makes the next `count` flushes report success and do nothing.
+    pub fn lie_about_next_flushes(&self, count: u64) {
+        self.change(|state| state.faults.lying_flushes = count);
+    }
+
     /// Stops answering: for `duration`, or until [`resume`](Self::resume). Commands are still
     /// taken.
     pub fn stall(&self, duration: Option<Duration>) {
@@ -346,6 +352,21 @@ impl ModelDisk {
         self.change(|state| state.damage(range.start, end.saturating_sub(range.start)));
     }
 
+    /// Ends all faults that affect commands to come, a stall, and slowness. Damaged sectors stay.
+    pub fn end_faults(&self) {
+        self.change(|state| {
+            state.faults.end();
+            state.clock.slow(1);
+            state.clock.resume();
+            state.wake_all();
+        });
+    }
+
+    /// Makes unreadable sectors readable again: they contain zeros.
+    pub fn replace_damaged(&self) {
+        self.change(|state| state.contents.edit().replace_damaged());
+    }
+
     /// Changes a bit on the medium.
     pub fn flip_bit(&self, offset: u64, bit: u8) {
         self.change(|state| state.flip(offset, bit));
@@ -373,6 +394,22 @@ impl ModelDisk {
     /// Returns the present contents.
     pub fn snapshot(&self) -> DiskSnapshot {
         self.change(|state| DiskSnapshot(state.contents.extents().clone()))
+    }
+
+    /// Returns the present contents as an image. Unreadable sectors are zeros in it.
+    pub fn image(&self) -> Image {
+        let mut image = Image::zeroed(self.info.size);
+        self.change(|state| {
+            let extents = state.contents.extents();
+            let mut bytes = Vec::new();
+            for (start, end) in extents.pieces(0, self.info.size / SECTOR as u64) {
+                bytes.resize((end - start) as usize * SECTOR, 0);
+                if extents.read(start, &mut bytes).is_ok() {
+                    image.write_at(start * SECTOR as u64, &bytes);
+                }
+            }
+        });
+        image
     }
 
     /// Replaces the contents, as if an old copy of the disk came back; they are durable.

@@ -235,7 +235,7 @@ impl State {
                 self.faults.note(DiskFault::FlushError, 0, 0);
                 (Effect::None, Err(Failure::Injected { offset, len }))
             }
-            Request::Flush if self.faults.flushes_lie => {
+            Request::Flush if self.faults.flush_lies() => {
                 self.faults.note(DiskFault::LyingFlush, 0, 0);
                 (Effect::None, Ok(()))
             }

@@ -339,6 +339,75 @@ fn a_killed_process_does_not_stop_the_commands_of_another_one() {
 }
 
 #[test]
+fn faults_end_and_damaged_sectors_are_replaced() {
+    let disk = disk();
+    run(1, async {
+        disk.write(0, vec![Buf::from(vec![7; 2048])]).await.expect("working");
+        disk.damage(512..1024);
+        disk.fail_next_write(WriteFault::Eio);
+        disk.fail_next_commands(3);
+        disk.lie_about_next_flushes(3);
+        disk.slow_down(1000);
+        disk.stall(None);
+        disk.end_faults();
+        disk.read(0, BufMut::zeroed(1024)).await.expect_err("still damaged");
+        assert_eq!(disk.image().size(), SIZE);
+        disk.replace_damaged();
+        let before = cenote_rt::monotonic();
+        let found = [byte(&disk, 0).await, byte(&disk, 1).await, byte(&disk, 2).await];
+        assert!(cenote_rt::monotonic().saturating_sub(before) < Duration::from_secs(1));
+        assert_eq!(found, [7, 0, 7]);
+        let mut image = [1; 1024];
+        disk.image().read_at(512, &mut image);
+        assert_eq!((image[0], image[512]), (0, 7));
+        disk.write(0, sector(8)).await.expect("no fault");
+        disk.flush().await.expect("no fault");
+        disk.cut_power(&mut Rng::seeded(1));
+        disk.restore_power();
+        assert_eq!(byte(&disk, 0).await, 8);
+    });
+}
+
+#[test]
+fn a_number_of_flushes_lie() {
+    let disk = disk();
+    run(1, async {
+        disk.lie_about_next_flushes(1);
+        disk.flush().await.expect("says so");
+        disk.write(0, sector(1)).await.expect("working");
+        disk.flush().await.expect("working");
+        disk.cut_power(&mut Rng::seeded(1));
+        disk.restore_power();
+        assert_eq!(byte(&disk, 0).await, 1);
+        assert_eq!(disk.stats().faults(DiskFault::LyingFlush), 1);
+    });
+}
+
+#[test]
+fn a_process_that_is_killed_at_once_leaves_its_commands_to_the_disk() {
+    let disk = disk();
+    run(1, async {
+        let process = cenote_rt::Process::new("killed");
+        let command = Arc::clone(&disk);
+        let killed = process.clone();
+        // The command has begun, and the task that sleeps for it has not run yet.
+        let begun = process.spawn(async move {
+            let mut read = std::pin::pin!(command.read(0, BufMut::zeroed(4096)));
+            std::future::poll_fn(|context| {
+                assert!(read.as_mut().poll(context).is_pending());
+                killed.kill();
+                Poll::Ready(())
+            })
+            .await;
+        });
+        drop(begun);
+        cenote_rt::yield_now().await;
+        disk.read(8192, BufMut::zeroed(4096)).await.expect("working");
+        disk.settle().await;
+    });
+}
+
+#[test]
 fn unreadable_sectors_come_back_when_they_are_written() {
     let disk = disk();
     run(1, async {
