@@ -1,40 +1,49 @@
-//! Disks in memory with a volatile write cache, seeded latencies and faults.
+//! The machine of a history: modelled disks, and the events of each life.
 //!
 //! ```text
-//!   write ──wait──> now + unflushed ──wait──> returns
-//!   flush ──wait──> medium = medium + what had returned when the flush began
-//!   power cut       now = medium + any sectors of unflushed writes
+//!   pool ──command──> Counted ──> CommandHash ──> ModelDisk
+//!                        | n-th command of the life: events happen first
+//!                        `── Machine: faults of disks, clock jumps, the end of the life
 //! ```
 //!
-//! All disks of a history belong to one [`Machine`], which counts their commands. Events of the
-//! history are bound to these counts: a fault, or the end of a life, happens just before the n-th
-//! command, so that it hits any step of a commit.
+//! Events are bound to numbers of commands: a fault, or the end of a life, happens just before the
+//! n-th command, so that it hits any step of a commit. Time, write caches, power cuts and faults
+//! are those of [`ModelDisk`].
 //!
-//! A killed process leaves its writes to the disks: those that a disk did not have yet are written
-//! or not, by the seed.
+//! A killed process leaves its commands to the disks, which carry them out. A power cut ends the
+//! process, too: what a command returns without power reaches nobody.
 
-use std::collections::VecDeque;
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use cenote_device::{Device, DeviceInfo, Image, TEAR_GRAIN};
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Notify, Result, Rng, sleep};
-use cenote_testkit::cuts::keep;
+use cenote_device::model::{Params, table};
+use cenote_device::{
+    CommandHash, Device, DeviceInfo, DiskSnapshot, FaultRates, Image, ModelDisk, PowerCut,
+    TEAR_GRAIN, WriteFault,
+};
+use cenote_rt::{BoxFuture, Buf, BufMut, Notify, Process, Result, Rng};
 use cenote_vdev::DATA_START;
 use serde::{Deserialize, Serialize};
 
-/// Recent writes that a fault can hit.
-const RECENT: usize = 256;
-/// Bytes that a fault changes or makes unreadable at most.
+use crate::plan::Layout;
+
+/// Bytes that a fault makes unreadable at most.
 const DAMAGE_MAX: u64 = 64 << 10;
+/// Bits that a fault changes at most.
+const BITS_MAX: u64 = 64;
+/// Seconds that a short stall takes, for each unit of its plan.
+const STALL_UNIT: u64 = 3;
+/// Bytes at the end of a disk that misdirected writes spare: labels, and the longest write.
+const TAIL: u64 = (512 << 10) + (4 << 20);
 
 /// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) enum Fault {
     /// Sectors that were written recently cannot be read until they are written again.
     Latent,
-    /// Sectors that were written recently have other bytes.
+    /// Bits of sectors that were written recently change.
     Rot,
     /// The next writes are acknowledged and not done.
     LostWrites(u32),
@@ -52,8 +61,18 @@ pub(crate) enum Fault {
     Outage(u32),
     /// The disk loses its write cache, and the next commands fail.
     Reset(u32),
-    /// The next commands take long.
+    /// The disk does not answer for some seconds: a few for each unit.
     Slow(u32),
+    /// The disk does not answer for this number of seconds, and then goes on.
+    Hang(u32),
+    /// All commands take this many times as long as usual, until the life ends.
+    Sluggish(u32),
+    /// The disk fails all commands until the life ends, and is back in the next one with what it
+    /// had: its contents at the failure, or those at the begin of the life.
+    Gone {
+        /// The contents are those at the begin of the life.
+        is_old: bool,
+    },
 }
 
 impl Fault {
@@ -71,12 +90,16 @@ impl Fault {
             Self::Outage(_) => "outages",
             Self::Reset(_) => "resets",
             Self::Slow(_) => "stalls",
+            Self::Hang(_) => "hangs",
+            Self::Sluggish(_) => "slow disks",
+            Self::Gone { is_old: false } => "disks that fail and come back stale",
+            Self::Gone { is_old: true } => "disks that fail and come back with old contents",
         }
     }
 
     /// Whether the disk loses nothing and reports no error.
     pub(crate) const fn is_harmless(self) -> bool {
-        matches!(self, Self::Slow(_))
+        matches!(self, Self::Slow(_) | Self::Hang(_) | Self::Sluggish(_))
     }
 }
 
@@ -85,17 +108,30 @@ impl Fault {
 pub(crate) enum Event {
     /// A disk gets a fault.
     Fault(usize, Fault),
+    /// The time of day jumps by this number of seconds.
+    ClockJump(i64),
     /// The life of the process ends, while the disks continue.
     End,
     /// The power of all disks is cut, which ends the life of the process.
     PowerCut,
 }
 
+/// Numbers of what happened to the machine.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Happened {
+    /// Faults of disks, and clock jumps.
+    pub(crate) faults: Vec<&'static str>,
+    /// What power cuts and resets did to writes that were not durable.
+    pub(crate) cut: PowerCut,
+}
+
 /// The machine: its disks and their common events.
 #[derive(Debug)]
 pub(crate) struct Machine {
-    /// The disks, by number.
-    pub(crate) disks: Vec<Arc<Disk>>,
+    disks: Vec<Arc<ModelDisk>>,
+    /// The disks as a pool takes them.
+    devices: Vec<Arc<dyn Device>>,
+    hash: Arc<CommandHash>,
     state: Mutex<MachineState>,
     ended: Notify,
 }
@@ -108,102 +144,119 @@ struct MachineState {
     events: Vec<(u64, Event)>,
     /// What ended the life.
     end: Option<Event>,
-    /// Faults that happened, by number of the disk.
-    faults: Vec<(usize, Fault)>,
-    rng: Rng,
-}
-
-/// A disk.
-#[derive(Debug)]
-pub(crate) struct Disk {
-    info: DeviceInfo,
-    machine: Weak<Machine>,
-    state: Mutex<DiskState>,
-}
-
-#[derive(Debug)]
-struct DiskState {
-    /// Contents as they are read.
-    now: Image,
-    /// Contents after a power cut, without the unflushed writes.
-    medium: Image,
-    unflushed: Vec<Unflushed>,
-    recent: VecDeque<Range<u64>>,
+    happened: Happened,
     rng: Rng,
     has_power: bool,
-    counters: Counters,
-    unreadable: Vec<Range<u64>>,
+    /// Disks that failed, with their contents when they come back, if these are old.
+    gone: BTreeMap<usize, Option<DiskSnapshot>>,
+    /// Contents at the begin of this life, of disks that may come back with them.
+    old: BTreeMap<usize, DiskSnapshot>,
+    /// Seconds that the time of day is ahead.
+    clock_offset: i64,
+    /// The process of this life.
+    process: Option<Process>,
 }
 
-/// A write that no flush has covered.
+/// A disk whose commands the machine counts.
 #[derive(Debug)]
-struct Unflushed {
-    number: u64,
-    offset: u64,
-    bytes: Vec<u8>,
-    has_returned: bool,
+struct Counted {
+    inner: Arc<dyn Device>,
+    machine: Weak<Machine>,
 }
 
-/// Numbers of commands that a fault still hits, and the number of the last write.
-#[derive(Debug, Default)]
-struct Counters {
-    lost: u32,
-    misdirected: u32,
-    torn: u32,
-    lying: u32,
-    failing_writes: u32,
-    failing_flushes: u32,
-    outage: u32,
-    slow: u32,
-    writes: u64,
-}
-
-/// Counts down. Returns whether there was something left.
-const fn take(count: &mut u32) -> bool {
-    let is_left = *count > 0;
-    *count = count.saturating_sub(1);
-    is_left
-}
-
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+/// Returns the model of this name for a disk of this size.
+fn model(name: &str, size: u64, seed: u64) -> Box<dyn cenote_device::model::DiskModel> {
+    let mut params = table::find(name).unwrap_or(Params::Flash(table::NVME));
+    if let Params::Rotating(rotating) = &mut params {
+        // The disk seeks like one that is full.
+        rotating.stretch = rotating.capacity / size;
+    }
+    params.build(size, seed)
 }
 
 impl Machine {
-    /// Returns a machine with disks of these sizes.
-    pub(crate) fn new(sizes: &[u64], seed: u64) -> Arc<Self> {
+    /// Returns a machine with the disks of a layout.
+    pub(crate) fn new(layout: &Layout, seed: u64) -> Arc<Self> {
         let mut rng = Rng::seeded(seed ^ 0xd15c);
+        let size = layout.mib << 20;
         Arc::new_cyclic(|machine| {
-            let disk = |(number, size): (usize, &u64)| {
-                Arc::new(Disk::new(number, *size, rng.next_u64(), Weak::clone(machine)))
-            };
-            let disks = sizes.iter().enumerate().map(disk).collect();
+            let hash = CommandHash::new();
+            let disks: Vec<_> = (0..layout.disks())
+                .map(|number| {
+                    let model = model(layout.model(number), size, rng.next_u64());
+                    ModelDisk::new(format!("d{number}"), size, model)
+                })
+                .collect();
+            let devices = disks.iter().map(|disk| {
+                let inner = hash.wrap(Arc::clone(disk) as Arc<dyn Device>);
+                Arc::new(Counted { inner, machine: Weak::clone(machine) }) as Arc<dyn Device>
+            });
             let state = MachineState {
                 commands: 0,
                 events: Vec::new(),
                 end: None,
-                faults: Vec::new(),
+                happened: Happened::default(),
                 rng: rng.clone(),
+                has_power: true,
+                gone: BTreeMap::new(),
+                old: BTreeMap::new(),
+                clock_offset: 0,
+                process: None,
             };
-            Self { disks, state: Mutex::new(state), ended: Notify::new() }
+            let (devices, ended) = (devices.collect(), Notify::new());
+            Self { disks, devices, hash, state: Mutex::new(state), ended }
         })
+    }
+
+    fn state(&self) -> MutexGuard<'_, MachineState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns the disks as a pool takes them.
     pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.disks.iter().map(|disk| Arc::clone(disk) as Arc<dyn Device>).collect()
+        self.devices.clone()
     }
 
-    /// Begins a life with these events, each before a command of that number.
+    /// Begins a life with these events, each before a command of that number. Every disk has power
+    /// and works, also those that failed in the life before.
     pub(crate) fn begin(&self, mut events: Vec<(u64, Event)>) {
         events.sort_by_key(|(at, _)| std::cmp::Reverse(*at));
-        let mut state = locked(&self.state);
-        (state.commands, state.events, state.end) = (0, events, None);
-        for disk in &self.disks {
-            let mut state = locked(&disk.state);
-            state.has_power = true;
-            // The writes of an earlier process are done by now.
-            state.unflushed.iter_mut().for_each(|write| write.has_returned = true);
+        let mut state = self.state();
+        for (number, disk) in self.disks.iter().enumerate() {
+            disk.set_fault_rates(state.rng.next_u64(), FaultRates::default());
+            if !state.has_power {
+                disk.restore_power();
+            }
+            disk.slow_down(1);
+            if let Some(contents) = state.gone.remove(&number) {
+                disk.set_dead(false);
+                contents.iter().for_each(|contents| disk.restore(contents));
+            }
+        }
+        state.old.clear();
+        for (_, event) in &events {
+            if let Event::Fault(number, Fault::Gone { is_old: true }) = event
+                && let Some(disk) = self.disks.get(*number)
+            {
+                state.old.insert(*number, disk.snapshot());
+            }
+        }
+        (state.commands, state.events, state.end, state.has_power) = (0, events, None, true);
+    }
+
+    /// Makes a process the one of this life, with the machine's time of day.
+    pub(crate) fn run(&self, process: &Process) {
+        let mut state = self.state();
+        process.set_clock_offset(state.clock_offset);
+        state.process = Some(process.clone());
+    }
+
+    /// Sets the time of day ahead by a number of seconds, or back.
+    pub(crate) fn jump(&self, seconds: i64) {
+        let mut state = self.state();
+        state.clock_offset += seconds;
+        if let Some(process) = &state.process {
+            process.set_clock_offset(state.clock_offset);
         }
     }
 
@@ -211,7 +264,7 @@ impl Machine {
     pub(crate) async fn until_ended(&self) -> Event {
         loop {
             let ended = self.ended.notified();
-            if let Some(end) = locked(&self.state).end {
+            if let Some(end) = self.state().end {
                 return end;
             }
             ended.await;
@@ -220,19 +273,23 @@ impl Machine {
 
     /// Number of commands in this life.
     pub(crate) fn commands(&self) -> u64 {
-        locked(&self.state).commands
+        self.state().commands
     }
 
-    /// Takes the list of faults that happened.
-    pub(crate) fn take_faults(&self) -> Vec<(usize, Fault)> {
-        std::mem::take(&mut locked(&self.state).faults)
+    /// Returns the hash of all commands, their bytes and times.
+    pub(crate) fn hash(&self) -> u128 {
+        self.hash.value()
     }
 
-    /// Ends all faults that only affect future commands.
+    /// Takes the list of what happened.
+    pub(crate) fn take_happened(&self) -> Happened {
+        std::mem::take(&mut self.state().happened)
+    }
+
+    /// Ends all faults that only affect commands to come.
     pub(crate) fn mend(&self) {
         for disk in &self.disks {
-            let mut state = locked(&disk.state);
-            state.counters = Counters { writes: state.counters.writes, ..Counters::default() };
+            disk.end_faults();
         }
     }
 
@@ -240,17 +297,21 @@ impl Machine {
     pub(crate) fn repair(&self) {
         self.mend();
         for disk in &self.disks {
-            locked(&disk.state).unreadable.clear();
+            disk.replace_damaged();
         }
     }
 
-    /// Cuts the power of all disks: nothing is answered from now on, and unflushed writes are lost
-    /// in part.
+    /// Cuts the power of all disks: nothing is answered from now on, and writes that are not
+    /// durable are lost in part.
     pub(crate) fn cut_power(&self) {
+        let mut state = self.state();
+        if !state.has_power {
+            return;
+        }
+        state.has_power = false;
         for disk in &self.disks {
-            let mut state = locked(&disk.state);
-            state.has_power = false;
-            state.lose_cache();
+            let cut = disk.cut_power(&mut state.rng);
+            state.happened.add(cut);
         }
     }
 
@@ -263,7 +324,7 @@ impl Machine {
     fn count(&self) {
         loop {
             let event = {
-                let mut state = locked(&self.state);
+                let mut state = self.state();
                 let commands = state.commands;
                 let Some((_, event)) = state.events.pop_if(|(at, _)| *at <= commands) else {
                     state.commands += 1;
@@ -279,323 +340,146 @@ impl Machine {
         match event {
             Event::Fault(number, fault) => {
                 if let Some(disk) = self.disks.get(number) {
-                    locked(&disk.state).suffer(fault);
-                    locked(&self.state).faults.push((number, fault));
+                    let mut state = self.state();
+                    state.suffer(number, disk, fault);
+                    state.happened.faults.push(fault.name());
                 }
+            }
+            Event::ClockJump(seconds) => {
+                self.jump(seconds);
+                let name = if seconds < 0 { "clock jumps back" } else { "clock jumps ahead" };
+                self.state().happened.faults.push(name);
             }
             Event::End | Event::PowerCut => {
                 if event == Event::PowerCut {
                     self.cut_power();
                 }
-                locked(&self.state).end.get_or_insert(event);
+                self.state().end.get_or_insert(event);
                 self.ended.notify_waiters();
             }
         }
     }
+}
 
-    /// Whether a write that a killed process had begun reaches its disk.
-    fn toss(&self) -> bool {
-        locked(&self.state).rng.below(2) == 0
+impl Happened {
+    fn add(&mut self, cut: PowerCut) {
+        self.cut.kept += cut.kept;
+        self.cut.lost += cut.lost;
+        self.cut.torn += cut.torn;
     }
 }
 
-impl DiskState {
-    fn suffer(&mut self, fault: Fault) {
+impl MachineState {
+    fn suffer(&mut self, number: usize, disk: &ModelDisk, fault: Fault) {
+        let next_writes = |count: u32, fault: WriteFault| {
+            (0..count).for_each(|_| disk.fail_next_write(fault));
+        };
         match fault {
             Fault::Latent => {
-                if let Some(range) = self.victim() {
-                    self.unreadable.push(range);
+                if let Some(range) = self.recent(disk) {
+                    disk.damage(range);
                 }
             }
             Fault::Rot => {
-                if let Some(range) = self.victim() {
-                    let mut bytes = vec![0; (range.end - range.start) as usize];
-                    self.now.read_at(range.start, &mut bytes);
-                    for byte in &mut bytes {
-                        *byte ^= (self.rng.next_u64() as u8) | 1;
-                    }
-                    self.now.write_at(range.start, &bytes);
-                    self.medium.write_at(range.start, &bytes);
+                if let Some(range) = self.recent(disk) {
+                    let bits = 1 + self.rng.below(BITS_MAX);
+                    disk.flip_bits(range, bits, &mut self.rng);
                 }
             }
-            Fault::LostWrites(count) => self.counters.lost += count,
-            Fault::MisdirectedWrites(count) => self.counters.misdirected += count,
-            Fault::TornWrites(count) => self.counters.torn += count,
-            Fault::LyingFlushes(count) => self.counters.lying += count,
-            Fault::FailingWrites(count) => self.counters.failing_writes += count,
-            Fault::FailingFlushes(count) => self.counters.failing_flushes += count,
-            Fault::Outage(count) => self.counters.outage += count,
-            Fault::Reset(count) => {
-                self.lose_cache();
-                self.counters.outage += count;
+            Fault::LostWrites(count) => next_writes(count, WriteFault::Lost),
+            Fault::MisdirectedWrites(count) => {
+                for _ in 0..count {
+                    let sectors = (disk.info().size - TAIL - DATA_START) / TEAR_GRAIN;
+                    let target = DATA_START + self.rng.below(sectors) * TEAR_GRAIN;
+                    disk.fail_next_write(WriteFault::Misdirected(Some(target)));
+                }
             }
-            Fault::Slow(count) => self.counters.slow += count,
+            Fault::TornWrites(count) => next_writes(count, WriteFault::Torn),
+            Fault::LyingFlushes(count) => disk.lie_about_next_flushes(count.into()),
+            Fault::FailingWrites(count) => next_writes(count, WriteFault::Eio),
+            Fault::FailingFlushes(count) => disk.fail_next_flushes(count.into()),
+            Fault::Outage(count) => disk.fail_next_commands(count.into()),
+            Fault::Reset(count) => {
+                if self.has_power && !self.gone.contains_key(&number) {
+                    let cut = disk.reset(&mut self.rng);
+                    self.happened.add(cut);
+                    disk.fail_next_commands(count.into());
+                }
+            }
+            Fault::Slow(count) => {
+                let most = u64::from(count) * STALL_UNIT * 1000;
+                let millis = 1 + self.rng.below(most);
+                disk.stall(Some(Duration::from_millis(millis)));
+            }
+            Fault::Hang(seconds) => disk.stall(Some(Duration::from_secs(seconds.into()))),
+            Fault::Sluggish(factor) => disk.slow_down(factor.into()),
+            Fault::Gone { is_old } => {
+                disk.set_dead(true);
+                let old = if is_old { self.old.get(&number).cloned() } else { None };
+                self.gone.insert(number, old);
+            }
         }
     }
 
-    /// Returns a part of a recent write.
-    fn victim(&mut self) -> Option<Range<u64>> {
-        let index = self.rng.below(self.recent.len() as u64) as usize;
-        let range = self.recent.get(index)?.clone();
+    /// Returns a part of a recent write to the data area.
+    fn recent(&mut self, disk: &ModelDisk) -> Option<Range<u64>> {
+        let mut recent = disk.recent_writes();
+        recent.retain(|range| range.start >= DATA_START && range.end > range.start);
+        let index = self.rng.below((recent.len() as u64).max(1)) as usize;
+        let range = recent.get(index)?.clone();
         let sectors = (range.end - range.start) / TEAR_GRAIN;
         let first = self.rng.below(sectors);
         let count = 1 + self.rng.below((sectors - first).min(DAMAGE_MAX / TEAR_GRAIN));
         let start = range.start + first * TEAR_GRAIN;
         Some(start..start + count * TEAR_GRAIN)
     }
+}
 
-    /// Loses unflushed writes: none, all, or parts.
-    fn lose_cache(&mut self) {
-        let (sample, salt) = (self.rng.below(4) as usize, self.rng.next_u64());
-        let unflushed = std::mem::take(&mut self.unflushed);
-        for (index, write) in unflushed.iter().enumerate() {
-            for (sector, bytes) in (0..).zip(write.bytes.chunks(TEAR_GRAIN as usize)) {
-                if keep(sample, salt, index, sector) {
-                    self.medium.write_at(write.offset + sector * TEAR_GRAIN, bytes);
-                }
+impl Counted {
+    /// Counts a command, and waits for it. It has no end without power.
+    async fn command<T>(&self, command: impl Future<Output = T>) -> T {
+        let Some(machine) = self.machine.upgrade() else { return command.await };
+        machine.count();
+        if machine.state().has_power {
+            let answer = command.await;
+            if machine.state().has_power {
+                return answer;
             }
         }
-        self.now = self.medium.clone();
-    }
-
-    /// Applies a write to the contents. Returns its number.
-    fn write(&mut self, offset: u64, bytes: &[u8]) -> u64 {
-        let mut bytes = bytes;
-        let mut offset = offset;
-        self.counters.writes += 1;
-        let number = self.counters.writes;
-        if take(&mut self.counters.lost) {
-            return number;
-        }
-        if take(&mut self.counters.torn) {
-            let sectors = bytes.len() as u64 / TEAR_GRAIN;
-            let kept = (self.rng.below(sectors.max(1)) * TEAR_GRAIN) as usize;
-            bytes = bytes.get(..kept).unwrap_or(bytes);
-        }
-        if offset >= DATA_START && take(&mut self.counters.misdirected) {
-            let end = self.now.size() - (512 << 10) - bytes.len() as u64;
-            offset = (DATA_START + self.rng.below(end - DATA_START)) & !(TEAR_GRAIN - 1);
-        }
-        let range = offset..offset + bytes.len() as u64;
-        self.heal(&range);
-        self.now.write_at(offset, bytes);
-        self.unflushed.push(Unflushed {
-            number,
-            offset,
-            bytes: bytes.to_vec(),
-            has_returned: false,
-        });
-        if offset >= DATA_START && range.end - range.start >= TEAR_GRAIN {
-            if self.recent.len() == RECENT {
-                self.recent.pop_front();
-            }
-            self.recent.push_back(range);
-        }
-        number
-    }
-
-    /// Writing makes sectors readable.
-    fn heal(&mut self, written: &Range<u64>) {
-        let before = std::mem::take(&mut self.unreadable);
-        for range in before {
-            if range.end <= written.start || range.start >= written.end {
-                self.unreadable.push(range);
-                continue;
-            }
-            if range.start < written.start {
-                self.unreadable.push(range.start..written.start);
-            }
-            if range.end > written.end {
-                self.unreadable.push(written.end..range.end);
-            }
-        }
-    }
-
-    /// Numbers of the writes that a flush that begins now covers.
-    fn returned(&self) -> Vec<u64> {
-        self.unflushed.iter().filter(|write| write.has_returned).map(|write| write.number).collect()
-    }
-
-    fn make_durable(&mut self, numbers: &[u64]) {
-        for write in self.unflushed.extract_if(.., |write| numbers.contains(&write.number)) {
-            self.medium.write_at(write.offset, &write.bytes);
-        }
-    }
-
-    /// Microseconds that a command takes, before and after it takes effect.
-    fn latency(&mut self) -> (u64, u64) {
-        let whole = match self.rng.below(100) {
-            _ if take(&mut self.counters.slow) => 1_000_000 + self.rng.below(20_000_000),
-            0..60 => 20,
-            60..95 => 20 + self.rng.below(200),
-            _ => self.rng.below(12_000),
-        };
-        let before = self.rng.below(whole + 1);
-        (before, whole - before)
+        std::future::pending().await
     }
 }
 
-/// A write that its caller waits for. When the process is killed, it is done or not.
-struct InFlight<'a> {
-    disk: &'a Disk,
-    offset: u64,
-    bytes: Vec<u8>,
-    is_done: bool,
-}
-
-impl Drop for InFlight<'_> {
-    fn drop(&mut self) {
-        if self.is_done {
-            return;
-        }
-        let Some(machine) = self.disk.machine.upgrade() else { return };
-        if machine.toss() {
-            let mut state = locked(&self.disk.state);
-            if state.has_power {
-                state.write(self.offset, &self.bytes);
-            }
-        }
-    }
-}
-
-/// An error of a modelled disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("modelled disk: {0}")]
-struct DiskError(&'static str);
-
-impl Disk {
-    fn new(number: usize, size: u64, seed: u64, machine: Weak<Machine>) -> Self {
-        let info = DeviceInfo {
-            path: format!("d{number}"),
-            size,
-            logical_ashift: 9,
-            physical_ashift: 9,
-            is_block_device: false,
-            is_rotational: false,
-        };
-        let state = DiskState {
-            now: Image::zeroed(size),
-            medium: Image::zeroed(size),
-            unflushed: Vec::new(),
-            recent: VecDeque::new(),
-            rng: Rng::seeded(seed),
-            has_power: true,
-            counters: Counters::default(),
-            unreadable: Vec::new(),
-        };
-        Self { info, machine, state: Mutex::new(state) }
-    }
-
-    /// Returns the contents.
-    pub(crate) fn image(&self) -> Image {
-        locked(&self.state).now.clone()
-    }
-
-    fn fail<T>(&self, offset: u64, cause: &'static str) -> Result<T> {
-        Err(Error::new(Kind::Io, DiskError(cause)).on_device(&self.info.path, offset))
-    }
-
-    fn check(&self, offset: u64, len: usize) -> Result<()> {
-        match offset.checked_add(len as u64) {
-            Some(end) if end <= self.info.size => Ok(()),
-            _ => self.fail(offset, "beyond the end"),
-        }
-    }
-
-    /// Waits this number of microseconds; for ever without power.
-    async fn wait(&self, micros: u64) {
-        sleep(Duration::from_micros(micros)).await;
-        if !locked(&self.state).has_power {
-            std::future::pending::<()>().await;
-        }
-    }
-
-    /// Begins a command. Returns the microseconds to wait after it took effect.
-    async fn begin(&self, offset: u64) -> Result<u64> {
-        if let Some(machine) = self.machine.upgrade() {
-            machine.count();
-        }
-        let (before, after) = locked(&self.state).latency();
-        self.wait(before).await;
-        if take(&mut locked(&self.state).counters.outage) {
-            return self.fail(offset, "no answer");
-        }
-        Ok(after)
-    }
-}
-
-impl Device for Disk {
+impl Device for Counted {
     fn info(&self) -> &DeviceInfo {
-        &self.info
+        self.inner.info()
     }
 
-    fn read(&self, offset: u64, mut buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
-        Box::pin(async move {
-            self.check(offset, buf.len())?;
-            let after = self.begin(offset).await?;
-            let end = offset + buf.len() as u64;
-            let is_bad = {
-                let state = locked(&self.state);
-                state.now.read_at(offset, &mut buf);
-                state.unreadable.iter().any(|range| range.start < end && range.end > offset)
-            };
-            self.wait(after).await;
-            if is_bad { self.fail(offset, "unreadable sectors") } else { Ok(buf) }
-        })
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        self.inner.current_size()
+    }
+
+    fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
+        self.inner.is_at_its_path()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(self.command(self.inner.read(offset, buf)))
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let bytes = parts.iter().map(|part| &part[..]).collect::<Vec<_>>().concat();
-            self.check(offset, bytes.len())?;
-            let mut write = InFlight { disk: self, offset, bytes, is_done: false };
-            let begun = self.begin(offset).await;
-            let is_refused =
-                begun.is_err() || take(&mut locked(&self.state).counters.failing_writes);
-            if is_refused {
-                write.is_done = true;
-                return self.fail(offset, "write error");
-            }
-            let number = locked(&self.state).write(offset, &write.bytes);
-            write.is_done = true;
-            self.wait(begun?).await;
-            let mut state = locked(&self.state);
-            if let Some(own) = state.unflushed.iter_mut().rev().find(|own| own.number == number) {
-                own.has_returned = true;
-            }
-            Ok(())
-        })
+        Box::pin(self.command(self.inner.write(offset, parts)))
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            let covered = locked(&self.state).returned();
-            let after = self.begin(0).await?;
-            if take(&mut locked(&self.state).counters.failing_flushes) {
-                return self.fail(0, "flush error");
-            }
-            self.wait(after).await;
-            let mut state = locked(&self.state);
-            if !take(&mut state.counters.lying) {
-                state.make_durable(&covered);
-            }
-            Ok(())
-        })
+        Box::pin(self.command(self.inner.flush()))
     }
 
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async move {
-            self.check(offset, len as usize)?;
-            let after = self.begin(offset).await?;
-            {
-                // Nothing relies on the order of a discard and a flush.
-                let mut state = locked(&self.state);
-                state.heal(&(offset..offset + len));
-                state.now.clear(offset, len);
-                state.medium.clear(offset, len);
-            }
-            self.wait(after).await;
-            Ok(())
-        })
+        Box::pin(self.command(self.inner.discard(offset, len)))
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        self.inner.settle()
     }
 }

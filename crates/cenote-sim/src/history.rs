@@ -4,6 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_device::PowerCut;
 use cenote_dmu::Tx;
 use cenote_engine::{Engine, NewDataset};
 use cenote_fs::access::Credentials;
@@ -17,7 +18,7 @@ use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{Error, task_report, until};
+use cenote_rt::{Error, task_report, tunables, until};
 use futures_util::future::{Either, join_all, select};
 
 use crate::check;
@@ -34,6 +35,8 @@ use crate::world;
 
 /// Simulated time within which all tasks end once the pool is closed.
 const TIME_TO_END: Duration = Duration::from_mins(10);
+/// Milliseconds for which checks keep views.
+const CHECK_MS: u64 = 100_000_000;
 /// One history in this many without damage is checked by OpenZFS.
 const JUDGED_OF: u64 = 8;
 
@@ -58,18 +61,21 @@ pub(crate) fn run(plan: &Plan, bug: Option<Bug>) -> Report {
     }
     let mut tally = history.tally().clone();
     tally.histories = 1;
+    tally.hash = history.machine.hash();
     *tally.layouts.entry(plan.layout.title()).or_default() += 1;
+    for disk in 0..plan.layout.disks() {
+        *tally.disks.entry(plan.layout.model(disk).to_owned()).or_default() += 1;
+    }
     Report { tally, failure: history.failed() }
 }
 
 /// Runs one life after the other.
 async fn run_lives(history: Arc<History>) -> Result<(), String> {
     let lives = &history.plan.lives;
-    let mut clock_offset = 0;
     for number in 0..=lives.len() {
         let name = format!("life {number}");
         let life = run_life(Arc::clone(&history), number);
-        let done = world::live(name.clone(), clock_offset, life).await;
+        let done = world::live(name.clone(), &history.machine, life).await;
         let life = lives.get(number);
         count(&history, life);
         done.map_err(|what| format!("{name}: {what}"))?;
@@ -81,7 +87,7 @@ async fn run_lives(history: Arc<History>) -> Result<(), String> {
             history.machine.cut_power();
         }
         cenote_rt::sleep(Duration::from_secs(life.gap)).await;
-        clock_offset += life.jump;
+        history.machine.jump(life.jump);
     }
     Ok(())
 }
@@ -91,8 +97,13 @@ fn count(history: &History, life: Option<&Life>) {
     tally.lives += 1;
     tally.time = cenote_rt::monotonic();
     tally.commands += history.machine.commands();
-    for (_, fault) in history.machine.take_faults() {
-        *tally.faults.entry(fault.name()).or_default() += 1;
+    let happened = history.machine.take_happened();
+    for name in happened.faults {
+        *tally.faults.entry(name).or_default() += 1;
+    }
+    let PowerCut { kept, lost, torn } = happened.cut;
+    for (name, count) in [("kept", kept), ("lost", lost), ("torn", torn)] {
+        *tally.cut_writes.entry(name).or_default() += count;
     }
     if let Some(life) = life {
         *tally.ends.entry(life.end.name()).or_default() += 1;
@@ -105,7 +116,8 @@ fn events(life: &Life) -> Vec<(u64, Event)> {
         End::PowerCut => Event::PowerCut,
         End::Export | End::ForcedClose | End::Kill => Event::End,
     };
-    faults.chain([(life.end_at, end)]).collect()
+    let jumps = life.clock.iter().map(|(at, seconds)| (*at, Event::ClockJump(*seconds)));
+    faults.chain(jumps).chain([(life.end_at, end)]).collect()
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
@@ -261,10 +273,18 @@ async fn open(history: &Arc<History>) -> Result<Arc<Running>, String> {
         }
         imported => imported?,
     };
+    // No view of the comparison is overtaken, however slow the disks are.
+    let usual = tunables::PIN_DEADLINE_MS.get();
+    set_pin_deadline(CHECK_MS)?;
     // The txg of the crash, if this is not the first import after it.
     let txg = history.model().crash_txg.unwrap_or(0);
     let (mounts, volumes) = check::after_import(history, &engine, txg).await?;
+    set_pin_deadline(usual)?;
     Ok(Running::new(history, engine, mounts, volumes))
+}
+
+fn set_pin_deadline(milliseconds: u64) -> Result<(), String> {
+    tunables::PIN_DEADLINE_MS.set(milliseconds).map_err(|error| error.to_string())
 }
 
 async fn import(history: &Arc<History>) -> Result<Arc<Engine>, String> {
@@ -280,6 +300,7 @@ async fn import(history: &Arc<History>) -> Result<Arc<Engine>, String> {
 
 /// Ends the history: the whole pool is checked, exported, and checked again.
 async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> {
+    set_pin_deadline(CHECK_MS)?;
     check::whole(history, &running.engine).await?;
     running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;
     let pool = pools::open_read_only(history.machine.devices()).await.map_err(fail)?;

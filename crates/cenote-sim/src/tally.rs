@@ -15,6 +15,8 @@ pub struct Tally {
     pub time: Duration,
     /// Commands of disks.
     pub commands: u64,
+    /// Hash of all commands of disks, their bytes and times; of several histories the sum.
+    pub hash: u128,
     /// Operations by name: done, and refused or without an object.
     pub operations: BTreeMap<&'static str, (u64, u64)>,
     /// Faults by name.
@@ -25,6 +27,10 @@ pub struct Tally {
     pub checks: BTreeMap<&'static str, u64>,
     /// Histories by layout.
     pub layouts: BTreeMap<&'static str, u64>,
+    /// Disks by model.
+    pub disks: BTreeMap<String, u64>,
+    /// What power cuts and resets did to writes that were not durable.
+    pub cut_writes: BTreeMap<&'static str, u64>,
 }
 
 impl Tally {
@@ -45,6 +51,7 @@ impl Tally {
         self.lives += other.lives;
         self.time += other.time;
         self.commands += other.commands;
+        self.hash = self.hash.wrapping_add(other.hash);
         for (name, (done, left)) in &other.operations {
             let own = self.operations.entry(name).or_default();
             *own = (own.0 + done, own.1 + left);
@@ -54,7 +61,11 @@ impl Tally {
             (&mut self.ends, &other.ends),
             (&mut self.checks, &other.checks),
             (&mut self.layouts, &other.layouts),
+            (&mut self.cut_writes, &other.cut_writes),
         ];
+        for (model, count) in &other.disks {
+            *self.disks.entry(model.clone()).or_default() += count;
+        }
         for (own, other) in maps {
             for (name, count) in other {
                 *own.entry(name).or_default() += count;
@@ -66,7 +77,7 @@ impl Tally {
 fn list(
     f: &mut fmt::Formatter<'_>,
     what: &str,
-    counts: &BTreeMap<&'static str, u64>,
+    counts: &BTreeMap<impl fmt::Display, u64>,
 ) -> fmt::Result {
     let counts: Vec<_> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
     writeln!(f, "{what}: {}", counts.join(", "))
@@ -85,6 +96,7 @@ impl fmt::Display for Tally {
             self.time.as_secs_f64()
         )?;
         list(f, "layouts", &self.layouts)?;
+        list(f, "disks", &self.disks)?;
         let done: Vec<_> =
             self.operations.iter().map(|(name, (done, _))| format!("{done} {name}")).collect();
         writeln!(f, "operations: {}", done.join(", "))?;
@@ -93,6 +105,8 @@ impl fmt::Display for Tally {
         writeln!(f, "refused or without an object: {}", refused.join(", "))?;
         list(f, "faults", &self.faults)?;
         list(f, "ends of lives", &self.ends)?;
-        list(f, "checks", &self.checks)
+        list(f, "writes at power cuts and resets", &self.cut_writes)?;
+        list(f, "checks", &self.checks)?;
+        writeln!(f, "hash of the commands: {:032x}", self.hash)
     }
 }

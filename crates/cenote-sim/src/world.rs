@@ -8,8 +8,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 use cenote_rt::seeded::Bug;
-use cenote_rt::{Process, World, tunables};
+use cenote_rt::{Costs, Process, World, tunables};
 
+use crate::disks::Machine;
 use crate::plan::Plan;
 
 /// Processor time of a single poll that counts as an endless loop.
@@ -28,6 +29,7 @@ pub(crate) fn run<T>(
     });
     let world = World {
         processors: plan.processors,
+        costs: plan.has_costs.then(Costs::frozen),
         interleave: plan.interleave,
         tunables: values.collect(),
         bug,
@@ -41,14 +43,14 @@ pub(crate) fn run<T>(
     }
 }
 
-/// Runs a life as a process whose time of day is this number of seconds ahead.
+/// Runs a life as a process of a machine.
 pub(crate) async fn live(
     name: String,
-    clock_offset: i64,
+    machine: &Machine,
     life: impl Future<Output = Result<(), String>> + Send + 'static,
 ) -> Result<(), String> {
     let process = Process::new(name);
-    process.set_clock_offset(clock_offset);
+    machine.run(&process);
     let ended = process.spawn(life).await;
     process.kill();
     ended.map_err(|error| error.to_string())?

@@ -25,9 +25,17 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
     let processors = 1 + rng.below(4) as usize;
     let interleave = (rng.below(2) == 0).then(|| rng.next_u64());
-    let lives = Vec::new();
-    let mut plan =
-        Plan { seed, processors, interleave, layout, tunables, file_systems, volumes, lives };
+    let mut plan = Plan {
+        seed,
+        processors,
+        has_costs: rng.below(4) != 0,
+        interleave,
+        layout,
+        tunables,
+        file_systems,
+        volumes,
+        lives: Vec::new(),
+    };
     let lives = 2 + rng.below(LIVES_MAX - 1);
     let is_faulty = !plan.layout.victims.is_empty() && rng.below(4) != 0;
     plan.lives = (0..lives).map(|_| life(&plan, is_faulty, &mut rng)).collect();
@@ -135,7 +143,7 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
     let mut faults = Vec::new();
     for _ in 0..rng.below(3) {
         let disk = rng.below(plan.layout.disks() as u64) as usize;
-        let fault = Fault::Slow(1 + rng.below(8) as u32);
+        let fault = harmless_fault(rng);
         faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault });
     }
     let victims = &plan.layout.victims;
@@ -148,12 +156,27 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
     faults.sort_by_key(|fault| fault.at);
     let gap = [0, 1, 3_600, 1_000_000][rng.below(4) as usize];
     let jump = [0, 0, 86_400, -7_200][rng.below(4) as usize];
-    Life { tasks, faults, end, end_at, gap, jump }
+    let clock = (0..rng.below(6).saturating_sub(3)).map(|_| {
+        let seconds = [1, 40, 3_600, 500_000][rng.below(4) as usize];
+        (rng.below(end_at + 1), if rng.below(2) == 0 { seconds } else { -seconds })
+    });
+    let clock = clock.collect();
+    Life { tasks, faults, clock, end, end_at, gap, jump }
+}
+
+/// A fault that any disk may have.
+fn harmless_fault(rng: &mut Rng) -> Fault {
+    match rng.below(8) {
+        0..4 => Fault::Slow(1 + rng.below(8) as u32),
+        // Longer than OpenZFS's limits for a device that hangs, 300 s in its usual settings.
+        4 | 5 => Fault::Hang([40, 320, 500][rng.below(3) as usize]),
+        _ => Fault::Sluggish([3, 20, 100][rng.below(3) as usize]),
+    }
 }
 
 fn fault(rng: &mut Rng) -> Fault {
     let few = |rng: &mut Rng| 1 + rng.below(4) as u32;
-    match rng.below(12) {
+    match rng.below(14) {
         0 | 1 => Fault::Latent,
         2 | 3 => Fault::Rot,
         4 => Fault::LostWrites(few(rng)),
@@ -163,7 +186,8 @@ fn fault(rng: &mut Rng) -> Fault {
         8 => Fault::FailingWrites(few(rng)),
         9 => Fault::FailingFlushes(few(rng)),
         10 => Fault::Outage(few(rng) * 10),
-        _ => Fault::Reset(few(rng) * 2),
+        11 => Fault::Reset(few(rng) * 2),
+        _ => Fault::Gone { is_old: rng.below(2) == 0 },
     }
 }
 

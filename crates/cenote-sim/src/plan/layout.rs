@@ -19,10 +19,27 @@ pub(crate) struct Layout {
     pub(crate) mib: u64,
     /// Disks with faults: never more of a vdev than its redundancy allows.
     pub(crate) victims: Vec<usize>,
+    /// Names of the models of the disks, by number; the others are like the first one.
+    #[serde(default)]
+    pub(crate) models: Vec<String>,
 }
 
 /// A top-level vdev: redundancy, class, number of disks, and disks that may fail.
 pub(crate) type TopPlan = (&'static str, VdevClass, usize, usize);
+
+/// The model of disks without one.
+const MODEL: &str = "nvme";
+/// Models of disks, by the number of draws that they have.
+const MODELS: [&str; 8] = [
+    "nvme",
+    "nvme",
+    "ssd-sata-2018",
+    "ssd-sata-2018",
+    "hdd-10k-sas",
+    "hdd-7200",
+    "vm-lun",
+    "raid-array-lun",
+];
 
 const DATA: VdevClass = VdevClass::Normal;
 
@@ -57,7 +74,10 @@ impl Layout {
         }
         let mib = if name == "draid1" { 2 * MIB_MIN } else { MIB_MIN };
         let ashift = if rng.below(3) == 0 { 12 } else { 9 };
-        Self { name: name.to_owned(), ashift, mib, victims }
+        let model = |rng: &mut Rng| MODELS[rng.below(MODELS.len() as u64) as usize].to_owned();
+        let models = if rng.below(4) == 0 { first } else { 1 };
+        let models = (0..models).map(|_| model(rng)).collect();
+        Self { name: name.to_owned(), ashift, mib, victims, models }
     }
 
     /// Returns its row of the table: its name and its top-level vdevs.
@@ -72,6 +92,11 @@ impl Layout {
     /// Returns its name in tables.
     pub(crate) fn title(&self) -> &'static str {
         self.row().0
+    }
+
+    /// Returns the name of the model of a disk.
+    pub(crate) fn model(&self, disk: usize) -> &str {
+        self.models.get(disk).or(self.models.first()).map_or(MODEL, String::as_str)
     }
 
     /// Number of disks.

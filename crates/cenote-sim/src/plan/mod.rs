@@ -28,6 +28,9 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
     /// Number of processors.
     pub(crate) processors: usize,
+    /// Whether work takes time of processors.
+    #[serde(default)]
+    pub(crate) has_costs: bool,
     /// Seed of the order of tasks that can run at the same time; `None` for first come, first
     /// served.
     pub(crate) interleave: Option<u64>,
@@ -70,6 +73,10 @@ pub(crate) struct Life {
     pub(crate) tasks: Vec<TaskPlan>,
     /// Faults, each with the number of the command before which it happens.
     pub(crate) faults: Vec<FaultPlan>,
+    /// Jumps of the time of day, each with the number of the command before which it happens, and
+    /// seconds.
+    #[serde(default)]
+    pub(crate) clock: Vec<(u64, i64)>,
     /// How the life ends.
     pub(crate) end: End,
     /// The number of the command before which it ends; tasks may be done earlier.

@@ -8,17 +8,21 @@ use super::{Plan, Role};
 pub(crate) fn text(plan: &Plan) -> String {
     let mut text = String::new();
     let layout = &plan.layout;
+    let mut models: Vec<_> = (0..layout.disks()).map(|disk| layout.model(disk)).collect();
+    models.dedup();
     let _ = writeln!(
         text,
-        "seed {}: {} processors, interleaved {:?}; {}, ashift {}, {} disks of {} MiB, faults on \
-         disks {:?}",
+        "seed {}: {} processors{}, interleaved {:?}; {}, ashift {}, {} disks of {} MiB ({}), faults \
+         on disks {:?}",
         plan.seed,
         plan.processors,
+        if plan.has_costs { " with costs" } else { "" },
         plan.interleave,
         layout.name,
         layout.ashift,
         layout.disks(),
         layout.mib,
+        models.join(", "),
         layout.victims
     );
     for (name, value) in &plan.tunables {
@@ -50,6 +54,9 @@ pub(crate) fn text(plan: &Plan) -> String {
                 "    before command {}: disk {}: {:?}",
                 fault.at, fault.disk, fault.fault
             );
+        }
+        for (at, seconds) in &life.clock {
+            let _ = writeln!(text, "    before command {at}: time of day {seconds:+} s");
         }
         for task in &life.tasks {
             let _ = writeln!(text, "    {}", role(task.role));

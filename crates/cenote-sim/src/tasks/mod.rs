@@ -48,8 +48,7 @@ pub(crate) struct History {
 impl History {
     /// Returns a history that has not begun.
     pub(crate) fn new(plan: Plan) -> Arc<Self> {
-        let sizes = vec![plan.layout.mib << 20; plan.layout.disks()];
-        let machine = Machine::new(&sizes, plan.seed);
+        let machine = Machine::new(&plan.layout, plan.seed);
         Arc::new(Self {
             machine,
             model: Mutex::new(Model::new(&plan)),

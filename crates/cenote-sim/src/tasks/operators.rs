@@ -1,8 +1,5 @@
 //! Operations on the pool and its devices.
 
-use std::sync::Arc;
-
-use cenote_device::Device;
 use cenote_engine::{Stop, TrimOptions};
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::{Kind, Result};
@@ -37,8 +34,8 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Online { disk } => match victim(running, disk) {
             None => Ok(Outcome::Refused),
             Some((number, leaf)) => {
-                let device = Arc::clone(&running.history.machine.disks[number]) as Arc<dyn Device>;
-                let done = engine.leaves().online(leaf, Some(device)).await;
+                let device = running.history.machine.devices().get(number).cloned();
+                let done = engine.leaves().online(leaf, device).await;
                 // The disk may be failing, or have lost its labels.
                 settle(running, done, &[Kind::Io, Kind::Invalid, Kind::Busy])
             }
