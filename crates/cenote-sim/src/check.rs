@@ -77,7 +77,8 @@ async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> Checked<()> {
                 found.push(head.clone());
             }
         }
-        let facts = facts::of_datasets(view, &found).await.map_err(fail)?;
+        let mut facts = facts::of_datasets(view, &found).await.map_err(fail)?;
+        facts.extend(look::grants(&found).await.map_err(fail)?);
         let names: BTreeSet<_> = found.iter().map(|dataset| dataset.name().to_owned()).collect();
         let range = (*durable).max(states.certain_in(txg))..=states.possible_in(txg);
         let mut why = String::new();
@@ -156,12 +157,16 @@ async fn file_system(
                 .map_err(|what| format!("actor {actor} in {full}: {what}"))?;
         }
     }
-    for (actor, known) in home.actors.iter_mut().enumerate() {
+    for actor in 0..home.actors.len() {
         let (_, found) = look::in_mount(&mount, actor).await.map_err(fail)?;
-        let tree = known.recover(txg, &found);
+        let tree = home.actors[actor].recover(txg, &found);
+        if tree.is_err() && home.may_be_rolled_back(&found) {
+            continue;
+        }
         let tree = tree.map_err(|what| format!("actor {actor} of {name}: {what}"))?;
-        *known = Actor::from_tree(tree);
+        home.actors[actor] = Actor::from_tree(tree);
     }
+    home.is_rolling_back = false;
     Ok(mount)
 }
 

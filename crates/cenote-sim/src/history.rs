@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::PowerCut;
+use cenote_device::{Device, PowerCut};
 use cenote_dmu::Tx;
 use cenote_engine::{Engine, NewDataset};
 use cenote_fs::access::Credentials;
@@ -148,7 +148,7 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
                 std::future::pending::<()>().await;
             }
         };
-        match select(pin!(open(history)), pin!(ended)).await {
+        match select(pin!(open(history, life)), pin!(ended)).await {
             Either::Left((opened, _)) => opened?,
             Either::Right(_) => return Ok(()),
         }
@@ -264,12 +264,19 @@ fn trees(plan: &Plan) -> std::collections::BTreeSet<usize> {
 ///
 /// An import is refused if a disk fails where an intent log may continue. Then the disk is
 /// repaired, and the import repeated.
-async fn open(history: &Arc<History>) -> Result<Arc<Running>, String> {
-    let engine = match import(history).await {
+async fn open(history: &Arc<History>, life: Option<&Life>) -> Result<Arc<Running>, String> {
+    let mut devices = history.machine.devices();
+    let missing = life.map_or(&[][..], |life| &life.missing);
+    let names: Vec<_> = missing.iter().map(|disk| format!("d{disk}")).collect();
+    devices.retain(|device| !names.contains(&device.info().path));
+    for _ in missing {
+        *history.tally().faults.entry("disks missing at an import").or_default() += 1;
+    }
+    let engine = match import(history, devices.clone()).await {
         Err(error) if error.contains(MAY_CONTINUE) => {
             history.machine.repair();
             history.tally().check("imports refused for a log");
-            import(history).await?
+            import(history, devices).await?
         }
         imported => imported?,
     };
@@ -287,8 +294,10 @@ fn set_pin_deadline(milliseconds: u64) -> Result<(), String> {
     tunables::PIN_DEADLINE_MS.set(milliseconds).map_err(|error| error.to_string())
 }
 
-async fn import(history: &Arc<History>) -> Result<Arc<Engine>, String> {
-    let devices = history.machine.devices();
+async fn import(
+    history: &Arc<History>,
+    devices: Vec<Arc<dyn Device>>,
+) -> Result<Arc<Engine>, String> {
     let scan = scan_devices(devices.clone()).await;
     let found = scan.find("tank").map_err(|error| format!("import: {error}"))?;
     let newest = found.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0);
@@ -309,7 +318,8 @@ async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> 
         return Err(format!("space after the export: {:?}", report.lines()));
     }
     let faults = history.plan.lives.iter().flat_map(|life| &life.faults);
-    let is_undamaged = faults.into_iter().all(|plan| plan.fault.is_harmless());
+    let is_undamaged = faults.into_iter().all(|plan| plan.fault.is_harmless())
+        && history.plan.lives.iter().all(|life| life.missing.is_empty());
     if is_undamaged && history.plan.seed.is_multiple_of(JUDGED_OF) {
         check::judge(history)?;
     }

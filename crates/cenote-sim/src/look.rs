@@ -6,6 +6,9 @@ use std::sync::Arc;
 use cenote_fs::access::Credentials;
 use cenote_fs::mount::Attributes;
 use cenote_fs::{FileKind, FileSystem, Mount, Node};
+use cenote_pool::Dataset;
+use cenote_pool::dsl::deleg::Grant;
+use cenote_poolkit::crash::facts::Facts;
 use cenote_rt::{Error, Kind, Result};
 
 use crate::model::files::{Found, FoundFile, FoundKind, FoundName};
@@ -126,4 +129,23 @@ async fn frozen_file(node: &Node) -> Result<FoundFile> {
         }
     }
     Ok(file(&Attributes::of_node(node), bytes, xattrs))
+}
+
+/// Returns the permissions that datasets grant, a fact for each user and for creators.
+///
+/// # Errors
+/// Errors of reading.
+pub(crate) async fn grants(datasets: &[Dataset]) -> Result<Facts> {
+    let mut facts = Facts::new();
+    for dataset in datasets.iter().filter(|dataset| !dataset.is_snapshot()) {
+        let all = dataset.delegations().await?;
+        for own in all.into_iter().filter(|one| one.dataset == dataset.name()) {
+            for Grant { who, id, permissions } in own.grants {
+                let names: Vec<_> = permissions.into_keys().collect();
+                let what = format!("granted {who:?} {id}");
+                facts.insert((dataset.name().to_owned(), what), names.join(","));
+            }
+        }
+    }
+    Ok(facts)
 }

@@ -36,7 +36,8 @@ pub(crate) fn shrink(plan: &Plan, bug: Option<Bug>, failure: &str) -> (Plan, Str
 fn size(plan: &Plan) -> usize {
     let of_task = |task: &TaskPlan| 1 + task.steps.len();
     let of_life =
-        |life: &Life| 1 + life.faults.len() + life.tasks.iter().map(of_task).sum::<usize>();
+        |life: &Life| 1 + life.faults.len() + life.clock.len() + life.missing.len()
+            + life.tasks.iter().map(of_task).sum::<usize>();
     plan.tunables.len() + plan.lives.iter().map(of_life).sum::<usize>()
 }
 
@@ -84,6 +85,8 @@ impl Shrinker {
     fn faults(&mut self) {
         for number in 0..self.plan.lives.len() {
             self.reduce(|plan| plan.lives.get_mut(number).map(|life| &mut life.faults));
+            self.reduce(|plan| plan.lives.get_mut(number).map(|life| &mut life.clock));
+            self.reduce(|plan| plan.lives.get_mut(number).map(|life| &mut life.missing));
         }
     }
 
@@ -108,6 +111,9 @@ impl Shrinker {
             (life.gap, life.jump) = (0, 0);
             life.tasks.iter_mut().flat_map(|task| &mut task.steps).for_each(|step| step.pause = 0);
         }
+        self.try_plan(plan);
+        let mut plan = Plan { has_costs: false, ..self.plan.clone() };
+        plan.layout.models.clear();
         self.try_plan(plan);
         let plan = Plan { interleave: None, processors: 1, ..self.plan.clone() };
         self.try_plan(plan);

@@ -4,7 +4,7 @@
 //! by dataset, and facts: properties, holds, bookmarks, origins. Each operation is chosen so that
 //! it is allowed, except by limits of space; its effect is computed before it is made.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_ondisk::zap::Value;
 use cenote_poolkit::crash::facts::text;
@@ -14,6 +14,12 @@ use crate::plan::Op;
 
 /// Values of `compression`: off, lz4, gzip-6.
 const COMPRESSIONS: [u64; 3] = [2, 15, 10];
+/// Sets of permissions that creators get.
+const PERMISSIONS: [&[&str]; 3] = [&["mount"], &["destroy", "mount", "snapshot"], &["hold"]];
+/// Number of the first user.
+const UID: u32 = 1000;
+/// The fact that creators get permissions.
+const OF_CREATORS: &str = "granted Create ";
 /// A user property.
 const USER: &str = "org.example:note";
 /// Tag of all holds.
@@ -47,8 +53,12 @@ pub(crate) struct Datasets {
 /// An operation with its arguments.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum DatasetCall {
-    /// Creates a dataset.
-    Create(String),
+    /// Creates a dataset as the user with this number.
+    Create(String, u32),
+    /// Grants permissions to users who create datasets below.
+    Allow(String, Vec<&'static str>),
+    /// Removes these permissions.
+    Unallow(String),
     /// Creates an object of a dataset with this number.
     NewObject(String, u64),
     /// Writes blocks of an object: number and salt.
@@ -182,7 +192,20 @@ impl Datasets {
             Op::CreateDataset { number } => {
                 let name = format!("{}/h{number}", self.root);
                 let is_new = !self.state.datasets.contains_key(&name);
-                (is_new && self.heads().len() < HEADS_MAX).then_some(DatasetCall::Create(name))
+                (is_new && self.heads().len() < HEADS_MAX).then_some(DatasetCall::Create(name, 0))
+            }
+            Op::CreateDatasetAs { number, user } => {
+                let name = format!("{}/u{number}", self.root);
+                let is_allowed =
+                    !self.state.datasets.contains_key(&name) && self.heads().len() < HEADS_MAX;
+                is_allowed.then_some(DatasetCall::Create(name, UID + u32::from(user)))
+            }
+            Op::AllowCreators { which } => {
+                let root = self.root.clone();
+                Some(match PERMISSIONS.get(usize::from(which)) {
+                    Some(permissions) => DatasetCall::Allow(root, permissions.to_vec()),
+                    None => DatasetCall::Unallow(root),
+                })
             }
             Op::DestroyDataset { head } => {
                 let idle: Vec<_> = self.heads();
@@ -316,7 +339,19 @@ impl Datasets {
     fn apply(&mut self, call: &DatasetCall) {
         let datasets = &mut self.state.datasets;
         match call {
-            DatasetCall::Create(name) => drop(datasets.insert(name.clone(), BTreeMap::new())),
+            DatasetCall::Create(name, uid) => {
+                datasets.insert(name.clone(), BTreeMap::new());
+                self.grant_creator(name, *uid);
+            }
+            DatasetCall::Allow(name, permissions) => {
+                let key = (name.clone(), OF_CREATORS.to_owned());
+                let old = self.state.facts.get(&key).map_or("", String::as_str);
+                let all = old.split(',').filter(|old| !old.is_empty());
+                let all: BTreeSet<_> = all.chain(permissions.iter().copied()).collect();
+                let all = all.into_iter().collect::<Vec<_>>().join(",");
+                self.state.facts.insert(key, all);
+            }
+            DatasetCall::Unallow(name) => self.unsay(name, OF_CREATORS),
             DatasetCall::NewObject(name, object) => {
                 datasets.entry(name.clone()).or_default().insert(*object, Content::new());
             }
@@ -345,6 +380,7 @@ impl Datasets {
                 let content = datasets.get(origin).cloned().unwrap_or_default();
                 datasets.insert(name.clone(), content);
                 self.say(name, ORIGIN, origin.clone());
+                self.grant_creator(name, 0);
             }
             DatasetCall::Promote(clone) => self.promote(clone),
             DatasetCall::Rollback(name) => {
@@ -378,6 +414,14 @@ impl Datasets {
             }
             DatasetCall::Set(name, property, value) => self.say(name, property, text(value)),
             DatasetCall::Inherit(name, property) => self.unsay(name, property),
+        }
+    }
+
+    /// Grants the user who created a dataset the permissions that creators get.
+    fn grant_creator(&mut self, name: &str, uid: u32) {
+        let granted = self.state.facts.get(&(self.root.clone(), OF_CREATORS.to_owned())).cloned();
+        if let Some(granted) = granted {
+            self.say(name, &format!("granted User {uid}"), granted);
         }
     }
 

@@ -406,6 +406,15 @@ impl Tree {
         paths
     }
 
+    /// Returns the same tree with the object numbers that were found.
+    pub(crate) fn with_objects(&self, found: &Found) -> Self {
+        let mut tree = self.clone();
+        for (id, object) in self.has_names(found).unwrap_or_default() {
+            tree.set_object(id, object);
+        }
+        tree
+    }
+
     /// Whether the names are these. Returns the objects by node.
     fn has_names(&self, found: &Found) -> Option<BTreeMap<Id, u64>> {
         let paths = self.paths();

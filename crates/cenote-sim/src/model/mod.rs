@@ -24,7 +24,7 @@ use std::collections::BTreeMap;
 
 use crate::plan::Plan;
 use datasets::Datasets;
-use files::{Touch, Tree};
+use files::{Found, Touch, Tree};
 use slots::Slot;
 use snapshots::HomeSnapshot;
 
@@ -165,6 +165,29 @@ pub(crate) struct FileSystemModel {
     pub(crate) is_always_sync: bool,
     /// Whether extended attributes are files of hidden directories.
     pub(crate) has_xattr_dirs: bool,
+    /// Whether a rollback has begun and not ended.
+    pub(crate) is_rolling_back: bool,
+}
+
+impl FileSystemModel {
+    /// The only actor's directory has the contents of a snapshot again.
+    ///
+    /// # Errors
+    /// The difference from the snapshot.
+    pub(crate) fn rolled_back(&mut self, snapshot: &str, found: &Found) -> Verdict {
+        let known = self.snapshots.get_mut(snapshot).ok_or("not known")?;
+        known.check(0, found)?;
+        let tree = known.tree(0).ok_or("not of this actor")?.with_objects(found);
+        self.actors[0] = Actor::from_tree(tree);
+        Ok(())
+    }
+
+    /// Compares what was found of the only actor after a crash during a rollback: the contents of
+    /// any snapshot.
+    pub(crate) fn may_be_rolled_back(&mut self, found: &Found) -> bool {
+        let names: Vec<_> = self.snapshots.keys().cloned().collect();
+        self.is_rolling_back && names.iter().any(|name| self.rolled_back(name, found).is_ok())
+    }
 }
 
 /// A slot of a volume, and how many of its changes are durable.

@@ -43,6 +43,14 @@ impl HomeSnapshot {
         self.completed.is_none() && !self.is_uncertain
     }
 
+    /// Returns the state of an actor, once it was found.
+    pub(crate) fn tree(&self, actor: usize) -> Option<&Tree> {
+        match &self.candidates.get(&actor)?[..] {
+            [tree] => Some(tree),
+            _ => None,
+        }
+    }
+
     /// Compares what was found of an actor.
     ///
     /// # Errors

@@ -101,7 +101,9 @@ fn file_system(rng: &mut Rng) -> FileSystemPlan {
     }
     // dir, sa.
     properties.push(("xattr".to_owned(), 1 + rng.below(2)));
-    FileSystemPlan { properties, actors: 1 + rng.below(3) as usize }
+    let rolls_back = rng.below(4) == 0;
+    let actors = if rolls_back { 1 } else { 1 + rng.below(3) as usize };
+    FileSystemPlan { properties, actors, rolls_back }
 }
 
 fn volume(rng: &mut Rng) -> VolumePlan {
@@ -112,6 +114,10 @@ fn volume(rng: &mut Rng) -> VolumePlan {
 fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
     let mut tasks = Vec::new();
     for (number, file_system) in plan.file_systems.iter().enumerate() {
+        if file_system.rolls_back {
+            tasks.push(task(Role::Home { file_system: number }, 60, rng));
+            continue;
+        }
         for actor in 0..file_system.actors {
             if rng.below(4) != 0 {
                 tasks.push(task(Role::Files { file_system: number, actor }, 60, rng));
@@ -161,7 +167,9 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
         (rng.below(end_at + 1), if rng.below(2) == 0 { seconds } else { -seconds })
     });
     let clock = clock.collect();
-    Life { tasks, faults, clock, end, end_at, gap, jump }
+    let may_miss = is_faulty && rng.below(4) == 0;
+    let missing = victims.iter().copied().filter(|_| may_miss && rng.below(2) == 0).collect();
+    Life { tasks, faults, missing, clock, end, end_at, gap, jump }
 }
 
 /// A fault that any disk may have.
@@ -211,6 +219,12 @@ fn pause(rng: &mut Rng) -> u32 {
 fn op(role: Role, rng: &mut Rng) -> Op {
     match role {
         Role::Files { .. } => file_op(rng),
+        Role::Home { .. } => match rng.below(14) {
+            0 => Op::RollbackMount,
+            1 | 2 => snapshot(rng),
+            3 => Op::DestroySnapshot { snapshot: number(rng), is_deferred: false },
+            _ => file_op(rng),
+        },
         Role::Volume { .. } => volume_op(rng),
         Role::Datasets { .. } => dataset_op(rng),
         Role::Snapshots { .. } => match rng.below(5) {
@@ -286,7 +300,9 @@ fn volume_op(rng: &mut Rng) -> Op {
 
 fn dataset_op(rng: &mut Rng) -> Op {
     let (which, new) = (number(rng), rng.below(1 << 16) as u16);
-    match rng.below(40) {
+    match rng.below(44) {
+        40 => Op::AllowCreators { which: rng.below(4) as u8 },
+        41.. => Op::CreateDatasetAs { number: new, user: rng.below(3) as u8 },
         0..10 => Op::Fill { head: which, block: number(rng), count: 1 + rng.below(20) as u8 },
         10..13 => Op::CreateDataset { number: new },
         13 => Op::DestroyDataset { head: which },
@@ -310,7 +326,11 @@ fn dataset_op(rng: &mut Rng) -> Op {
 
 fn reader_op(rng: &mut Rng) -> Op {
     let (file_system, snapshot) = (number(rng), number(rng));
-    match rng.below(20) {
+    let seconds = [1, 8, 30, 90][rng.below(4) as usize];
+    match rng.below(26) {
+        20 | 21 => Op::KeepView { file_system, seconds },
+        22..24 => Op::SlowList { file_system, actor: number(rng), dir: number(rng), seconds },
+        24.. => Op::SlowDiff { file_system, snapshot, other: number(rng), seconds },
         0..5 => Op::View { file_system, keep: rng.below(400) as u16 },
         5..11 => Op::Peek {
             file_system,
@@ -329,7 +349,8 @@ fn reader_op(rng: &mut Rng) -> Op {
 
 fn operator_op(rng: &mut Rng) -> Op {
     let disk = number(rng);
-    match rng.below(30) {
+    match rng.below(34) {
+        30.. => Op::LimitCache { mib: [1, 1, 2, 64][rng.below(4) as usize] },
         0..14 => Op::Sync,
         14..19 => Op::DropCache,
         19 | 20 => Op::Offline { disk },

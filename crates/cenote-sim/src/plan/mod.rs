@@ -53,6 +53,9 @@ pub(crate) struct FileSystemPlan {
     pub(crate) properties: Vec<(String, u64)>,
     /// Number of actors: each works in a directory of its own.
     pub(crate) actors: usize,
+    /// Whether its only actor rolls it back.
+    #[serde(default)]
+    pub(crate) rolls_back: bool,
 }
 
 /// A volume.
@@ -73,6 +76,9 @@ pub(crate) struct Life {
     pub(crate) tasks: Vec<TaskPlan>,
     /// Faults, each with the number of the command before which it happens.
     pub(crate) faults: Vec<FaultPlan>,
+    /// Disks that are missing when the pool is imported.
+    #[serde(default)]
+    pub(crate) missing: Vec<usize>,
     /// Jumps of the time of day, each with the number of the command before which it happens, and
     /// seconds.
     #[serde(default)]
@@ -141,6 +147,11 @@ pub(crate) enum Role {
         file_system: usize,
         /// Number of the actor.
         actor: usize,
+    },
+    /// A file system that this task alone writes and rolls back.
+    Home {
+        /// Number of the file system.
+        file_system: usize,
     },
     /// Every n-th slot of a volume.
     Volume {
@@ -212,6 +223,9 @@ pub(crate) enum Op {
     /// Closes files that are kept open.
     Release,
 
+    /// Rolls the mounted file system back to its latest snapshot.
+    RollbackMount,
+
     /// Writes to a slot of a volume.
     VolumeWrite { slot: u32, offset: u32, len: u32, is_fua: bool },
     /// Zeroes a part of a slot.
@@ -227,6 +241,10 @@ pub(crate) enum Op {
     Fill { head: u32, block: u32, count: u8 },
     /// Creates a dataset.
     CreateDataset { number: u16 },
+    /// Creates a dataset as one of several users.
+    CreateDatasetAs { number: u16, user: u8 },
+    /// Sets the permissions that creators of datasets get, or removes them.
+    AllowCreators { which: u8 },
     /// Destroys a dataset without snapshots.
     DestroyDataset { head: u32 },
     /// Takes a snapshot of one dataset, or of all.
@@ -258,6 +276,11 @@ pub(crate) enum Op {
 
     /// Reads the files of a file system in a view that is kept for some time.
     View { file_system: u32, keep: u16 },
+    /// Reads the files of a file system in a view, keeps the view for many txgs, and reads them
+    /// again.
+    KeepView { file_system: u32, seconds: u16 },
+    /// Lists a directory of another actor, with a pause in the middle of the list.
+    SlowList { file_system: u32, actor: u32, dir: u32, seconds: u16 },
     /// Reads a file of another actor.
     Peek { file_system: u32, actor: u32, file: u32, offset: u32, len: u32 },
     /// Lists all datasets and snapshots of a view.
@@ -270,11 +293,15 @@ pub(crate) enum Op {
     OpenSnapshot { file_system: u32, snapshot: u32 },
     /// Compares two snapshots of a file system.
     Diff { file_system: u32, snapshot: u32, other: u32 },
+    /// Compares two snapshots, with a pause in the middle of the differences.
+    SlowDiff { file_system: u32, snapshot: u32, other: u32, seconds: u16 },
 
     /// Syncs the pool.
     Sync,
     /// Drops clean blocks from the cache.
     DropCache,
+    /// Changes the size of the cache.
+    LimitCache { mib: u8 },
     /// Takes a disk offline.
     Offline { disk: u32 },
     /// Brings a disk online.
@@ -330,6 +357,7 @@ impl Op {
             Self::SyncFs => "syncfs",
             Self::Hold { .. } => "hold file",
             Self::Release => "release files",
+            Self::RollbackMount => "rollback of a mount",
             Self::VolumeWrite { .. } => "volume write",
             Self::VolumeZero { .. } => "volume zero",
             Self::VolumeDiscard { .. } => "volume discard",
@@ -337,6 +365,8 @@ impl Op {
             Self::VolumeFlush => "volume flush",
             Self::Fill { .. } => "fill dataset",
             Self::CreateDataset { .. } => "create dataset",
+            Self::CreateDatasetAs { .. } => "create dataset as a user",
+            Self::AllowCreators { .. } => "allow creators",
             Self::DestroyDataset { .. } => "destroy dataset",
             Self::Snapshot { .. } => "snapshot",
             Self::DestroySnapshot { .. } => "destroy snapshot",
@@ -352,14 +382,18 @@ impl Op {
             Self::Property { .. } => "set property",
             Self::ReadDataset { .. } => "read dataset",
             Self::View { .. } => "view",
+            Self::KeepView { .. } => "keep view",
+            Self::SlowList { .. } => "slow list",
             Self::Peek { .. } => "peek",
             Self::ListPool => "list pool",
             Self::Verify => "verify",
             Self::Leaks => "leak check",
             Self::OpenSnapshot { .. } => "open snapshot",
             Self::Diff { .. } => "diff",
+            Self::SlowDiff { .. } => "slow diff",
             Self::Sync => "sync",
             Self::DropCache => "drop cache",
+            Self::LimitCache { .. } => "limit cache",
             Self::Offline { .. } => "offline",
             Self::Online { .. } => "online",
             Self::Clear => "clear",

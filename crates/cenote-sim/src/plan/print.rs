@@ -55,6 +55,9 @@ pub(crate) fn text(plan: &Plan) -> String {
                 fault.at, fault.disk, fault.fault
             );
         }
+        if !life.missing.is_empty() {
+            let _ = writeln!(text, "    missing disks: {:?}", life.missing);
+        }
         for (at, seconds) in &life.clock {
             let _ = writeln!(text, "    before command {at}: time of day {seconds:+} s");
         }
@@ -71,6 +74,7 @@ pub(crate) fn text(plan: &Plan) -> String {
 fn role(role: Role) -> String {
     match role {
         Role::Files { file_system, actor } => format!("actor {actor} of tank/f{file_system}"),
+        Role::Home { file_system } => format!("owner of tank/f{file_system}"),
         Role::Volume { volume, actor } => format!("actor {actor} of tank/v{volume}"),
         Role::Datasets { tree } => format!("datasets below tank/d{tree}"),
         Role::Snapshots { file_system } => format!("snapshots of tank/f{file_system}"),

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Charge, Engine};
+use cenote_engine::{ApplyOptions, Charge, Engine, GrantChange};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_poolkit::crash::model::{self, BLOCK};
 use cenote_poolkit::pools;
 use cenote_rt::{Kind, Result};
@@ -12,6 +13,9 @@ use cenote_rt::{Kind, Result};
 use super::{Ended, Outcome, Running};
 use crate::model::datasets::{DatasetCall, TAG};
 use crate::plan::Op;
+
+/// The key of the permissions that creators get.
+const CREATE_TIME: &str = "c-$";
 
 /// Errors of limits, and of snapshots in use.
 const ALLOWED: [Kind; 3] = [Kind::NoSpace, Kind::Quota, Kind::Busy];
@@ -58,7 +62,19 @@ pub(super) async fn perform(running: &Running, tree: usize, op: Op) -> Ended {
 async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<()> {
     let (datasets, snapshots) = (engine.datasets(), engine.snapshots());
     match call {
-        DatasetCall::Create(name) => datasets.create(pools::dataset(name)).await.map(drop),
+        DatasetCall::Create(name, 0) => datasets.create(pools::dataset(name)).await.map(drop),
+        DatasetCall::Create(name, uid) => {
+            let user = Requester { uid: *uid, gids: Vec::new(), is_trusted: false };
+            datasets.by(&user).create(pools::dataset(name)).await.map(drop)
+        }
+        DatasetCall::Allow(name, permissions) => {
+            let names = permissions.iter().map(|name| (*name).to_owned()).collect();
+            datasets.allow(name, vec![GrantChange { key: CREATE_TIME.into(), names }]).await
+        }
+        DatasetCall::Unallow(name) => {
+            let all = GrantChange { key: CREATE_TIME.into(), names: Vec::new() };
+            datasets.unallow(vec![name.clone()], vec![all]).await
+        }
         DatasetCall::NewObject(name, object) => {
             let head = engine.head(name).await?;
             let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK as u64);

@@ -22,6 +22,13 @@ type Place = (usize, usize);
 #[derive(Default)]
 pub(super) struct Held(Vec<Handle>);
 
+impl Held {
+    /// Closes all files.
+    pub(super) fn clear(&mut self) {
+        self.0.clear();
+    }
+}
+
 /// Files that are kept open at most.
 const HELD_MAX: usize = 6;
 
@@ -36,7 +43,7 @@ pub(super) async fn perform(running: &Running, at: Place, op: Op, held: &mut Hel
             let Some(object) = object.filter(|_| held.0.len() < HELD_MAX) else {
                 return Ok(Outcome::Refused);
             };
-            match running.mounts[at.0].hold(object).await {
+            match running.mount(at.0).hold(object).await {
                 Ok(handle) => held.0.push(handle),
                 Err(error) => return running.judge(&error, &[]),
             }
@@ -44,7 +51,7 @@ pub(super) async fn perform(running: &Running, at: Place, op: Op, held: &mut Hel
         }
         Op::Release => {
             held.0.clear();
-            match running.mounts[at.0].reap().await {
+            match running.mount(at.0).reap().await {
                 Ok(()) => Ok(Outcome::Done),
                 Err(error) => running.judge(&error, &FULL),
             }
@@ -70,7 +77,7 @@ async fn change(running: &Running, at: Place, op: Op) -> Ended {
         states.begin(running.engine.open_txg(), effect.touch, effect.after.clone());
         effect
     };
-    let done = call(&running.mounts[at.0], &effect.call).await;
+    let done = call(&running.mount(at.0), &effect.call).await;
     let mut model = running.history.model();
     let now = model.tick();
     let file_system = &mut model.file_systems[at.0];
@@ -163,7 +170,8 @@ async fn call(mount: &Mount, call: &Call) -> Result<u64> {
 
 async fn read(running: &Running, at: Place, file: u32, (offset, len): (u32, u32)) -> Ended {
     let Some((id, object)) = newest_file(running, at, file) else { return Ok(Outcome::Refused) };
-    let read = look::read_file(&running.mounts[at.0], object, u64::from(offset), len as usize);
+    let mount = running.mount(at.0);
+    let read = look::read_file(&mount, object, u64::from(offset), len as usize);
     let found = match read.await {
         Ok(found) => found,
         Err(error) => return running.judge(&error, &[]),
@@ -198,7 +206,7 @@ async fn list(running: &Running, at: Place, dir: u32) -> Ended {
         found.map(|(id, object)| (object, tree.names_in(id)))
     };
     let Some((object, wanted)) = dir else { return Ok(Outcome::Refused) };
-    let page = running.mounts[at.0].read_dir(&Credentials::root(), object, 0, usize::MAX).await;
+    let page = running.mount(at.0).read_dir(&Credentials::root(), object, 0, usize::MAX).await;
     let page = match page {
         Ok(page) => page,
         Err(error) => return running.judge(&error, &[]),
@@ -218,7 +226,7 @@ async fn fsync(running: &Running, at: Place, file: Option<u32>) -> Ended {
         },
     };
     let begin = running.history.model().tick();
-    let mount = &running.mounts[at.0];
+    let mount = running.mount(at.0);
     let done = match selected {
         Some((_, object)) => mount.fsync(object).await,
         None => mount.sync().await,

@@ -10,8 +10,10 @@
 
 mod datasets;
 mod files;
+mod lists;
 mod operators;
 mod readers;
+mod rollbacks;
 mod snapshots;
 mod volumes;
 
@@ -102,8 +104,8 @@ pub(crate) struct Running {
     pub(crate) history: Arc<History>,
     /// The pool.
     pub(crate) engine: Arc<Engine>,
-    /// File systems, by number.
-    pub(crate) mounts: Vec<Arc<Mount>>,
+    /// File systems, by number; a rollback replaces one.
+    mounts: Vec<Mutex<Arc<Mount>>>,
     /// Volumes, by number.
     pub(crate) volumes: Vec<Arc<WritableVolume>>,
     is_ending: AtomicBool,
@@ -137,7 +139,17 @@ impl Running {
         volumes: Vec<Arc<WritableVolume>>,
     ) -> Arc<Self> {
         let history = Arc::clone(history);
+        let mounts = mounts.into_iter().map(Mutex::new).collect();
         Arc::new(Self { history, engine, mounts, volumes, is_ending: AtomicBool::new(false) })
+    }
+
+    fn slot(&self, file_system: usize) -> MutexGuard<'_, Arc<Mount>> {
+        self.mounts[file_system].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a file system.
+    fn mount(&self, file_system: usize) -> Arc<Mount> {
+        Arc::clone(&self.slot(file_system))
     }
 
     /// From now on errors are no failures.
@@ -177,6 +189,13 @@ async fn perform(running: &Running, role: Role, op: Op, held: &mut files::Held) 
         Role::Files { file_system, actor } => {
             files::perform(running, (file_system, actor), op, held).await
         }
+        Role::Home { file_system } => match op {
+            Op::RollbackMount => rollbacks::perform(running, file_system, held).await,
+            Op::Snapshot { .. } | Op::DestroySnapshot { .. } => {
+                snapshots::perform(running, file_system, op).await
+            }
+            _ => files::perform(running, (file_system, 0), op, held).await,
+        },
         Role::Volume { volume, actor } => volumes::perform(running, (volume, actor), op).await,
         Role::Datasets { tree } => datasets::perform(running, tree, op).await,
         Role::Snapshots { file_system } => snapshots::perform(running, file_system, op).await,

@@ -2,7 +2,7 @@
 
 use cenote_engine::{Stop, TrimOptions};
 use cenote_ondisk::leaf_work::LeafWorkKind;
-use cenote_rt::{Kind, Result};
+use cenote_rt::{Kind, Result, tunables};
 
 use super::{Ended, FULL, Outcome, Running, rest};
 use crate::plan::Op;
@@ -24,6 +24,13 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
             engine.store().clear_cache();
             Ok(Outcome::Done)
         }
+        Op::LimitCache { mib } => match tunables::BLOCK_CACHE_BYTES.set(u64::from(mib) << 20) {
+            Ok(()) => {
+                engine.retune();
+                Ok(Outcome::Done)
+            }
+            Err(error) => Err(error.to_string()),
+        },
         Op::Offline { disk } => match victim(running, disk) {
             None => Ok(Outcome::Refused),
             Some((_, leaf)) => {

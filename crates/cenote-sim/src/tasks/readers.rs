@@ -24,7 +24,17 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     match op {
         Op::View { file_system, keep } => {
             let file_system = file_system as usize % running.mounts.len();
-            view(running, file_system, u32::from(keep) * KEEP_MICROS).await
+            view(running, file_system, u32::from(keep) * KEEP_MICROS, 1).await
+        }
+        Op::KeepView { file_system, seconds } => {
+            let file_system = file_system as usize % running.mounts.len();
+            let rounds = 1 + u32::from(seconds % 3);
+            view(running, file_system, u32::from(seconds) * 1_000_000 / rounds, rounds).await
+        }
+        Op::SlowList { file_system, actor, dir, seconds } => {
+            let file_system = file_system as usize % running.mounts.len();
+            let pause = u32::from(seconds) * 1_000_000;
+            super::lists::perform(running, file_system, (actor, dir), pause).await
         }
         Op::Peek { file_system, actor, file, offset, len } => {
             let file_system = file_system as usize % running.mounts.len();
@@ -38,7 +48,12 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         }
         Op::Diff { file_system, snapshot, other } => {
             let file_system = file_system as usize % running.mounts.len();
-            diff(running, file_system, [snapshot, other]).await
+            diff(running, file_system, [snapshot, other], 0).await
+        }
+        Op::SlowDiff { file_system, snapshot, other, seconds } => {
+            let file_system = file_system as usize % running.mounts.len();
+            let pause = u32::from(seconds) * 1_000_000;
+            diff(running, file_system, [snapshot, other], pause).await
         }
         _ => Ok(Outcome::Refused),
     }
@@ -51,8 +66,13 @@ fn settle(running: &Running, done: Result<()>) -> Ended {
     }
 }
 
-/// Reads the files of all actors as of a committed txg.
-async fn view(running: &Running, file_system: usize, keep: u32) -> Ended {
+/// Reads the files of all actors as of a committed txg, once and then once more each round. The
+/// view is kept for some time after each file.
+async fn view(running: &Running, file_system: usize, keep: u32, rounds: u32) -> Ended {
+    // The states of a file system that is rolled back are not known by their txgs.
+    if running.history.plan.file_systems[file_system].rolls_back {
+        return Ok(Outcome::Refused);
+    }
     let opened = async {
         let view = running.engine.view().await?;
         let dataset = view.dataset(&dataset(file_system)).await?;
@@ -63,7 +83,7 @@ async fn view(running: &Running, file_system: usize, keep: u32) -> Ended {
         Err(error) => return running.judge(&error, &OVERTAKEN),
     };
     let actors = running.history.model().file_systems[file_system].actors.len();
-    for actor in 0..actors {
+    for actor in (0..rounds).flat_map(|_| 0..actors) {
         let found = match look::in_frozen(&opened, actor).await {
             Ok(found) => found,
             Err(error) => return running.judge(&error, &OVERTAKEN),
@@ -91,7 +111,10 @@ async fn peek(
     (actor, file): (u32, u32),
     (offset, len): (u32, u32),
 ) -> Ended {
-    let mount = &running.mounts[file_system];
+    let mount = &running.mount(file_system);
+    if running.history.plan.file_systems[file_system].rolls_back {
+        return Ok(Outcome::Refused);
+    }
     let chosen = {
         let mut model = running.history.model();
         let now = model.tick();
@@ -249,8 +272,8 @@ async fn open_snapshot(running: &Running, file_system: usize, number: u32) -> En
     Ok(Outcome::Done)
 }
 
-/// Reads the differences between two snapshots.
-async fn diff(running: &Running, file_system: usize, numbers: [u32; 2]) -> Ended {
+/// Reads the differences between two snapshots, with a pause after the first one.
+async fn diff(running: &Running, file_system: usize, numbers: [u32; 2], pause: u32) -> Ended {
     let [Some(one), Some(other)] =
         numbers.map(|number| known_snapshot(running, file_system, number))
     else {
@@ -260,7 +283,10 @@ async fn diff(running: &Running, file_system: usize, numbers: [u32; 2]) -> Ended
         let (one, other) =
             (open(running, file_system, &one).await?, open(running, file_system, &other).await?);
         let mut differences = Diff::new(&one, &other);
-        while differences.next().await?.is_some() {}
+        if differences.next().await?.is_some() {
+            rest(pause).await;
+            while differences.next().await?.is_some() {}
+        }
         Ok(())
     };
     match compared.await {
