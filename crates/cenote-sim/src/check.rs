@@ -14,7 +14,7 @@ use cenote_rt::Error;
 
 use crate::look;
 use crate::model::slots::Slot;
-use crate::model::{Actor, Model};
+use crate::model::{Actor, Model, Rollback};
 use crate::plan::draw::SLOT;
 use crate::tasks::{History, dataset, verify_pool, volume_dataset};
 
@@ -166,7 +166,7 @@ async fn file_system(
         let tree = tree.map_err(|what| format!("actor {actor} of {name}: {what}"))?;
         home.actors[actor] = Actor::from_tree(tree);
     }
-    home.is_rolling_back = false;
+    home.rollback = Rollback::None;
     Ok(mount)
 }
 

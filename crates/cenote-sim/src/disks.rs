@@ -1,17 +1,19 @@
 //! The machine of a history: modelled disks, and the events of each life.
 //!
 //! ```text
-//!   pool ──command──> Counted ──> CommandHash ──> ModelDisk
+//!   pool ──command──> Counted ──delay──> CommandHash ──> ModelDisk
 //!                        | n-th command of the life: events happen first
 //!                        `── Machine: faults of disks, clock jumps, the end of the life
 //! ```
 //!
 //! Events are bound to numbers of commands: a fault, or the end of a life, happens just before the
 //! n-th command, so that it hits any step of a commit. Time, write caches, power cuts and faults
-//! are those of [`ModelDisk`].
+//! are those of [`ModelDisk`]. Each command is on its way to the disk for some time, so that
+//! commands in flight overtake each other, and a write reaches some disks earlier than others.
 //!
-//! A killed process leaves its commands to the disks, which carry them out. A power cut ends the
-//! process, too: what a command returns without power reaches nobody.
+//! A killed process leaves its commands to the disks, which carry them out, except those that were
+//! on their way. A power cut ends the process, too: what a command returns without power reaches
+//! nobody.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -230,7 +232,9 @@ impl Machine {
             disk.slow_down(1);
             if let Some(contents) = state.gone.remove(&number) {
                 disk.set_dead(false);
-                contents.iter().for_each(|contents| disk.restore(contents));
+                if let Some(contents) = contents {
+                    disk.restore(&contents);
+                }
             }
         }
         state.old.clear();
@@ -421,6 +425,16 @@ impl MachineState {
         }
     }
 
+    /// Returns the time until a command reaches its disk.
+    fn delay(&mut self) -> Duration {
+        let most = match self.rng.below(100) {
+            0..60 => 20,
+            60..95 => 200,
+            _ => 12_000,
+        };
+        Duration::from_micros(self.rng.below(most))
+    }
+
     /// Returns a part of a recent write to the data area.
     fn recent(&mut self, disk: &ModelDisk) -> Option<Range<u64>> {
         let mut recent = disk.recent_writes();
@@ -436,10 +450,12 @@ impl MachineState {
 }
 
 impl Counted {
-    /// Counts a command, and waits for it. It has no end without power.
+    /// Counts a command, sends it, and waits for it. It has no end without power.
     async fn command<T>(&self, command: impl Future<Output = T>) -> T {
         let Some(machine) = self.machine.upgrade() else { return command.await };
         machine.count();
+        let delay = machine.state().delay();
+        cenote_rt::sleep(delay).await;
         if machine.state().has_power {
             let answer = command.await;
             if machine.state().has_power {

@@ -35,9 +35,12 @@ pub(crate) fn shrink(plan: &Plan, bug: Option<Bug>, failure: &str) -> (Plan, Str
 /// Number of parts of a plan.
 fn size(plan: &Plan) -> usize {
     let of_task = |task: &TaskPlan| 1 + task.steps.len();
-    let of_life =
-        |life: &Life| 1 + life.faults.len() + life.clock.len() + life.missing.len()
-            + life.tasks.iter().map(of_task).sum::<usize>();
+    let of_life = |life: &Life| {
+        1 + life.faults.len()
+            + life.clock.len()
+            + life.missing.len()
+            + life.tasks.iter().map(of_task).sum::<usize>()
+    };
     plan.tunables.len() + plan.lives.iter().map(of_life).sum::<usize>()
 }
 

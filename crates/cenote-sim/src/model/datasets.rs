@@ -343,14 +343,7 @@ impl Datasets {
                 datasets.insert(name.clone(), BTreeMap::new());
                 self.grant_creator(name, *uid);
             }
-            DatasetCall::Allow(name, permissions) => {
-                let key = (name.clone(), OF_CREATORS.to_owned());
-                let old = self.state.facts.get(&key).map_or("", String::as_str);
-                let all = old.split(',').filter(|old| !old.is_empty());
-                let all: BTreeSet<_> = all.chain(permissions.iter().copied()).collect();
-                let all = all.into_iter().collect::<Vec<_>>().join(",");
-                self.state.facts.insert(key, all);
-            }
+            DatasetCall::Allow(name, permissions) => self.allow_creators(name, permissions),
             DatasetCall::Unallow(name) => self.unsay(name, OF_CREATORS),
             DatasetCall::NewObject(name, object) => {
                 datasets.entry(name.clone()).or_default().insert(*object, Content::new());
@@ -360,15 +353,7 @@ impl Datasets {
                 objects.entry(*object).or_default().extend(blocks.iter().copied());
             }
             DatasetCall::Destroy(name) => self.forget(name),
-            DatasetCall::Snapshot(names) => {
-                for name in names {
-                    let content = datasets.get(head_of(name)).cloned().unwrap_or_default();
-                    datasets.insert(name.clone(), content);
-                    self.order.push(name.clone());
-                    self.points.insert(name.clone(), self.next_point);
-                }
-                self.next_point += 1;
-            }
+            DatasetCall::Snapshot(names) => self.take_snapshots(names),
             DatasetCall::DestroySnapshot(name, _) => {
                 if self.is_held(name) || self.is_cloned(name) {
                     self.say(name, DEFERRED, String::new());
@@ -415,6 +400,26 @@ impl Datasets {
             DatasetCall::Set(name, property, value) => self.say(name, property, text(value)),
             DatasetCall::Inherit(name, property) => self.unsay(name, property),
         }
+    }
+
+    /// Adds to the permissions that creators get.
+    fn allow_creators(&mut self, name: &str, permissions: &[&str]) {
+        let key = (name.to_owned(), OF_CREATORS.to_owned());
+        let old = self.state.facts.get(&key).map_or("", String::as_str);
+        let all = old.split(',').filter(|old| !old.is_empty());
+        let all: BTreeSet<_> = all.chain(permissions.iter().copied()).collect();
+        let all = all.into_iter().collect::<Vec<_>>().join(",");
+        self.state.facts.insert(key, all);
+    }
+
+    fn take_snapshots(&mut self, names: &[String]) {
+        for name in names {
+            let content = self.state.datasets.get(head_of(name)).cloned().unwrap_or_default();
+            self.state.datasets.insert(name.clone(), content);
+            self.order.push(name.clone());
+            self.points.insert(name.clone(), self.next_point);
+        }
+        self.next_point += 1;
     }
 
     /// Grants the user who created a dataset the permissions that creators get.

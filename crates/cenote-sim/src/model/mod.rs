@@ -152,6 +152,16 @@ impl Actor {
     }
 }
 
+/// Whether a file system is being rolled back.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Rollback {
+    /// No rollback has begun, or the last one has ended.
+    #[default]
+    None,
+    /// A rollback has begun, and its effect is unknown.
+    Begun,
+}
+
 /// A file system.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct FileSystemModel {
@@ -165,8 +175,8 @@ pub(crate) struct FileSystemModel {
     pub(crate) is_always_sync: bool,
     /// Whether extended attributes are files of hidden directories.
     pub(crate) has_xattr_dirs: bool,
-    /// Whether a rollback has begun and not ended.
-    pub(crate) is_rolling_back: bool,
+    /// Its rollback.
+    pub(crate) rollback: Rollback,
 }
 
 impl FileSystemModel {
@@ -186,7 +196,8 @@ impl FileSystemModel {
     /// any snapshot.
     pub(crate) fn may_be_rolled_back(&mut self, found: &Found) -> bool {
         let names: Vec<_> = self.snapshots.keys().cloned().collect();
-        self.is_rolling_back && names.iter().any(|name| self.rolled_back(name, found).is_ok())
+        self.rollback == Rollback::Begun
+            && names.iter().any(|name| self.rolled_back(name, found).is_ok())
     }
 }
 

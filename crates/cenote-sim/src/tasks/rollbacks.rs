@@ -10,6 +10,7 @@ use cenote_rt::Result;
 use super::files::Held;
 use super::{Ended, FULL, Outcome, Running, dataset};
 use crate::look;
+use crate::model::Rollback;
 use crate::model::files::Found;
 
 /// Rolls a file system back to its latest snapshot, and mounts it again.
@@ -20,7 +21,7 @@ pub(super) async fn perform(running: &Running, file_system: usize, held: &mut He
         if home.snapshots.is_empty() {
             return Ok(Outcome::Refused);
         }
-        home.is_rolling_back = true;
+        home.rollback = Rollback::Begun;
     }
     held.clear();
     let mount = running.mount(file_system);
@@ -32,7 +33,7 @@ pub(super) async fn perform(running: &Running, file_system: usize, held: &mut He
             mount.take_ownership();
             let ended = running.judge(&error, &FULL)?;
             if ended == Outcome::Refused {
-                running.history.model().file_systems[file_system].is_rolling_back = false;
+                running.history.model().file_systems[file_system].rollback = Rollback::None;
             }
             return Ok(ended);
         }
@@ -46,7 +47,7 @@ pub(super) async fn perform(running: &Running, file_system: usize, held: &mut He
     let mut model = running.history.model();
     let home = &mut model.file_systems[file_system];
     let (_, snapshot) = latest.split_once('@').unwrap_or_default();
-    home.is_rolling_back = false;
+    home.rollback = Rollback::None;
     home.rolled_back(snapshot, &found).map_err(|what| format!("{latest}: {what}"))?;
     Ok(Outcome::Done)
 }
