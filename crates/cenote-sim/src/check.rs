@@ -15,6 +15,7 @@ use cenote_rt::Error;
 use crate::look;
 use crate::model::slots::Slot;
 use crate::model::{Actor, Model, Rollback};
+use crate::plan::Plan;
 use crate::plan::draw::SLOT;
 use crate::tasks::{History, dataset, verify_pool, volume_dataset};
 
@@ -186,17 +187,28 @@ async fn volume(
     Ok(open)
 }
 
-/// Checks that no errors were counted on disks without faults, and nothing was lost.
+/// Whether a disk reports all of its errors, so that the pool knows what the disk lacks.
+pub(crate) fn is_honest(plan: &Plan, disk: usize) -> bool {
+    let mut faults = plan.lives.iter().flat_map(|life| &life.faults);
+    faults.all(|of| of.disk != disk || of.fault.is_reported())
+}
+
+/// Checks that no errors were counted on disks without faults, no wrong bytes on disks that report
+/// their errors, and nothing was lost.
 pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
     let victims = &history.plan.layout.victims;
-    let is_victim = |path: &str| victims.iter().any(|victim| path == format!("d{victim}"));
+    let victim_of = |path: &str| victims.iter().find(|victim| path == format!("d{victim}"));
     let mut victim_guids = Vec::new();
     for (_, leaf) in engine.tree().leaves() {
-        if is_victim(leaf.path()) {
+        let stats = leaf.stats();
+        if let Some(victim) = victim_of(leaf.path()) {
             victim_guids.push(leaf.guid());
+            let count = stats.checksum_errors;
+            if count > 0 && is_honest(&history.plan, *victim) {
+                return Err(format!("{}: CKSUM {count}, although it reports errors", leaf.path()));
+            }
             continue;
         }
-        let stats = leaf.stats();
         let errors = [stats.read_errors, stats.write_errors, stats.checksum_errors, stats.repairs];
         if errors != [0; 4] {
             return Err(format!("{}: READ, WRITE, CKSUM, repairs {errors:?}", leaf.path()));
@@ -235,7 +247,7 @@ pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()
         return Err(format!("space: {:?}", report.lines()));
     }
     history.tally().check("leak checks");
-    verify_pool(&view, &history.plan.layout.victims).await.map_err(fail)??;
+    verify_pool(&view, &history.plan).await.map_err(fail)??;
     history.tally().check("verifications");
     if !view.error_log().await.map_err(fail)?.is_empty() {
         return Err("the error log is not empty".into());

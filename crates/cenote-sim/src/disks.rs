@@ -37,6 +37,8 @@ const DAMAGE_MAX: u64 = 64 << 10;
 const BITS_MAX: u64 = 64;
 /// Seconds that a short stall takes, for each unit of its plan.
 const STALL_UNIT: u64 = 3;
+/// Bytes of the labels at the end of a disk.
+const LABELS_AT_END: u64 = 512 << 10;
 /// Bytes at the end of a disk that misdirected writes spare: labels, and the longest write.
 const TAIL: u64 = (512 << 10) + (4 << 20);
 
@@ -103,6 +105,13 @@ impl Fault {
     pub(crate) const fn is_harmless(self) -> bool {
         matches!(self, Self::Slow(_) | Self::Hang(_) | Self::Sluggish(_))
     }
+
+    /// Whether the disk reports everything that it loses.
+    pub(crate) const fn is_reported(self) -> bool {
+        self.is_harmless()
+            || matches!(self, Self::Latent | Self::FailingWrites(_) | Self::FailingFlushes(_))
+            || matches!(self, Self::Outage(_))
+    }
 }
 
 /// An event of a machine.
@@ -144,6 +153,10 @@ struct MachineState {
     commands: u64,
     /// Events of this life, the next one last.
     events: Vec<(u64, Event)>,
+    /// Writes of this life.
+    writes: u64,
+    /// Number of writes to labels before an event that depends on it.
+    label_event: Option<(u64, Event)>,
     /// What ended the life.
     end: Option<Event>,
     happened: Happened,
@@ -196,6 +209,8 @@ impl Machine {
             let state = MachineState {
                 commands: 0,
                 events: Vec::new(),
+                writes: 0,
+                label_event: None,
                 end: None,
                 happened: Happened::default(),
                 rng: rng.clone(),
@@ -246,6 +261,13 @@ impl Machine {
             }
         }
         (state.commands, state.events, state.end, state.has_power) = (0, events, None, true);
+        (state.writes, state.label_event) = (0, None);
+    }
+
+    /// Has an event happen before the write number `count` to the labels of any disks, which hits
+    /// the steps of a commit more often than a number of commands.
+    pub(crate) fn before_label_write(&self, count: u64, event: Event) {
+        self.state().label_event = Some((count, event));
     }
 
     /// Makes a process the one of this life, with the machine's time of day.
@@ -283,6 +305,11 @@ impl Machine {
     /// Returns the hash of all commands, their bytes and times.
     pub(crate) fn hash(&self) -> u128 {
         self.hash.value()
+    }
+
+    /// Number of writes in this life.
+    pub(crate) fn writes(&self) -> u64 {
+        self.state().writes
     }
 
     /// Takes the list of what happened.
@@ -336,6 +363,23 @@ impl Machine {
                 };
                 event
             };
+            self.happen(event);
+        }
+    }
+
+    /// Counts a write; lets the event before it happen, if it goes to a label.
+    fn count_write(&self, is_label: bool) {
+        let event = {
+            let mut state = self.state();
+            state.writes += 1;
+            let Some((left, event)) = state.label_event.as_mut().filter(|_| is_label) else {
+                return;
+            };
+            *left = left.saturating_sub(1);
+            (*left == 0).then_some(*event)
+        };
+        if let Some(event) = event {
+            self.state().label_event = None;
             self.happen(event);
         }
     }
@@ -484,7 +528,13 @@ impl Device for Counted {
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.command(self.inner.write(offset, parts)))
+        let is_label = offset < DATA_START || offset >= self.info().size - LABELS_AT_END;
+        Box::pin(async move {
+            if let Some(machine) = self.machine.upgrade() {
+                machine.count_write(is_label);
+            }
+            self.command(self.inner.write(offset, parts)).await
+        })
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {

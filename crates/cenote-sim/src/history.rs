@@ -22,7 +22,7 @@ use cenote_rt::{Error, task_report, tunables, until};
 use futures_util::future::{Either, join_all, select};
 
 use crate::check;
-use crate::disks::Event;
+use crate::disks::{Event, Machine};
 use crate::look::directory;
 use crate::model::datasets::Datasets;
 use crate::model::files::Tree;
@@ -110,14 +110,18 @@ fn count(history: &History, life: Option<&Life>) {
     }
 }
 
-fn events(life: &Life) -> Vec<(u64, Event)> {
+/// Begins a life on the disks.
+fn begin(machine: &Machine, life: &Life) {
     let faults = life.faults.iter().map(|plan| (plan.at, Event::Fault(plan.disk, plan.fault)));
     let end = match life.end {
         End::PowerCut => Event::PowerCut,
         End::Export | End::ForcedClose | End::Kill => Event::End,
     };
     let jumps = life.clock.iter().map(|(at, seconds)| (*at, Event::ClockJump(*seconds)));
-    faults.chain(jumps).chain([(life.end_at, end)]).collect()
+    machine.begin(faults.chain(jumps).chain([(life.end_at, end)]).collect());
+    if let Some(count) = life.end_at_label {
+        machine.before_label_write(count, end);
+    }
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "as errors are mapped")]
@@ -133,11 +137,11 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
     machine.begin(Vec::new());
     let running = if number == 0 {
         let running = create(history).await?;
-        machine.begin(life.map(events).unwrap_or_default());
+        life.iter().for_each(|life| begin(machine, life));
         running
     } else {
         match life {
-            Some(life) => machine.begin(events(life)),
+            Some(life) => begin(machine, life),
             None => machine.mend(),
         }
         // The process may end while it opens the pool.
@@ -187,10 +191,15 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
     if is_done {
         return Ok(());
     }
+    let writes = machine.writes();
     let Some(done) = until(TIME_TO_END, tasks).await else {
         let report = task_report().unwrap_or_default();
         return Err(format!("tasks do not end although the pool is closed:\n{report}"));
     };
+    let late = machine.writes() - writes;
+    if late > 0 {
+        return Err(format!("the disks of the closed pool got {late} writes"));
+    }
     done.into_iter().try_for_each(|task| task.map_err(|error| format!("a task: {error}")))
 }
 

@@ -16,6 +16,15 @@ const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
 const SIZES: [u64; 4] = [600, 9_000, 70_000, 300_000];
 
+/// Faults of the disks of a history.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum FaultKind {
+    /// The disks report everything that they lose.
+    Reported,
+    /// All faults.
+    Any,
+}
+
 /// Draws the plan of a seed.
 pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::seeded(seed);
@@ -38,7 +47,12 @@ pub(crate) fn draw(seed: u64) -> Plan {
     };
     let lives = 2 + rng.below(LIVES_MAX - 1);
     let is_faulty = !plan.layout.victims.is_empty() && rng.below(4) != 0;
-    plan.lives = (0..lives).map(|_| life(&plan, is_faulty, &mut rng)).collect();
+    let kind = match rng.below(3) {
+        _ if !is_faulty => None,
+        0 => Some(FaultKind::Reported),
+        _ => Some(FaultKind::Any),
+    };
+    plan.lives = (0..lives).map(|_| life(&plan, kind, &mut rng)).collect();
     plan
 }
 
@@ -111,7 +125,7 @@ fn volume(rng: &mut Rng) -> VolumePlan {
     VolumePlan { properties: properties(rng), block_size, slots: 2 * (4 + rng.below(8)) }
 }
 
-fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
+fn life(plan: &Plan, faults_of: Option<FaultKind>, rng: &mut Rng) -> Life {
     let mut tasks = Vec::new();
     for (number, file_system) in plan.file_systems.iter().enumerate() {
         if file_system.rolls_back {
@@ -153,10 +167,10 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
         faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault });
     }
     let victims = &plan.layout.victims;
-    if is_faulty {
+    if let Some(kind) = faults_of {
         for _ in 0..rng.below(6) {
             let disk = victims[rng.below(victims.len() as u64) as usize];
-            faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault: fault(rng) });
+            faults.push(FaultPlan { at: rng.below(end_at + 1), disk, fault: fault(kind, rng) });
         }
     }
     faults.sort_by_key(|fault| fault.at);
@@ -167,9 +181,12 @@ fn life(plan: &Plan, is_faulty: bool, rng: &mut Rng) -> Life {
         (rng.below(end_at + 1), if rng.below(2) == 0 { seconds } else { -seconds })
     });
     let clock = clock.collect();
-    let may_miss = is_faulty && rng.below(4) == 0;
+    let may_miss = faults_of.is_some() && rng.below(4) == 0;
     let missing = victims.iter().copied().filter(|_| may_miss && rng.below(2) == 0).collect();
-    Life { tasks, faults, missing, clock, end, end_at, gap, jump }
+    let may_end_in_commit = matches!(end, End::Kill | End::PowerCut) && rng.below(2) == 0;
+    let writes = [30, 100, 400][rng.below(3) as usize];
+    let end_at_label = may_end_in_commit.then(|| rng.below(writes));
+    Life { tasks, faults, missing, clock, end, end_at, end_at_label, gap, jump }
 }
 
 /// A fault that any disk may have.
@@ -182,9 +199,13 @@ fn harmless_fault(rng: &mut Rng) -> Fault {
     }
 }
 
-fn fault(rng: &mut Rng) -> Fault {
+fn fault(kind: FaultKind, rng: &mut Rng) -> Fault {
     let few = |rng: &mut Rng| 1 + rng.below(4) as u32;
-    match rng.below(14) {
+    let number = match kind {
+        FaultKind::Reported => [0, 1, 8, 9, 10][rng.below(5) as usize],
+        FaultKind::Any => rng.below(14),
+    };
+    match number {
         0 | 1 => Fault::Latent,
         2 | 3 => Fault::Rot,
         4 => Fault::LostWrites(few(rng)),

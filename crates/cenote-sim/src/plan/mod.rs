@@ -87,6 +87,9 @@ pub(crate) struct Life {
     pub(crate) end: End,
     /// The number of the command before which it ends; tasks may be done earlier.
     pub(crate) end_at: u64,
+    /// The number of the write to labels before which it ends, if that is earlier.
+    #[serde(default)]
+    pub(crate) end_at_label: Option<u64>,
     /// Seconds until the next life.
     pub(crate) gap: u64,
     /// Seconds by which the time of day jumps before the next life.

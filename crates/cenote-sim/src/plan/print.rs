@@ -48,6 +48,9 @@ pub(crate) fn text(plan: &Plan) -> String {
             "  life {number}: ends by {:?} before command {}, then {} s, time of day {:+} s",
             life.end, life.end_at, life.gap, life.jump
         );
+        if let Some(count) = life.end_at_label {
+            let _ = writeln!(text, "    or before write {count} to labels");
+        }
         for fault in &life.faults {
             let _ = writeln!(
                 text,

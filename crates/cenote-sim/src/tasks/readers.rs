@@ -7,13 +7,15 @@ use cenote_fs::diff::Diff;
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Pool, leaks};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_vdev::Cause;
 
 use super::files::part;
 use super::snapshots::dataset;
 use super::{Ended, Outcome, Running, rest};
+use crate::check::is_honest;
 use crate::look;
 use crate::model::files::{Body, exact};
-use crate::plan::Op;
+use crate::plan::{Op, Plan};
 
 /// Microseconds of the unit in which views are kept.
 const KEEP_MICROS: u32 = 1_000;
@@ -171,7 +173,8 @@ async fn list(running: &Running) -> Result<()> {
 /// Collects findings on disks without faults.
 struct Strict {
     view: Arc<Pool>,
-    victims: Vec<String>,
+    /// Disks that may have faults, as they appear in findings, and whether they report all errors.
+    victims: Vec<(String, bool)>,
     findings: Mutex<Vec<String>>,
 }
 
@@ -179,8 +182,10 @@ impl Observer for Strict {
     fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
         let is_of_victim = match &finding {
             Finding::Part { part, .. } => {
-                let text = format!("{part:?}");
-                self.victims.iter().any(|path| text.contains(path))
+                let (text, is_io) = (format!("{part:?}"), matches!(part.child.cause, Cause::Io(_)));
+                let is_allowed =
+                    |(of, is_honest): &(String, bool)| text.contains(of) && (is_io || !is_honest);
+                self.victims.iter().any(is_allowed)
             }
             _ => false,
         };
@@ -192,17 +197,21 @@ impl Observer for Strict {
     }
 }
 
-/// Verifies a pool: nothing is lost, and nothing is wrong on disks without faults.
+/// Verifies a pool: nothing is lost, nothing is wrong on disks without faults, and no bytes are
+/// wrong on disks that report their errors.
 ///
 /// # Errors
 /// Errors of the run; the findings.
 pub(crate) async fn verify_pool(
     view: &Arc<Pool>,
-    victims: &[usize],
+    plan: &Plan,
 ) -> Result<std::result::Result<(), String>> {
     let guids: Vec<_> =
         view.config().vdev_tree.leaves().map(|leaf| format!("guid: {},", leaf.guid)).collect();
-    let victims = victims.iter().filter_map(|disk| guids.get(*disk).cloned()).collect();
+    let victims = plan.layout.victims.iter();
+    let victims =
+        victims.filter_map(|disk| Some((guids.get(*disk)?.clone(), is_honest(plan, *disk))));
+    let victims = victims.collect();
     let findings = Mutex::default();
     let observer = Arc::new(Strict { view: Arc::clone(view), victims, findings });
     verify::pool(view, Arc::<Strict>::clone(&observer), Arc::<Progress>::default()).await?;
@@ -215,7 +224,7 @@ async fn verify(running: &Running) -> Ended {
         Ok(view) => view,
         Err(error) => return running.judge(&error, &OVERTAKEN),
     };
-    match verify_pool(&view, &running.history.plan.layout.victims).await {
+    match verify_pool(&view, &running.history.plan).await {
         Ok(Ok(())) => Ok(Outcome::Done),
         Ok(Err(findings)) => Err(findings),
         Err(error) => running.judge(&error, &OVERTAKEN),
