@@ -167,6 +167,7 @@ impl BlockStore {
         }
         let is_written = self.allocator().is_some();
         match (reading.grounds, reading.since) {
+            (Grounds::Speculative, _) if is_on(Bug::SpeculationBlamed) => Evidence::Proven(None),
             (Grounds::Speculative, _) => Evidence::Unproven,
             (Grounds::Pinned(pin), _) if pin.is_valid() => Evidence::Proven(None),
             (Grounds::Pinned(_), _) => Evidence::Overtaken,

@@ -79,6 +79,78 @@ pub enum Bug {
     UnlimitedOutput,
     /// A file system that is mounted again gets a second connection while the first one lives.
     SecondConnection,
+    /// The log of a leaf lacks the txg of a write that failed.
+    FailedWriteNotLogged,
+    /// The log of a leaf that is out of service lacks the txgs that are written meanwhile.
+    AbsentLeafNotLogged,
+    /// A stale leaf counts as up to date until its log is loaded.
+    FreshBeforeDtl,
+    /// The log of a leaf is emptied when the leaf comes back, and not when it is complete.
+    DtlEmptiedEarly,
+    /// Failures after the last pass of a sync are missing in the log of the leaf on disk.
+    LateDtlNotRecorded,
+    /// The parts of a joined write that failed count as written.
+    FailedAggregateForgotten,
+    /// Freed space that a pin protects is reused after two txgs.
+    PinReleasedEarly,
+    /// Reuse of space between the look-up of a pointer and its read is not noticed.
+    ReuseUnnoticed,
+    /// Disks are blamed for reads beyond the end of an intent log.
+    SpeculationBlamed,
+    /// The parts of a freed gang block stay allocated.
+    GangMembersKept,
+    /// A map is used although it was written again while it was read.
+    StaleMapInstalled,
+    /// Space is allocated where free space is being trimmed or initialized.
+    PausedSpaceUsed,
+    /// Blocks of the checkpoint are freed like others.
+    CheckpointIgnored,
+    /// After a flush a metaslab still counts as unflushed on disk.
+    FlushNotNoted,
+    /// Snapshots are taken before the changes of their txg are written.
+    TasksBeforeDatasets,
+    /// A request for a sync is answered by the end of the running one.
+    RunningSyncJoined,
+    /// Object sets accept changes of a txg that is being synced.
+    ClosedTxgChanged,
+    /// The reserved space of a change that fails is returned twice.
+    ChargeReturnedTwice,
+    /// Blocks that records of an intent log point to are not claimed.
+    TargetsNotClaimed,
+    /// Blocks at the begin of an intent log are freed while the header names them.
+    LogHeaderNotMoved,
+    /// A commit does not wait for records that another commit has taken.
+    RecordsOfOthersDurable,
+    /// The end of a log write wakes no sync.
+    SettledNotNotified,
+    /// A txg is closed while log blocks are allocated in it.
+    GateDroppedEarly,
+    /// A txg is synced without data blocks that are being written in it.
+    HoldReleasedEarly,
+    /// A sync does not wait for log blocks that are being written.
+    UnsettledBlocksIgnored,
+    /// A block that was written early is used although it was changed later in its txg.
+    EarlyBlockOutdated,
+    /// Changes are dropped from memory when they are written, before they can be read from disk.
+    DirtyDroppedEarly,
+    /// The destruction of a snapshot frees blocks of the snapshot before it.
+    SharedBlocksFreed,
+    /// A snapshot is destroyed while it is read.
+    OpenSnapshotDestroyed,
+    /// A snapshot whose destruction was deferred outlives its last hold.
+    DeferredDestroyForgotten,
+    /// A snapshot does not count its clones.
+    CloneNotCounted,
+    /// The release of a range wakes no request if only one waits.
+    LastWaiterForgotten,
+    /// The intent log lacks changes of modes.
+    ModeNotLogged,
+    /// The removal of one of several names drops the log records of the file.
+    LinkedFileForgotten,
+    /// The intent log has an exchange of two names as a rename.
+    ExchangeLoggedAsRename,
+    /// A partly written block is read before the transaction that writes it.
+    ReadBeforeTransaction,
 }
 
 impl Bug {
@@ -119,6 +191,45 @@ impl Bug {
     /// Bugs found by clients that misbehave.
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
+    /// Bugs found by histories of whole pools, besides those of the suites above.
+    pub const OF_HISTORIES: [Self; 36] = [
+        Self::FailedWriteNotLogged,
+        Self::AbsentLeafNotLogged,
+        Self::FreshBeforeDtl,
+        Self::DtlEmptiedEarly,
+        Self::LateDtlNotRecorded,
+        Self::FailedAggregateForgotten,
+        Self::PinReleasedEarly,
+        Self::ReuseUnnoticed,
+        Self::SpeculationBlamed,
+        Self::GangMembersKept,
+        Self::StaleMapInstalled,
+        Self::PausedSpaceUsed,
+        Self::CheckpointIgnored,
+        Self::FlushNotNoted,
+        Self::TasksBeforeDatasets,
+        Self::RunningSyncJoined,
+        Self::ClosedTxgChanged,
+        Self::ChargeReturnedTwice,
+        Self::TargetsNotClaimed,
+        Self::LogHeaderNotMoved,
+        Self::RecordsOfOthersDurable,
+        Self::SettledNotNotified,
+        Self::GateDroppedEarly,
+        Self::HoldReleasedEarly,
+        Self::UnsettledBlocksIgnored,
+        Self::EarlyBlockOutdated,
+        Self::DirtyDroppedEarly,
+        Self::SharedBlocksFreed,
+        Self::OpenSnapshotDestroyed,
+        Self::DeferredDestroyForgotten,
+        Self::CloneNotCounted,
+        Self::LastWaiterForgotten,
+        Self::ModeNotLogged,
+        Self::LinkedFileForgotten,
+        Self::ExchangeLoggedAsRename,
+        Self::ReadBeforeTransaction,
+    ];
 }
 
 static ON: AtomicU8 = AtomicU8::new(0);

@@ -27,6 +27,7 @@ use std::sync::{Arc, Weak};
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensure};
 
 use crate::IoClass;
@@ -525,8 +526,8 @@ impl Leaf {
             return Freshness::Absent;
         }
         let dtl = self.dtl.read();
-        let may_be_missing =
-            dtl.missing.contains(birth) || (!dtl.is_known && self.is_stale_until_dtl_loaded);
+        let is_stale = self.is_stale_until_dtl_loaded && !is_on(Bug::FreshBeforeDtl);
+        let may_be_missing = dtl.missing.contains(birth) || (!dtl.is_known && is_stale);
         if may_be_missing || self.is_excluded { Freshness::Stale } else { Freshness::Fresh }
     }
 

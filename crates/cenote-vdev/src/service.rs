@@ -21,6 +21,7 @@ use std::sync::atomic::{Ordering, fence};
 
 use cenote_device::Device;
 use cenote_ondisk::label::{self, LABEL_COUNT};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BufMut, Error, Kind, Result};
 
 use crate::leaf::{Leaf, LeafId};
@@ -172,6 +173,9 @@ impl Tree {
         // If it stayed in service, its unflushed writes must be flushed before it gets more.
         leaf.flush().await.map_err(|(_, error)| error)?;
         leaf.take_failed();
+        if is_on(Bug::DtlEmptiedEarly) {
+            leaf.excise(u64::MAX);
+        }
         leaf.set_service(true, true);
         self.set_status(guid, VdevState::Healthy, VdevAux::None);
         Ok(())

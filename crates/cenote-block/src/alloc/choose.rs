@@ -19,6 +19,7 @@ use std::cmp::Reverse;
 use std::ops::Bound;
 
 use cenote_ondisk::blkptr::Dva;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{ensure, tunables};
 
 use super::class::Class;
@@ -352,7 +353,7 @@ impl Vdev {
     fn may_serve(&mut self, id: usize, search: &Search) -> bool {
         let metaslab = &mut self.metaslabs[id];
         if metaslab.group != search.group
-            || metaslab.disabled > 0
+            || metaslab.disabled > 0 && !is_on(Bug::PausedSpaceUsed)
             || !metaslab.may_hold(search.asize)
         {
             return false;

@@ -13,6 +13,7 @@
 //! its space can be reallocated only after becoming free. A guard keeps the metaslabs in that state
 //! (M6), however short of space the pool is, until the repair is written.
 
+use cenote_rt::seeded::{Bug, is_on};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -95,7 +96,8 @@ impl SpaceAllocator {
                     .loaded
                     .as_ref()
                     .is_some_and(|loaded| loaded.free.ranges().overlap(range).is_some());
-                if metaslab.matured > since.0 || is_free {
+                let is_reused = metaslab.matured > since.0 || is_free;
+                if is_reused && !is_on(Bug::ReuseUnnoticed) {
                     return GuardOutcome::Reused;
                 }
                 held.push((*vdev, id));

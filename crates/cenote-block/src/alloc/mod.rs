@@ -67,6 +67,7 @@ use std::sync::atomic::AtomicU64;
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Op, Result, ensure};
 
 use choose::Attempt;
@@ -252,7 +253,8 @@ impl SpaceAllocator {
     /// not use blocks that were freed up to its own txg (spec 05 §10).
     #[must_use]
     pub fn is_in_checkpoint(&self, birth: u64, txg: u64) -> bool {
-        self.lock().checkpoint.is_some_and(|checkpoint| birth <= checkpoint && checkpoint < txg)
+        let checkpoint = self.lock().checkpoint.filter(|_| !is_on(Bug::CheckpointIgnored));
+        checkpoint.is_some_and(|checkpoint| birth <= checkpoint && checkpoint < txg)
     }
 
     /// Claims the space of a log block that was written after the last commit, for `txg`, the first

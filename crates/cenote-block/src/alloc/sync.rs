@@ -170,7 +170,8 @@ impl State {
         }
         let now = cenote_rt::monotonic();
         self.overtake(|loan| loan.deadline <= now);
-        Deferral::TwoTxgs(self.oldest_pin())
+        let oldest_pin = self.oldest_pin();
+        Deferral::TwoTxgs(if is_on(Bug::PinReleasedEarly) { u64::MAX } else { oldest_pin })
     }
 
     /// Bytes of a class that only pins and guards keep back.

@@ -12,6 +12,7 @@ use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
 use cenote_ranges::RangeSet;
 use cenote_rt::Buf;
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::error::LiveError;
 use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
@@ -110,7 +111,9 @@ impl ObjectLayer {
     pub(super) fn put_block(&mut self, blkid: u64, block: Buf) {
         self.block_bytes += block.len() as u64;
         self.footprint.put(block.len());
-        self.early.remove(&blkid);
+        if !is_on(Bug::EarlyBlockOutdated) {
+            self.early.remove(&blkid);
+        }
         self.patches.remove(&blkid);
         match self.blocks.insert(blkid, block) {
             Some(before) => self.forget(&before),

@@ -10,6 +10,7 @@ use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, SpaceUse, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::NormFlags;
+use cenote_rt::seeded::{Bug, is_on};
 
 use crate::dsl::{
     Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
@@ -148,7 +149,7 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     phys.deadlist_obj = deadlist::clone_keys(tx, origin_head.deadlist_obj, from.creation_txg)?;
     let object = new_bonus_object(tx, ObjectType::DSL_DATASET, &phys.encode())?;
 
-    from.num_children += 1;
+    from.num_children += u64::from(!is_on(Bug::CloneNotCounted));
     if from.next_clones_obj == 0 {
         from.next_clones_obj = new_zap(tx, ObjectType::NEXT_CLONES)?;
     }

@@ -5,6 +5,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::mos::{DIRECTORY, named};
+use cenote_rt::seeded::{Bug, is_on};
 
 use crate::dsl::{
     Env, OpError, directory_object, get_dataset, history, names, new_zap, put_dataset, snapshot,
@@ -72,7 +73,7 @@ fn release_object(tx: &mut Tx<'_>, env: &Env, object: u64, tag: &str) -> TxResul
     }
     let left = zap::len(tx, phys.userrefs_obj)?;
     history::log(tx, env, "release", object, &format!("tag={tag} refs={left}"))?;
-    if is_due(tx, object)? {
+    if is_due(tx, object)? && !is_on(Bug::DeferredDestroyForgotten) {
         snapshot::destroy(tx, env, object)?;
     }
     Ok(())

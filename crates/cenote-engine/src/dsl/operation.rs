@@ -27,6 +27,7 @@ use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyError;
 use cenote_pool::mos::extra_value;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
 use crate::Datasets;
@@ -239,7 +240,11 @@ impl Datasets<'_> {
             pool,
             host,
             space: self.pool_space(),
-            unwritten: dirty.iter().map(|head| head.object()).collect(),
+            unwritten: dirty
+                .iter()
+                .filter(|_| !is_on(Bug::TasksBeforeDatasets))
+                .map(|head| head.object())
+                .collect(),
             parent: None,
             opened: Arc::clone(&self.engine.heads.opened),
             doomed: Vec::new(),

@@ -12,6 +12,7 @@ use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::ensure;
+use cenote_rt::seeded::{Bug, is_on};
 
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
@@ -189,7 +190,8 @@ pub(crate) fn destroy_named(
 /// An open snapshot is not destroyed, not even deferred.
 fn check_unread(env: &Env, object: u64) -> TxResult<()> {
     // Checks OP1.
-    if env.opened.has(object) { Err(OpError::Busy.into()) } else { Ok(()) }
+    let is_open = env.opened.has(object) && !is_on(Bug::OpenSnapshotDestroyed);
+    if is_open { Err(OpError::Busy.into()) } else { Ok(()) }
 }
 
 /// Destroys a snapshot. Its unshared blocks are queued to be freed.
@@ -227,7 +229,8 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
         prev.unique_bytes += deadlist::space_range(tx, next.deadlist_obj, min, max)?.used;
         put_dataset(tx, prev_object, &prev)?;
     }
-    free_range(tx, dir_object, next.deadlist_obj, snapshot.prev_snap_txg)?;
+    let is_free_after = if is_on(Bug::SharedBlocksFreed) { 0 } else { snapshot.prev_snap_txg };
+    free_range(tx, dir_object, next.deadlist_obj, is_free_after)?;
     let tree = &env.tree;
     deadlist::merge(tx, next.deadlist_obj, snapshot.deadlist_obj, &|b| space::dsize(b, tree))?;
     deadlist::free(tx, snapshot.deadlist_obj)?;

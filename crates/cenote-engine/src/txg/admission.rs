@@ -45,6 +45,7 @@ use cenote_dmu::live::Footprint;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::OpError;
@@ -416,6 +417,9 @@ impl Engine {
                 }
                 Err(error) => {
                     self.throttle.admission.withdraw(&admitted.charges, txg);
+                    if is_on(Bug::ChargeReturnedTwice) {
+                        self.throttle.admission.withdraw(&admitted.charges, txg);
+                    }
                     // The txg was closed meanwhile: the change belongs to the next one.
                     if !is_txg_passed(&error) {
                         return Err(error);

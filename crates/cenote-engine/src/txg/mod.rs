@@ -35,10 +35,12 @@ pub(crate) mod throttle;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result, Rng, ensure, trace};
 
 use crate::dsl::Context;
@@ -120,6 +122,12 @@ impl Engine {
     /// txg.
     pub async fn sync(&self) -> Result<u64> {
         self.until_running().await?;
+        if is_on(Bug::RunningSyncJoined) && self.txgs.syncing.is_locked() {
+            while self.txgs.syncing.is_locked() {
+                cenote_rt::sleep(Duration::from_millis(1)).await;
+            }
+            return Ok(self.uberblock().txg);
+        }
         self.sync_to_end().await
     }
 
@@ -152,7 +160,7 @@ impl Engine {
         }
         let mut tasks: Vec<_> =
             std::mem::take(&mut self.state().tasks).into_iter().map(|queued| queued.task).collect();
-        for head in self.heads.all() {
+        for head in self.heads.all().iter().filter(|_| !is_on(Bug::ClosedTxgChanged)) {
             head.live().close(txg);
         }
         let span = trace::txg(|| self.name(), txg);

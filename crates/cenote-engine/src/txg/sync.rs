@@ -26,6 +26,7 @@ use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::live::{PolicySource, SyncContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::pool_list;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Result, ensure, trace};
 
 use crate::dsl;
@@ -98,15 +99,16 @@ impl Syncing<'_> {
             // Before the datasets, whose headers change with it.
             self.killed.extend(self.engine.intent_logs().sync_all(self.txg).await?);
         }
+        let has_early_tasks = is_on(Bug::TasksBeforeDatasets);
+        if self.pass == 1 && has_early_tasks {
+            self.run_tasks(tasks).await?;
+        }
         self.sync_heads().await?;
         self.charge_mos().await?;
         self.sync_mos().await?;
         if self.pass == 1 {
-            for task in tasks.iter_mut() {
-                task.run(self.scope).await?;
-            }
-            if !tasks.is_empty() {
-                self.update_label_features().await?;
+            if !has_early_tasks {
+                self.run_tasks(tasks).await?;
             }
             self.killed.extend(self.engine.space().free_some(self.txg).await?);
             self.engine.space().discard_checkpoint_part(self.txg).await?;
@@ -121,6 +123,13 @@ impl Syncing<'_> {
             self.record_space().await?;
         }
         self.write_config().await
+    }
+
+    async fn run_tasks(&self, tasks: &mut [Box<dyn Task>]) -> Result<()> {
+        for task in tasks.iter_mut() {
+            task.run(self.scope).await?;
+        }
+        if tasks.is_empty() { Ok(()) } else { self.update_label_features().await }
     }
 
     /// Whether this txg changes anything: otherwise nothing is written.
@@ -150,7 +159,7 @@ impl Syncing<'_> {
                 resume_count = engine.health.suspension.resume_count();
             }
         }
-        Ok(!engine.tree.has_changed_dtls())
+        Ok(is_on(Bug::LateDtlNotRecorded) || !engine.tree.has_changed_dtls())
     }
 
     /// Writes every dataset that this txg changed, and accounts for it in the MOS.

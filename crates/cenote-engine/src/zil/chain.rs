@@ -19,6 +19,7 @@ use std::collections::{BTreeMap, VecDeque};
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::{ZilFlags, ZilHeader, block_seq};
+use cenote_rt::seeded::{Bug, is_on};
 
 /// State of a log block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -304,8 +305,9 @@ impl Chain {
         }
         let Some(first) = self.links.front().map(|link| link.bp) else { return };
         let is_new = self.anchored.is_none();
+        let is_current = self.header == Some(first) || !is_new && is_on(Bug::LogHeaderNotMoved);
         // The first header names a block of its own txg or an older one.
-        if self.header == Some(first) || (is_new && first.birth() > txg) {
+        if is_current || (is_new && first.birth() > txg) {
             return;
         }
         step.is_begun = is_new;

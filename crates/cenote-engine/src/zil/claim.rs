@@ -219,6 +219,7 @@ impl IntentLogs<'_> {
                 break;
             }
             for (seq, target) in targets {
+                let target = target.filter(|_| !is_on(Bug::TargetsNotClaimed));
                 if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
                     check_birth(&target, first_txg)?;
                     if !self.is_readable(&target).await?

@@ -309,9 +309,10 @@ impl IntentLogs<'_> {
     ) -> Result<BlockPtr> {
         let log = head.log();
         // Order 3: while this is held no txg is closed.
-        let _gate = self.engine.logs.gate.lock().await;
+        let gate = self.engine.logs.gate.lock().await;
         self.engine.check_running()?;
         let txg = self.engine.open_txg();
+        let _gate = Some(gate).filter(|_| !is_on(Bug::GateDroppedEarly));
         let identity = {
             let chain = log.chain();
             [chain.id[0], chain.id[1], head.object(), chain.next_block]
@@ -383,7 +384,9 @@ impl Drop for Writing<'_> {
             chain.retire();
         }
         drop(chain);
-        self.log.settled.notify_waiters();
+        if !is_on(Bug::SettledNotNotified) {
+            self.log.settled.notify_waiters();
+        }
     }
 }
 

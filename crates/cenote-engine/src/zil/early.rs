@@ -23,6 +23,7 @@ use std::sync::Arc;
 
 use cenote_block::alloc::Class;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result, ensure, tunables};
 use futures_util::stream::{self, StreamExt};
 
@@ -124,7 +125,8 @@ impl IntentLogs<'_> {
         };
         // A separate task: a started block is written and recorded even if the caller is cancelled.
         let task = cenote_rt::spawn(async move {
-            let head = &hold.head;
+            let head = Arc::clone(&hold.head);
+            let hold = Some(hold).filter(|_| !is_on(Bug::HoldReleasedEarly));
             let written = head.live().write_early(txg, object, number, &head.policy()).await;
             if let Ok(Some(early)) = &written
                 && early.is_new

@@ -263,7 +263,8 @@ impl Log {
     /// Returns the effect of the sync of `txg` on the log, `None` while it must wait for blocks.
     fn try_step(&self, txg: u64) -> Option<Step> {
         let mut chain = self.chain();
-        (!chain.is_unsettled(txg)).then(|| chain.step(txg))
+        let waits = chain.is_unsettled(txg) && !is_on(Bug::UnsettledBlocksIgnored);
+        (!waits).then(|| chain.step(txg))
     }
 
     /// Ends the chain if it has blocks on this failed top-level vdev. Returns whether it has.

@@ -12,6 +12,7 @@
 //! * Q1  Records are written in the order of their operations.
 //! * Q2  A ticket is done only after it was given out.
 
+use cenote_rt::seeded::{Bug, is_on};
 use std::collections::BTreeMap;
 
 use crate::zil::kept::Unfetched;
@@ -90,7 +91,8 @@ impl Queue {
             self.tickets += 1;
         }
         // Other commits may include the records of this one.
-        (self.tickets > self.done).then_some(self.tickets)
+        let waits = self.ready.len() > before || !is_on(Bug::RecordsOfOthersDurable);
+        (waits && self.tickets > self.done).then_some(self.tickets)
     }
 
     /// Includes the records of an object in every commit: it was opened with `O_SYNC`, or its data

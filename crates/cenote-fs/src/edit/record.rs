@@ -9,6 +9,7 @@ use cenote_ondisk::acl::Acl;
 use cenote_ondisk::sa::ZplAttr;
 use cenote_ondisk::zil::{Body, LoggedAcl, NewObject, RecordKind, SetMask, XvAttrs};
 use cenote_ondisk::znode::{PFlags, Time};
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::attributes::{SetAttributes, SetTime, USER_FLAGS};
 use super::create::NewNode;
@@ -111,7 +112,7 @@ pub(super) fn remove(
 ) {
     let kind = if is_directory { RecordKind::Rmdir } else { RecordKind::Remove };
     log_names(op, kind, &Body::Remove { parent, name });
-    if removed.links == 0 {
+    if removed.links == 0 || is_on(Bug::LinkedFileForgotten) {
         op.forget(removed.object);
     }
 }
@@ -126,6 +127,7 @@ pub(super) fn rename(
 ) {
     let kind = match request.mode {
         RenameMode::Plain | RenameMode::NoReplace => RecordKind::Rename,
+        RenameMode::Exchange if is_on(Bug::ExchangeLoggedAsRename) => RecordKind::Rename,
         RenameMode::Exchange => RecordKind::RenameExchange,
         RenameMode::Whiteout => RecordKind::RenameWhiteout,
     };
@@ -147,7 +149,7 @@ pub(super) fn set_attributes(op: &mut Op<'_, '_>, inode: &Inode, changes: &SetAt
         return;
     }
     let mut mask = SetMask::CTIME;
-    mask.set(SetMask::MODE, changes.mode.is_some());
+    mask.set(SetMask::MODE, changes.mode.is_some() && !is_on(Bug::ModeNotLogged));
     mask.set(SetMask::UID, changes.uid.is_some());
     mask.set(SetMask::GID, changes.gid.is_some());
     mask.set(SetMask::SIZE, changes.size.is_some());

@@ -35,6 +35,7 @@ use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
 use cenote_rt::lock::branch;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
 pub use flush::{FlushError, FlushOutcome};
@@ -147,14 +148,16 @@ impl Tree {
         let mut builder = Builder::new(self, txg);
         let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
         let (writes, absent) = builder.into_writes();
-        for leaf in absent {
+        for leaf in absent.into_iter().filter(|_| !is_on(Bug::AbsentLeafNotLogged)) {
             self.leaf(leaf).note_missing_txg(txg);
         }
         let mut is_failed = vec![false; writes.len()];
         let takers: Vec<LeafId> = writes.iter().map(|write| write.leaf).collect();
         let mut failed = Vec::new();
         for (number, write) in self.send(writes, Some(txg), class).await {
-            self.leaf(write.leaf).note_missing_txg(txg);
+            if !is_on(Bug::FailedWriteNotLogged) {
+                self.leaf(write.leaf).note_missing_txg(txg);
+            }
             is_failed[number] = true;
             failed.push(write);
         }

@@ -40,6 +40,7 @@ use cenote_ondisk::objset::{
     GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
 use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit, ensure};
 
 use super::blocks::Blocks;
@@ -94,6 +95,9 @@ pub(super) async fn run(live: &Live, context: &SyncContext<'_>) -> Result<Synced
         state.synced_txg = Some(context.txg);
     }
     drop(layer);
+    if is_on(Bug::DirtyDroppedEarly) {
+        state.layers.retain(|entry| !entry.is_sealed);
+    }
     for change in &changes {
         refresh(&mut state.layers, change)?;
     }
