@@ -64,9 +64,9 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
     found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs the history of a seed.
-pub fn run_seed(seed: u64) -> (Tally, Option<Failure>) {
-    run_plan(draw::draw(seed), None)
+/// Runs the history of a seed, in an engine with a mistake or without.
+pub fn run_seed(seed: u64, bug: Option<Bug>) -> (Tally, Option<Failure>) {
+    run_plan(draw::draw(seed), bug)
 }
 
 /// Runs the history of a plan in a file.

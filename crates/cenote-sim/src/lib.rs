@@ -27,9 +27,11 @@
 //!   look     reads an actor's directory
 //!   check    after each import, and at the end
 //!   history  runs a plan; shrink makes it smaller; batch runs many
+//!   bugs     searches for seeded mistakes
 //! ```
 
 pub mod batch;
+pub mod bugs;
 mod check;
 mod disks;
 mod history;
