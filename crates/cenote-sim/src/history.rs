@@ -137,7 +137,9 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
     machine.begin(Vec::new());
     let running = if number == 0 {
         let running = create(history).await?;
-        life.iter().for_each(|life| begin(machine, life));
+        if let Some(life) = life {
+            begin(machine, life);
+        }
         running
     } else {
         match life {
