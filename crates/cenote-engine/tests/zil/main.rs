@@ -11,6 +11,7 @@ mod model;
 mod reopened;
 mod slog;
 mod unread;
+mod verified;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
