@@ -6,7 +6,7 @@ use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_rt::Result;
 
-use super::{Ended, Outcome, Running, rest};
+use super::{Chosen, Ended, Outcome, Running, rest};
 
 /// Entries that are read at a time.
 const ENTRIES: usize = 3;
@@ -24,18 +24,8 @@ pub(super) async fn perform(
     if running.history.plan.file_systems[file_system].rolls_back {
         return Ok(Outcome::Refused);
     }
-    let chosen = {
-        let mut model = running.history.model();
-        let now = model.tick();
-        let actors = &model.file_systems[file_system].actors;
-        let actor = actor as usize % actors.len();
-        let states = &actors[actor].states;
-        let id = states.newest().dir(dir);
-        let object = id.and_then(|id| states.newest().node(id)).map(|node| node.object);
-        id.zip(object).map(|(id, object)| (actor, id, object, states.ended_before(now)))
-    };
-    // The number of a directory that is being created is not known.
-    let Some((actor, dir, object, first)) = chosen.filter(|(_, _, object, _)| *object != 0) else {
+    let chosen = running.choose_node(file_system, actor, |tree| tree.dir(dir));
+    let Some(Chosen { actor, id: dir, object, first }) = chosen else {
         return Ok(Outcome::Refused);
     };
     let listed = list(&running.mount(file_system), object, pause).await;

@@ -31,6 +31,7 @@ use cenote_rt::{Error, Kind, Notify, sleep, task_report, until};
 
 use crate::disks::Machine;
 use crate::model::Model;
+use crate::model::files::{Id, Tree};
 use crate::plan::{Op, Plan, Role, TaskPlan};
 use crate::tally::Tally;
 
@@ -111,6 +112,15 @@ pub(crate) struct Running {
     is_ending: AtomicBool,
 }
 
+/// A file or directory that an operation reads while its actor may change it.
+struct Chosen {
+    actor: usize,
+    id: Id,
+    object: u64,
+    /// The first state that may be found.
+    first: usize,
+}
+
 /// How an operation ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -169,6 +179,24 @@ impl Running {
             _ if self.is_ending() => Ok(Outcome::Interrupted),
             _ => Err(format!("{error:?}")),
         }
+    }
+
+    /// Returns the node of an actor's newest tree that `choose` selects. There is none while it is
+    /// being created: its number is not known.
+    fn choose_node(
+        &self,
+        file_system: usize,
+        actor: u32,
+        choose: impl Fn(&Tree) -> Option<Id>,
+    ) -> Option<Chosen> {
+        let mut model = self.history.model();
+        let now = model.tick();
+        let actors = &model.file_systems[file_system].actors;
+        let actor = actor as usize % actors.len();
+        let states = &actors[actor].states;
+        let id = choose(states.newest())?;
+        let object = states.newest().node(id)?.object;
+        (object != 0).then(|| Chosen { actor, id, object, first: states.ended_before(now) })
     }
 
     /// A commit of this txg was acknowledged.

@@ -11,7 +11,7 @@ use cenote_vdev::Cause;
 
 use super::files::part;
 use super::snapshots::dataset;
-use super::{Ended, Outcome, Running, rest};
+use super::{Chosen, Ended, Outcome, Running, rest};
 use crate::check::is_honest;
 use crate::look;
 use crate::model::files::{Body, exact};
@@ -117,18 +117,8 @@ async fn peek(
     if running.history.plan.file_systems[file_system].rolls_back {
         return Ok(Outcome::Refused);
     }
-    let chosen = {
-        let mut model = running.history.model();
-        let now = model.tick();
-        let actors = &model.file_systems[file_system].actors;
-        let actor = actor as usize % actors.len();
-        let states = &actors[actor].states;
-        let id = states.newest().file(file);
-        let object = id.and_then(|id| states.newest().node(id)).map(|node| node.object);
-        id.zip(object).map(|(id, object)| (actor, id, object, states.ended_before(now)))
-    };
-    // The number of a file that is being created is not known.
-    let Some((actor, id, object, first)) = chosen.filter(|(_, _, object, _)| *object != 0) else {
+    let chosen = running.choose_node(file_system, actor, |tree| tree.file(file));
+    let Some(Chosen { actor, id, object, first }) = chosen else {
         return Ok(Outcome::Refused);
     };
     // The file may be removed meanwhile.
