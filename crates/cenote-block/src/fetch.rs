@@ -228,7 +228,7 @@ impl BlockStore {
         gang::members(&header, bp).map_err(Error::corrupt)
     }
 
-    async fn gang_header(&self, bp: &BlockPtr, reading: ReadAttempt<'_>) -> Result<Buf> {
+    pub(crate) async fn gang_header(&self, bp: &BlockPtr, reading: ReadAttempt<'_>) -> Result<Buf> {
         let verifier = Verifier::gang_header(bp, self.verifies());
         let mut sizes = self.gang_header_sizes(bp);
         let last = sizes.pop().unwrap_or(gang::HEADER_SIZE);

@@ -72,7 +72,7 @@ impl BlockStore {
             let task = cenote_rt::spawn(async move {
                 let mut repaired = 0;
                 for (dva, bad) in todo {
-                    let outcome = tree.repair(dva, &data, birth, &bad).await;
+                    let outcome = tree.repair(dva, &data, birth, &bad, None).await;
                     repaired += outcome.map_or(0, |outcome| outcome.repaired.len());
                 }
                 // E1: the devices have answered.

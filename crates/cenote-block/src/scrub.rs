@@ -6,7 +6,7 @@
 //! device order before ([`cenote_vdev::LeafReader`]).
 
 use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
-use cenote_rt::{BoxFuture, Error, Result};
+use cenote_rt::{BoxFuture, Buf, Error, Result};
 use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
 
 use crate::error::{BlockError, CopyFailure};
@@ -132,6 +132,44 @@ impl BlockStore {
             report.unreadable = u64::from(!is_readable);
         }
         self.judged(bp, reading, report)
+    }
+
+    /// Writes the bytes of a block where a copy, a part or parity lacks them, because no flush had
+    /// followed when the power was cut. Nothing is counted: no device is wrong. The caller has just
+    /// claimed the block, so nobody else uses its space.
+    ///
+    /// # Errors
+    /// Errors of reading the block.
+    pub async fn complete(&self, bp: &BlockPtr) -> Result<()> {
+        let grounds = &Grounds::Speculative;
+        let tree = std::sync::Arc::clone(self.tree());
+        if bp.is_gang() {
+            for member in self.gang_members(bp, grounds).await? {
+                Box::pin(self.complete(&member)).await?;
+            }
+            let header = self.scrub_header(bp, &*tree).await;
+            if header.is_clean() {
+                return Ok(());
+            }
+            let data = self.gang_header(bp, self.reading(grounds, 0)).await?;
+            return self.complete_parts(bp, &data, header).await;
+        }
+        let report = self.scrub_parts(bp, &*tree, grounds).await?;
+        if report.is_clean() {
+            return Ok(());
+        }
+        let data = self.read_raw(bp, grounds).await?;
+        self.complete_parts(bp, &data, report).await
+    }
+
+    async fn complete_parts(&self, bp: &BlockPtr, data: &Buf, report: ScrubReport) -> Result<()> {
+        for (index, dva) in bp.dvas().enumerate() {
+            let parts = report.bad.iter().filter(|part| usize::from(part.dva) == index);
+            let bad: Vec<_> = parts.map(|part| part.child.clone()).collect();
+            let birth = bp.physical_birth();
+            self.tree().repair(dva, data, birth, &bad, Some(birth)).await?;
+        }
+        Ok(())
     }
 
     /// Verifies stored bytes that the caller has read itself.

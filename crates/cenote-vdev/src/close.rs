@@ -148,7 +148,7 @@ mod tests {
             let path = String::new();
             let (offset, len, cause) = (8 << 20, 4096, Cause::Checksum);
             let bad = BadChild { leaf, guid, path, offset, len, cause };
-            let repaired = wait(tree.repair(PLACE, &Buf::from(vec![9; 4096]), BIRTH, &[bad]));
+            let repaired = wait(tree.repair(PLACE, &Buf::from(vec![9; 4096]), BIRTH, &[bad], None));
             assert!(repaired.is_ok_and(|outcome| outcome.repaired.is_empty()));
             for handle in handles {
                 let error = wait(handle.read(0, BufMut::zeroed(512))).expect_err("closed");

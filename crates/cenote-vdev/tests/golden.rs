@@ -169,7 +169,7 @@ impl OpenPool {
                 BadChild { leaf, guid, path, offset, len, cause: Cause::Checksum }
             })
             .collect();
-        let outcome = self.tree.repair(place, &data, birth, &bad).await.expect("an address");
+        let outcome = self.tree.repair(place, &data, birth, &bad, None).await.expect("an address");
         assert!(outcome.failed.is_empty());
         let sum = |ranges: &[LeafRange]| ranges.iter().map(|range| range.len).sum::<u64>();
         // Reads bridge small gaps, writes do not.

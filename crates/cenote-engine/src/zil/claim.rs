@@ -9,6 +9,10 @@
 //! The chain ends at a block or record data that cannot be read or is not free: nothing after it
 //! was acknowledged. The block at the end is claimed as well, because it was allocated.
 //!
+//! A power cut may have kept an unacknowledged block on some leaves only. Once it is claimed, its
+//! records count, so it gets its redundancy before the claim is committed: a device that fails
+//! afterwards must not take the log with it.
+//!
 //! Invariants
 //! * Z1  The number of txgs that the import passes through is bounded, because it comes from the
 //!   births of log blocks. A block beyond the bound refuses the import, unless the administrator
@@ -218,6 +222,9 @@ impl IntentLogs<'_> {
             if is_on(Bug::ClaimWithoutTail) && block_seq(&bp) > block_seq(&header.log) {
                 break;
             }
+            if !is_dry_run {
+                self.engine.store.complete(&bp).await?;
+            }
             for (seq, target) in targets {
                 let target = target.filter(|_| !is_on(Bug::TargetsNotClaimed));
                 if let Some(target) = target.filter(|target| target.birth() >= first_txg) {
@@ -227,6 +234,9 @@ impl IntentLogs<'_> {
                             || self.take(&target, first_txg, is_dry_run).await?)
                     {
                         return Ok(extent);
+                    }
+                    if !is_dry_run {
+                        self.engine.store.complete(&target).await?;
                     }
                     seen.insert(target.dva(0));
                     extent.newest_birth = extent.newest_birth.max(target.birth());

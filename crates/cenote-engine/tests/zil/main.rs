@@ -10,6 +10,7 @@ mod layout;
 mod model;
 mod reopened;
 mod slog;
+mod torn;
 mod unread;
 mod verified;
 

@@ -17,7 +17,7 @@ use crate::volume;
 #[derive(Debug)]
 struct Late {
     inner: Arc<ImageDevice>,
-    is_late: AtomicBool,
+    is_held: AtomicBool,
     waiting: AtomicUsize,
 }
 
@@ -33,7 +33,7 @@ impl Device for Late {
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
             self.waiting.fetch_add(1, Ordering::Relaxed);
-            while self.is_late.load(Ordering::Relaxed) {
+            while self.is_held.load(Ordering::Relaxed) {
                 cenote_rt::sleep(Duration::from_millis(1)).await;
             }
             self.waiting.fetch_sub(1, Ordering::Relaxed);
@@ -60,8 +60,8 @@ fn verify_reports_no_log_block_that_one_side_of_a_mirror_lacks_yet() {
     cenote_rt::simulate(1, async {
         let builder = Layout::Mirror.builder(7);
         let late = |inner| {
-            let (is_late, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
-            Arc::new(Late { inner, is_late, waiting })
+            let (is_held, waiting) = (AtomicBool::new(false), AtomicUsize::new(0));
+            Arc::new(Late { inner, is_held, waiting })
         };
         let devices: Vec<_> = builder.memory_devices().into_iter().map(late).collect();
         let engine = builder.create(pools::as_devices(&devices)).await.unwrap();
@@ -74,7 +74,7 @@ fn verify_reports_no_log_block_that_one_side_of_a_mirror_lacks_yet() {
         }
         // The next block of the log was allocated before this sync.
         engine.sync().await.unwrap();
-        devices[1].is_late.store(true, Ordering::Relaxed);
+        devices[1].is_held.store(true, Ordering::Relaxed);
         let place = volume.apply(&engine, op(3), false).await.unwrap();
         let commit = {
             let (engine, volume) = (Arc::clone(&engine), volume.clone());
@@ -87,7 +87,7 @@ fn verify_reports_no_log_block_that_one_side_of_a_mirror_lacks_yet() {
         let progress = Arc::<Progress>::default();
         let summary = verify::pool(&view, Arc::new(Silent), progress).await.unwrap();
         assert!(summary.is_clean(), "{summary:?}");
-        devices[1].is_late.store(false, Ordering::Relaxed);
+        devices[1].is_held.store(false, Ordering::Relaxed);
         commit.await.unwrap().unwrap();
     })
     .unwrap();

@@ -195,6 +195,9 @@ impl Tree {
     /// Writes the bad parts of a block again; `data` are the verified bytes of the block. Does
     /// nothing in a tree that was not built for writing.
     ///
+    /// With `unwritten` a power cut kept the parts from being written: they count as writes of that
+    /// txg, which a leaf lacks if they fail, and not as repairs, because no device was wrong.
+    ///
     /// # Errors
     /// `Kind::Invariant` if the address is out of range; device errors are in the result.
     pub async fn repair(
@@ -203,6 +206,7 @@ impl Tree {
         data: &Buf,
         birth: u64,
         bad: &[BadChild],
+        unwritten: Option<u64>,
     ) -> Result<RepairOutcome> {
         if !self.is_writable() || bad.is_empty() {
             return Ok(RepairOutcome::default());
@@ -232,12 +236,14 @@ impl Tree {
         });
         let mut ranges: Vec<Vec<LeafRange>> = ranges.collect();
         let mut outcome = RepairOutcome::default();
-        for (number, failed) in self.send(writes, None, IoClass::AsyncWrite).await {
+        for (number, failed) in self.send(writes, unwritten, IoClass::AsyncWrite).await {
             ranges[number].clear();
             outcome.failed.push(failed);
         }
         for range in ranges.into_iter().flatten() {
-            self.leaf(range.leaf).count_repair(range.len);
+            if unwritten.is_none() {
+                self.leaf(range.leaf).count_repair(range.len);
+            }
             outcome.repaired.push(range);
         }
         Ok(outcome)
