@@ -40,6 +40,9 @@ const CHECK_MS: u64 = 100_000_000;
 /// One history in this many without damage is checked by OpenZFS.
 const JUDGED_OF: u64 = 8;
 
+/// More imports of a life than it has faults.
+const IMPORTS_MAX: usize = 20;
+
 /// The error of a log block that a failing disk may have.
 const MAY_CONTINUE: &str = "the block may have been freed";
 
@@ -283,13 +286,17 @@ async fn open(history: &Arc<History>, life: Option<&Life>) -> Result<Arc<Running
     for _ in missing {
         *history.tally().faults.entry("disks missing at an import").or_default() += 1;
     }
-    let engine = match import(history, devices.clone()).await {
-        Err(error) if error.contains(MAY_CONTINUE) => {
-            history.machine.repair();
-            history.tally().check("imports refused for a log");
-            import(history, devices).await?
+    let mut imports = 0;
+    let engine = loop {
+        imports += 1;
+        match import(history, devices.clone()).await {
+            // The next one may meet another fault of this life.
+            Err(error) if error.contains(MAY_CONTINUE) && imports < IMPORTS_MAX => {
+                history.machine.repair();
+                history.tally().check("imports refused for a log");
+            }
+            imported => break imported?,
         }
-        imported => imported?,
     };
     // No view of the comparison is overtaken, however slow the disks are.
     let usual = tunables::PIN_DEADLINE_MS.get();
