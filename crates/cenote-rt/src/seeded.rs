@@ -149,8 +149,6 @@ pub enum Bug {
     LinkedFileForgotten,
     /// The intent log has an exchange of two names as a rename.
     ExchangeLoggedAsRename,
-    /// A partly written block is read before the transaction that writes it.
-    ReadBeforeTransaction,
 }
 
 impl Bug {
@@ -192,7 +190,7 @@ impl Bug {
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
     /// Bugs found by histories of whole pools, besides those of the suites above.
-    pub const OF_HISTORIES: [Self; 36] = [
+    pub const OF_HISTORIES: [Self; 35] = [
         Self::FailedWriteNotLogged,
         Self::AbsentLeafNotLogged,
         Self::FreshBeforeDtl,
@@ -228,7 +226,6 @@ impl Bug {
         Self::ModeNotLogged,
         Self::LinkedFileForgotten,
         Self::ExchangeLoggedAsRename,
-        Self::ReadBeforeTransaction,
     ];
 }
 

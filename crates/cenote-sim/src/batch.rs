@@ -34,7 +34,7 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
     let next = AtomicU64::new(base);
     let found: Mutex<(Tally, Option<Failure>)> = Mutex::default();
     let locked = || found.lock().unwrap_or_else(PoisonError::into_inner);
-    let work = || {
+    on_all_processors(|| {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             let is_over = match extent {
@@ -54,14 +54,18 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
                 found.1 = Some(failure);
             }
         }
-    };
+    });
+    found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Runs `work` on as many threads as there are processors, until all have ended.
+pub(crate) fn on_all_processors(work: impl Fn() + Sync) {
     let workers = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..workers {
-            scope.spawn(work);
+            scope.spawn(&work);
         }
     });
-    found.into_inner().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Runs the history of a seed, in an engine with a mistake or without.

@@ -40,7 +40,7 @@ const STALL_UNIT: u64 = 3;
 /// Bytes of the labels at the end of a disk.
 const LABELS_AT_END: u64 = 512 << 10;
 /// Bytes at the end of a disk that misdirected writes spare: labels, and the longest write.
-const TAIL: u64 = (512 << 10) + (4 << 20);
+const TAIL: u64 = LABELS_AT_END + (4 << 20);
 
 /// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]

@@ -319,7 +319,10 @@ async fn import(
     let scan = scan_devices(devices.clone()).await;
     let found = scan.find("tank").map_err(|error| format!("import: {error}"))?;
     let newest = found.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0);
-    history.model().crash_txg.get_or_insert(newest);
+    // A power cut during an earlier import may have taken back a txg that no flush had covered.
+    // Nothing was told of it.
+    let txg = history.model().crash_txg.map_or(newest, |txg| txg.min(newest));
+    history.model().crash_txg = Some(txg);
     let options = OpenOptions::default();
     let engine = Engine::open_devices(devices, found.guid(), &options).await;
     engine.map_err(|error| format!("import: {error:?}"))

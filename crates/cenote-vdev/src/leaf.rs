@@ -179,6 +179,8 @@ impl Leaf {
         device: Option<Arc<dyn Device>>,
         load: &Arc<Load>,
     ) -> Self {
+        let unflushed =
+            device.as_ref().map_or_else(Unflushed::default, |_| Unflushed::of_opened_device());
         Self {
             guid,
             path,
@@ -198,7 +200,7 @@ impl Leaf {
             has_failed: AtomicBool::new(false),
             is_leaving: AtomicBool::new(false),
             dtl: RwLock::with_default(Rank::Dtl),
-            unflushed: Mutex::with_default(Rank::Unflushed),
+            unflushed: Mutex::new(Rank::Unflushed, unflushed),
             counters: Counters::default(),
         }
     }
@@ -545,8 +547,10 @@ impl Leaf {
     ) -> Result<()> {
         let admitted = self.begin_write(&parts, txg).await?;
         let result = admitted.queue().write(class, &parts).await;
-        let result = self.finish_write(admitted, parts, txg, class, result).await;
-        self.flush_if_full().await;
+        let (result, is_full) = self.finish_write(admitted, parts, txg, class, result).await;
+        if is_full {
+            self.flush_if_full().await;
+        }
         result
     }
 
@@ -584,8 +588,8 @@ impl Leaf {
     }
 
     /// Records the result of a write. A failed write is tried once more, because losing a leaf
-    /// costs a resilver. The caller then calls [`flush_if_full`](Self::flush_if_full), as soon as
-    /// it holds no write to any leaf.
+    /// costs a resilver. Also returns whether the caller must call
+    /// [`flush_if_full`](Self::flush_if_full), as soon as it holds no write to any leaf.
     pub(crate) async fn finish_write(
         &self,
         admitted: AdmittedWrite<'_>,
@@ -593,18 +597,19 @@ impl Leaf {
         txg: Option<u64>,
         class: IoClass,
         mut result: Result<()>,
-    ) -> Result<()> {
+    ) -> (Result<()>, bool) {
         if result.as_ref().is_err_and(|error| error.kind() == Kind::Io) {
             result = admitted.queue().write(class, &parts).await;
         }
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
-        {
+        let is_full = {
             let mut unflushed = self.unflushed();
             match &result {
                 Ok(()) => unflushed.record_write(admitted.generation, txg, parts),
                 Err(_) => unflushed.record_failed_write(txg),
             }
-        }
+            unflushed.exceeds_threshold()
+        };
         // Only now: a task that writes buffered writes again must find this one among them.
         drop(admitted);
         if !self.is_writable() {
@@ -620,18 +625,16 @@ impl Leaf {
             Err(error) if error.kind() == Kind::Closed => {}
             Err(_) => self.count_write_error(),
         }
-        result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid)))
+        (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid))), is_full)
     }
 
     /// Flushes if the buffered writes exceed the threshold. The flush of a leaf that failed waits
     /// for the writes in flight on it: a caller that holds a write to another leaf would keep the
     /// flush of that leaf waiting, and two such callers each other.
     pub(crate) async fn flush_if_full(&self) {
-        if self.unflushed().exceeds_threshold() {
-            // Concurrent callers skip the flush once this one is done. A failure is in the log, and
-            // the next flush tries again.
-            drop(self.flush_if(Unflushed::exceeds_threshold).await);
-        }
+        // Concurrent callers skip the flush once this one is done. A failure is in the log, and the
+        // next flush tries again.
+        drop(self.flush_if(Unflushed::exceeds_threshold).await);
     }
 
     fn count_write_error(&self) {

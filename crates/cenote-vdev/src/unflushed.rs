@@ -72,6 +72,13 @@ pub(crate) enum FlushResult {
 }
 
 impl Unflushed {
+    /// Returns the state of a device that was just opened: an earlier process may have left writes
+    /// in its cache, which can be read and are not durable.
+    pub(crate) fn of_opened_device() -> Self {
+        let pending = Batch { needs_flush: true, ..Batch::default() };
+        Self { pending, ..Self::default() }
+    }
+
     /// Number of times that the buffers were dropped or the device changed.
     pub(crate) fn generation(&self) -> u64 {
         self.generation

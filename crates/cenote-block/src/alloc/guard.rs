@@ -13,10 +13,11 @@
 //! its space can be reallocated only after becoming free. A guard keeps the metaslabs in that state
 //! (M6), however short of space the pool is, until the repair is written.
 
-use cenote_rt::seeded::{Bug, is_on};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+use cenote_rt::seeded::{Bug, is_on};
 
 use super::SpaceAllocator;
 use super::state::State;

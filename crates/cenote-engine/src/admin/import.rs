@@ -118,6 +118,10 @@ impl Engine {
             engine.stop("the pool has the multihost property on and this system has no hostid");
             return Err(OpenError::NoHostId.into());
         }
+        // Before anything that was read is told: a killed process may have left it in the caches of
+        // the devices, and a power cut would take it back. An `fsync` of what is read unchanged
+        // flushes nothing.
+        engine.tree.flush().await?;
         // Before any allocation: blocks of the logs must not be overwritten.
         engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");

@@ -12,8 +12,9 @@
 //! * Q1  Records are written in the order of their operations.
 //! * Q2  A ticket is done only after it was given out.
 
-use cenote_rt::seeded::{Bug, is_on};
 use std::collections::BTreeMap;
+
+use cenote_rt::seeded::{Bug, is_on};
 
 use crate::zil::kept::Unfetched;
 use crate::zil::record::LogRecord;

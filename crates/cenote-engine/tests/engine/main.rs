@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 mod bus;
+mod cached;
 mod checkpoint;
 mod closing;
 mod creators;

@@ -73,7 +73,7 @@ impl WritableVolume {
 
     /// Returns the present blocks; `None` for holes. `request` is the client's request, reported
     /// once to the read-ahead.
-    pub(super) async fn blocks(
+    async fn blocks(
         &self,
         blocks: Range<u64>,
         request: Option<&Range<u64>>,

@@ -16,7 +16,6 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_engine::zil::LogRecord;
 use cenote_engine::{ApplyOptions, Charge};
 use cenote_ondisk::master_node::ZVOL_OBJ;
-use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Result, ensure};
 
 use super::writable::{WritableVolume, span};
@@ -93,9 +92,6 @@ impl WritableVolume {
             || LogRecord::write_later(ZVOL_OBJ, range.start, len),
             |data| LogRecord::write(ZVOL_OBJ, range.start, data),
         );
-        if is_on(Bug::ReadBeforeTransaction) {
-            self.complete(&mut parts).await?;
-        }
         let charge = Charge::write(0).with_blocks(parts.len() as u64, size);
         self.change(charge, record, |tx| {
             for part in &parts {
@@ -107,20 +103,6 @@ impl WritableVolume {
             Ok(())
         })
         .await
-    }
-
-    /// Reads the rest of partly written blocks, for [`Bug::ReadBeforeTransaction`].
-    async fn complete(&self, parts: &mut [Part]) -> Result<()> {
-        let size = self.block_size();
-        for part in parts {
-            let Part::Bytes(at, data) = part else { continue };
-            let (number, start) = (*at / size, (*at % size) as usize);
-            let found = self.blocks(number..number + 1, None).await?.pop().flatten();
-            let mut block = found.map_or_else(|| BufMut::zeroed(size as usize), Buf::into_mut);
-            block[start..start + data.len()].copy_from_slice(data);
-            *part = Part::Block(number, block.freeze());
-        }
-        Ok(())
     }
 
     async fn change(

@@ -285,8 +285,7 @@ impl Tree {
             }
         }
         let mut errors = group.done().await;
-        let mut failed = Vec::new();
-        let leaves: Vec<LeafId> = writes.iter().map(|write| write.leaf).collect();
+        let (mut failed, mut full) = (Vec::new(), Vec::new());
         for (number, (write, admitted)) in writes.into_iter().zip(admitted).enumerate() {
             let leaf = self.leaf(write.leaf);
             let offset = write.parts.first().map_or(0, |part| part.offset);
@@ -295,7 +294,10 @@ impl Tree {
                 Ok(admitted) => {
                     let at = errors.iter().position(|(member, _)| *member as usize == number);
                     let result = at.map_or(Ok(()), |at| Err(errors.swap_remove(at).1));
-                    leaf.finish_write(admitted, write.parts, txg, class, result).await
+                    let finished = leaf.finish_write(admitted, write.parts, txg, class, result);
+                    let (result, is_full) = finished.await;
+                    full.extend(is_full.then_some(leaf));
+                    result
                 }
             };
             if let Err(error) = result {
@@ -304,8 +306,8 @@ impl Tree {
             }
         }
         // Only now: no write is held any more.
-        for leaf in leaves {
-            branch(self.leaf(leaf).flush_if_full()).await;
+        for leaf in full {
+            branch(leaf.flush_if_full()).await;
         }
         failed
     }

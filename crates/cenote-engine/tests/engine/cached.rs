@@ -1,0 +1,62 @@
+//! Imports after a process was killed whose last writes are still in the caches of the devices.
+
+use std::sync::{Arc, Mutex};
+
+use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
+use cenote_poolkit::{PoolBuilder, pools};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on};
+
+/// A device with a write cache.
+#[derive(Debug)]
+struct Cached {
+    /// What is read.
+    now: Arc<ImageDevice>,
+    /// What a power cut leaves.
+    medium: Mutex<Image>,
+}
+
+impl Device for Cached {
+    fn info(&self) -> &DeviceInfo {
+        self.now.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.now.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.now.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        *self.medium.lock().unwrap() = self.now.image();
+        self.now.flush()
+    }
+}
+
+/// What an import shows stays, although the import changes nothing and no txg follows.
+#[test]
+fn import_flushes_what_a_killed_process_left() {
+    for builder in [PoolBuilder::disks(1), PoolBuilder::of("mirror", 2), PoolBuilder::disks(2)] {
+        block_on(2, async {
+            let (engine, devices) = builder.create_in_memory().await;
+            engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+            engine.sync().await.unwrap();
+            let durable = pools::images_of(&devices);
+            engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
+            engine.sync().await.unwrap();
+            drop(engine);
+            let cached = |(now, medium)| Arc::new(Cached { now, medium: Mutex::new(medium) });
+            let devices: Vec<_> = devices.into_iter().zip(durable).map(cached).collect();
+
+            let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
+            engine.head("tank/b").await.unwrap();
+            let medium = devices.iter().map(|device| device.medium.lock().unwrap().clone());
+            let medium = pools::devices(medium.collect());
+            drop(engine);
+            let pool = pools::open_read_only(pools::as_devices(&medium)).await.unwrap();
+            pool.dataset("tank/b").await.unwrap();
+        })
+        .unwrap();
+    }
+}
