@@ -245,12 +245,7 @@ impl Machine {
                 disk.restore_power();
             }
             disk.slow_down(1);
-            if let Some(contents) = state.gone.remove(&number) {
-                disk.set_dead(false);
-                if let Some(contents) = contents {
-                    disk.restore(&contents);
-                }
-            }
+            state.bring_back(number, disk);
         }
         state.old.clear();
         for (_, event) in &events {
@@ -329,6 +324,15 @@ impl Machine {
         self.mend();
         for disk in &self.disks {
             disk.replace_damaged();
+        }
+    }
+
+    /// Ends all faults, also those that last until the end of the life.
+    pub(crate) fn bring_back(&self) {
+        self.repair();
+        let mut state = self.state();
+        for (number, disk) in self.disks.iter().enumerate() {
+            state.bring_back(number, disk);
         }
     }
 
@@ -418,6 +422,15 @@ impl Happened {
 }
 
 impl MachineState {
+    /// Has a disk work again, if it failed.
+    fn bring_back(&mut self, number: usize, disk: &ModelDisk) {
+        let Some(contents) = self.gone.remove(&number) else { return };
+        disk.set_dead(false);
+        if let Some(contents) = contents {
+            disk.restore(&contents);
+        }
+    }
+
     fn suffer(&mut self, number: usize, disk: &ModelDisk, fault: Fault) {
         let next_writes = |count: u32, fault: WriteFault| {
             (0..count).for_each(|_| disk.fail_next_write(fault));

@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::{Device, PowerCut};
+use cenote_device::{Device, ImageDevice, PowerCut};
 use cenote_dmu::Tx;
 use cenote_engine::{Engine, NewDataset};
 use cenote_fs::access::Credentials;
@@ -14,8 +14,8 @@ use cenote_fs::{Mount, NewVolume};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::znode::Time;
-use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
+use cenote_pool::{Candidate, OpenOptions};
 use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::seeded::Bug;
 use cenote_rt::{Error, task_report, tunables, until};
@@ -45,6 +45,9 @@ const IMPORTS_MAX: usize = 20;
 
 /// The error of a log block that a failing disk may have.
 const MAY_CONTINUE: &str = "the block may have been freed";
+
+/// The error of an import without the disk that has the newest txg.
+const GOES_BACK: &str = "a missing disk has a newer txg";
 
 /// Result of a history.
 #[derive(Debug, Clone)]
@@ -277,7 +280,9 @@ fn trees(plan: &Plan) -> std::collections::BTreeSet<usize> {
 /// Opens the pool, and compares it with the model.
 ///
 /// An import is refused if a disk fails where an intent log may continue. Then the disk is
-/// repaired, and the import repeated.
+/// repaired, and the import repeated. Nobody imports a pool without the only disk that has its
+/// newest txg, if that disk is to return: the other disks would get other blocks where that txg has
+/// its own.
 async fn open(history: &Arc<History>, life: Option<&Life>) -> Result<Arc<Running>, String> {
     let mut devices = history.machine.devices();
     let missing = life.map_or(&[][..], |life| &life.missing);
@@ -294,6 +299,11 @@ async fn open(history: &Arc<History>, life: Option<&Life>) -> Result<Arc<Running
             Err(error) if error.contains(MAY_CONTINUE) && imports < IMPORTS_MAX => {
                 history.machine.repair();
                 history.tally().check("imports refused for a log");
+            }
+            Err(error) if error == GOES_BACK && imports < IMPORTS_MAX => {
+                history.machine.bring_back();
+                devices = history.machine.devices();
+                history.tally().check("imports that waited for a disk");
             }
             imported => break imported?,
         }
@@ -318,7 +328,10 @@ async fn import(
 ) -> Result<Arc<Engine>, String> {
     let scan = scan_devices(devices.clone()).await;
     let found = scan.find("tank").map_err(|error| format!("import: {error}"))?;
-    let newest = found.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0);
+    let newest = newest_txg(found);
+    if found.devices.len() < history.machine.devices().len() && is_behind(history, newest).await? {
+        return Err(GOES_BACK.to_owned());
+    }
     // A power cut during an earlier import may have taken back a txg that no flush had covered.
     // Nothing was told of it.
     let txg = history.model().crash_txg.map_or(newest, |txg| txg.min(newest));
@@ -326,6 +339,21 @@ async fn import(
     let options = OpenOptions::default();
     let engine = Engine::open_devices(devices, found.guid(), &options).await;
     engine.map_err(|error| format!("import: {error:?}"))
+}
+
+fn newest_txg(pool: &Candidate) -> u64 {
+    pool.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0)
+}
+
+/// Whether any disk, if it works or not, has an uberblock of a newer txg.
+async fn is_behind(history: &History, txg: u64) -> Result<bool, String> {
+    let images = history.machine.images().into_iter().enumerate();
+    let contents = images.map(|(number, image)| {
+        Arc::new(ImageDevice::new(format!("d{number}"), image)) as Arc<dyn Device>
+    });
+    let scan = scan_devices(contents.collect()).await;
+    let found = scan.find("tank").map_err(|error| format!("contents of disks: {error}"))?;
+    Ok(newest_txg(found) > txg)
 }
 
 /// Ends the history: the whole pool is checked, exported, and checked again.

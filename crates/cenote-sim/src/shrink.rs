@@ -1,5 +1,5 @@
 //! Makes a failing plan smaller: leaves out lives, tasks, faults, steps and settings, as long as
-//! the plan still fails.
+//! the plan still fails in the same way.
 
 use cenote_rt::seeded::Bug;
 
@@ -8,6 +8,8 @@ use crate::plan::{Life, Plan, TaskPlan};
 
 /// Runs at most.
 const RUNS_MAX: usize = 600;
+/// Letters at the begin of failures of the same kind.
+const SAME_LETTERS: usize = 30;
 
 struct Shrinker {
     plan: Plan,
@@ -44,14 +46,22 @@ fn size(plan: &Plan) -> usize {
     plan.tunables.len() + plan.lives.iter().map(of_life).sum::<usize>()
 }
 
+/// Returns the begin of a failure, without its numbers.
+fn letters(failure: &str) -> impl Iterator<Item = char> + '_ {
+    failure.chars().filter(|letter| letter.is_alphabetic()).take(SAME_LETTERS)
+}
+
 impl Shrinker {
-    /// Takes a plan if it fails.
+    /// Takes a plan if it fails in the same way.
     fn try_plan(&mut self, plan: Plan) -> bool {
         if self.runs >= RUNS_MAX {
             return false;
         }
         self.runs += 1;
         let Some(failure) = history::run(&plan, self.bug).failure else { return false };
+        if !letters(&failure).eq(letters(&self.failure)) {
+            return false;
+        }
         (self.plan, self.failure) = (plan, failure);
         true
     }
