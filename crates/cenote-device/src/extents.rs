@@ -144,9 +144,11 @@ impl Extents {
         }
     }
 
-    /// Fills unreadable sectors with zeros.
-    pub(crate) fn replace_damaged(&mut self) {
+    /// Fills unreadable sectors with zeros. Returns whether there were any.
+    pub(crate) fn replace_damaged(&mut self) -> bool {
+        let before = self.by_start.len();
         self.by_start.retain(|_, extent| !matches!(extent.content, Content::Unreadable));
+        self.by_start.len() < before
     }
 
     /// Number of sectors of `start..end` that are stored and readable.

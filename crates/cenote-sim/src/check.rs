@@ -15,7 +15,6 @@ use cenote_rt::Error;
 use crate::look;
 use crate::model::slots::Slot;
 use crate::model::{Actor, Model, Rollback};
-use crate::plan::Plan;
 use crate::plan::draw::SLOT;
 use crate::tasks::{History, dataset, verify_pool, volume_dataset};
 
@@ -188,9 +187,10 @@ async fn volume(
 }
 
 /// Whether a disk reports all of its errors, so that the pool knows what the disk lacks.
-pub(crate) fn is_honest(plan: &Plan, disk: usize) -> bool {
-    let mut faults = plan.lives.iter().flat_map(|life| &life.faults);
+pub(crate) fn is_honest(history: &History, disk: usize) -> bool {
+    let mut faults = history.plan.lives.iter().flat_map(|life| &life.faults);
     faults.all(|of| of.disk != disk || of.fault.is_reported())
+        && !history.machine.has_replaced(disk)
 }
 
 /// Checks that no errors were counted on disks without faults, no wrong bytes on disks that report
@@ -204,7 +204,7 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
         if let Some(victim) = victim_of(leaf.path()) {
             victim_guids.push(leaf.guid());
             let count = stats.checksum_errors;
-            if count > 0 && is_honest(&history.plan, *victim) {
+            if count > 0 && is_honest(history, *victim) {
                 return Err(format!("{}: CKSUM {count}, although it reports errors", leaf.path()));
             }
             continue;
@@ -247,7 +247,7 @@ pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()
         return Err(format!("space: {:?}", report.lines()));
     }
     history.tally().check("leak checks");
-    verify_pool(&view, &history.plan).await.map_err(fail)??;
+    verify_pool(&view, history).await.map_err(fail)??;
     history.tally().check("verifications");
     if !view.error_log().await.map_err(fail)?.is_empty() {
         return Err("the error log is not empty".into());

@@ -15,7 +15,7 @@
 //! on their way. A power cut ends the process, too: what a command returns without power reaches
 //! nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
@@ -164,6 +164,8 @@ struct MachineState {
     has_power: bool,
     /// Disks that failed, with their contents when they come back, if these are old.
     gone: BTreeMap<usize, Option<DiskSnapshot>>,
+    /// Disks of which damaged sectors were replaced by empty ones.
+    replaced: BTreeSet<usize>,
     /// Contents at the begin of this life, of disks that may come back with them.
     old: BTreeMap<usize, DiskSnapshot>,
     /// Seconds that the time of day is ahead.
@@ -216,6 +218,7 @@ impl Machine {
                 rng: rng.clone(),
                 has_power: true,
                 gone: BTreeMap::new(),
+                replaced: BTreeSet::new(),
                 old: BTreeMap::new(),
                 clock_offset: 0,
                 process: None,
@@ -322,9 +325,16 @@ impl Machine {
     /// Ends all faults, and makes all sectors readable.
     pub(crate) fn repair(&self) {
         self.mend();
-        for disk in &self.disks {
-            disk.replace_damaged();
+        for (number, disk) in self.disks.iter().enumerate() {
+            if disk.replace_damaged() {
+                self.state().replaced.insert(number);
+            }
         }
+    }
+
+    /// Whether a disk got sectors that are readable, and do not contain what was written.
+    pub(crate) fn has_replaced(&self, disk: usize) -> bool {
+        self.state().replaced.contains(&disk)
     }
 
     /// Ends all faults, also those that last until the end of the life.

@@ -362,9 +362,9 @@ impl ModelDisk {
         });
     }
 
-    /// Makes unreadable sectors readable again: they contain zeros.
-    pub fn replace_damaged(&self) {
-        self.change(|state| state.contents.edit().replace_damaged());
+    /// Makes unreadable sectors readable again: they contain zeros. Returns whether there were any.
+    pub fn replace_damaged(&self) -> bool {
+        self.change(|state| state.contents.edit().replace_damaged())
     }
 
     /// Changes a bit on the medium.

@@ -11,11 +11,11 @@ use cenote_vdev::Cause;
 
 use super::files::part;
 use super::snapshots::dataset;
-use super::{Chosen, Ended, Outcome, Running, rest};
+use super::{Chosen, Ended, History, Outcome, Running, rest};
 use crate::check::is_honest;
 use crate::look;
 use crate::model::files::{Body, exact};
-use crate::plan::{Op, Plan};
+use crate::plan::Op;
 
 /// Microseconds of the unit in which views are kept.
 const KEEP_MICROS: u32 = 1_000;
@@ -194,13 +194,13 @@ impl Observer for Strict {
 /// Errors of the run; the findings.
 pub(crate) async fn verify_pool(
     view: &Arc<Pool>,
-    plan: &Plan,
+    history: &History,
 ) -> Result<std::result::Result<(), String>> {
     let guids: Vec<_> =
         view.config().vdev_tree.leaves().map(|leaf| format!("guid: {},", leaf.guid)).collect();
-    let victims = plan.layout.victims.iter();
+    let victims = history.plan.layout.victims.iter();
     let victims =
-        victims.filter_map(|disk| Some((guids.get(*disk)?.clone(), is_honest(plan, *disk))));
+        victims.filter_map(|disk| Some((guids.get(*disk)?.clone(), is_honest(history, *disk))));
     let victims = victims.collect();
     let findings = Mutex::default();
     let observer = Arc::new(Strict { view: Arc::clone(view), victims, findings });
@@ -214,7 +214,7 @@ async fn verify(running: &Running) -> Ended {
         Ok(view) => view,
         Err(error) => return running.judge(&error, &OVERTAKEN),
     };
-    match verify_pool(&view, &running.history.plan).await {
+    match verify_pool(&view, &running.history).await {
         Ok(Ok(())) => Ok(Outcome::Done),
         Ok(Err(findings)) => Err(findings),
         Err(error) => running.judge(&error, &OVERTAKEN),
