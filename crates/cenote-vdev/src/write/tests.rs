@@ -424,7 +424,9 @@ fn flush_covers_written_leaves_and_failures_enter_the_dtl() {
     // An earlier process may have left writes in the caches.
     assert!(wait(tree.flush()).expect("all well").failed.is_empty());
     assert_eq!(counts(), [1, 1, 1]);
-    devices.values().for_each(|device| device.count.store(0, Relaxed));
+    for device in devices.values() {
+        device.count.store(0, Relaxed);
+    }
     assert!(wait(tree.flush()).expect("nothing to do").failed.is_empty());
     put(0, 7);
     put(0, 8);
