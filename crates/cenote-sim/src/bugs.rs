@@ -5,10 +5,10 @@
 //!                          `── as many searches at a time as there are processors
 //! ```
 //!
-//! Plans are drawn from seeds, as for an engine without mistakes. A history counts only if it does
-//! not fail without the mistake. A mistake is found if each of its searches ends with a failure
-//! within the limit. The searches of a mistake begin with seeds that are far apart, so that they run
-//! other histories.
+//! Plans are drawn from seeds, as for an engine without mistakes. A history counts only if it
+//! does not fail without the mistake. A mistake is found if each of its searches ends with a
+//! failure within the limit. The searches of a mistake begin with seeds that are far apart, so
+//! that they run other histories.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -9,9 +9,9 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on};
 /// A device with a write cache.
 #[derive(Debug)]
 struct Cached {
-    /// What is read.
+    /// The present contents.
     now: Arc<ImageDevice>,
-    /// What a power cut leaves.
+    /// Contents after a power cut.
     medium: Mutex<Image>,
 }
 
