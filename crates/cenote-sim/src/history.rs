@@ -4,7 +4,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::{Device, ImageDevice, PowerCut};
+use cenote_device::{Device, PowerCut};
 use cenote_dmu::Tx;
 use cenote_engine::{Engine, NewDataset};
 use cenote_fs::access::Credentials;
@@ -347,11 +347,8 @@ fn newest_txg(pool: &Candidate) -> u64 {
 
 /// Whether any disk, if it works or not, has an uberblock of a newer txg.
 async fn is_behind(history: &History, txg: u64) -> Result<bool, String> {
-    let images = history.machine.images().into_iter().enumerate();
-    let contents = images.map(|(number, image)| {
-        Arc::new(ImageDevice::new(format!("d{number}"), image)) as Arc<dyn Device>
-    });
-    let scan = scan_devices(contents.collect()).await;
+    let contents = pools::as_devices(&pools::devices(history.machine.images()));
+    let scan = scan_devices(contents).await;
     let found = scan.find("tank").map_err(|error| format!("contents of disks: {error}"))?;
     Ok(newest_txg(found) > txg)
 }
