@@ -167,10 +167,12 @@ impl Unflushed {
         flushing.followed_by(pending).txgs
     }
 
-    /// The leaf got another device, which may lack the buffered writes.
+    /// The leaf got another device, which may lack the buffered writes. It may also have writes in
+    /// its cache that were dropped here when the leaf left service.
     pub(crate) fn device_changed(&mut self) {
         self.generation += 1;
         self.pending.is_suspect |= self.pending.needs_flush || self.flushing.needs_flush;
+        self.pending.needs_flush = true;
     }
 }
 
@@ -200,6 +202,20 @@ mod tests {
 
     use super::*;
     use crate::leaf::Content;
+
+    #[test]
+    fn device_that_comes_back_is_flushed() {
+        let mut unflushed = Unflushed::default();
+        unflushed.record_write(0, None, Vec::new());
+        // The leaf leaves service, and comes back.
+        unflushed.drop_all();
+        assert!(unflushed.begin_flush().is_none());
+        unflushed.device_changed();
+        let flush = unflushed.begin_flush().expect("the cache of the device is to be flushed");
+        assert!(!flush.is_suspect && flush.writes.is_empty());
+        assert!(matches!(unflushed.finish_flush(&flush, true), FlushResult::Durable));
+        assert!(unflushed.begin_flush().is_none());
+    }
 
     #[test]
     #[should_panic(expected = "512 bytes are counted for writes of 1024 bytes")]
