@@ -13,7 +13,7 @@
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
-use cenote_vdev::{BadChild, Verify};
+use cenote_vdev::{BadChild, ClassReader, IoClass, Verify};
 use futures_util::future::try_join_all;
 
 use crate::alloc::Guard;
@@ -43,13 +43,18 @@ fn may_repeat(error: &Error, grounds: &Grounds, tries: u32) -> bool {
 
 impl BlockStore {
     /// Returns the verified stored bytes of a block that has an address, `psize` of them.
-    pub(crate) async fn fetch(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<Buf> {
+    pub(crate) async fn fetch(
+        &self,
+        bp: &BlockPtr,
+        grounds: &Grounds,
+        class: IoClass,
+    ) -> Result<Buf> {
         bp.validate().map_err(Error::corrupt)?;
         self.check_vdevs(bp)?;
         let mut tries = 0;
         loop {
             grounds.check()?;
-            let reading = self.reading(grounds, tries);
+            let reading = self.reading(grounds, tries).of_class(class);
             let result = if bp.is_gang() {
                 self.fetch_gang(bp, 0, reading).await
             } else {
@@ -122,7 +127,8 @@ impl BlockStore {
         let mut kind = Kind::Io;
         for (index, dva) in bp.dvas().enumerate() {
             let (tree, birth) = (&**self.tree(), bp.physical_birth());
-            let (result, bad) = tree.read_reporting(tree, &dva, psize, birth, verify).await;
+            let reader = ClassReader::new(tree, reading.class);
+            let (result, bad) = tree.read_reporting(&reader, &dva, psize, birth, verify).await;
             match result {
                 Ok(data) => {
                     if !copies.is_empty() || !bad.is_empty() {

@@ -27,6 +27,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
+use cenote_vdev::IoClass;
 
 use crate::alloc::{Epoch, Guard, GuardOutcome, Pin};
 use crate::error::BlockError;
@@ -104,6 +105,15 @@ pub(crate) struct ReadAttempt<'a> {
     since: Option<Epoch>,
     /// Whether the block is guarded while it is read.
     is_guarded: bool,
+    /// Class of the reads of leaves.
+    pub(crate) class: IoClass,
+}
+
+impl ReadAttempt<'_> {
+    /// Reads leaves as I/O of this class.
+    pub(crate) fn of_class(self, class: IoClass) -> Self {
+        Self { class, ..self }
+    }
 }
 
 /// What a checksum mismatch proves.
@@ -137,7 +147,7 @@ impl BlockStore {
             Grounds::Held(_) | Grounds::Allocated => (now(), tries > 0),
             Grounds::Offline | Grounds::Pinned(_) | Grounds::Speculative => (None, false),
         };
-        ReadAttempt { grounds, since, is_guarded }
+        ReadAttempt { grounds, since, is_guarded, class: IoClass::SyncRead }
     }
 
     /// Guards the block before it is read, if the reader needs that.
@@ -193,15 +203,28 @@ impl BlockStore {
         if is_syncing && !matches!(grounds, Grounds::Allocated) {
             return GuardOutcome::Reused;
         }
+        match self.places(bp) {
+            Some(places) => space.guard(&places, since),
+            None => GuardOutcome::Outside,
+        }
+    }
+
+    /// Guards a block of a state that a pin keeps in place.
+    pub(crate) fn guard_pinned(&self, bp: &BlockPtr, pin: &Pin) -> GuardOutcome {
+        match (self.allocator(), self.places(bp)) {
+            (Some(space), Some(places)) => space.guard_pinned(&places, pin),
+            _ => GuardOutcome::Outside,
+        }
+    }
+
+    /// Returns the space of a block, or of the header of a gang block; `None` if it is on no vdev.
+    fn places(&self, bp: &BlockPtr) -> Option<Vec<(u64, std::ops::Range<u64>)>> {
         let mut places = Vec::new();
         for dva in bp.dvas() {
             // The address of a gang block covers its header only (spec 05 §5.6).
             let len = if dva.gang { HEADER_LEN } else { dva.asize.max(1) };
-            let Some(found) = self.tree().concrete_places(dva, len) else {
-                return GuardOutcome::Outside;
-            };
-            places.extend(found);
+            places.extend(self.tree().concrete_places(dva, len)?);
         }
-        space.guard(&places, since)
+        Some(places)
     }
 }

@@ -3,6 +3,7 @@
 //!     BlockStore::read      cache, copies, gang blocks, verify, decrypt, decompress, byteswap
 //!     BlockStore::read_raw  the stored bytes, verified
 //!     BlockStore::scrub     every copy and all parity, with a report of what is bad
+//!     BlockStore::mend      writes what is bad or missing
 //!     BlockStore::write     zeros, compress, embed, checksum, nopwrite, in place, allocate, gang
 //!     BlockStore::free      the space of a block, gang members included
 //!     BlockStore::alloc_log, write_log      blocks of the intent log
@@ -23,6 +24,7 @@ mod gang;
 mod grounds;
 mod heal;
 mod log;
+mod mend;
 pub mod policy;
 mod release;
 mod scrub;
@@ -37,6 +39,7 @@ pub use error::{BlockError, CopyFailure, WriteError};
 pub use grounds::{Grounds, Hold, Since};
 pub use heal::Reporter;
 pub use log::LOG_BLOCK_ALIGN;
+pub use mend::{MendKind, Mended};
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats};

@@ -7,7 +7,7 @@
 
 use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
 use cenote_rt::{BoxFuture, Buf, Error, Result};
-use cenote_vdev::{BadChild, LeafRange, LeafReader, Verify};
+use cenote_vdev::{BadChild, ClassReader, IoClass, LeafRange, LeafReader, Verify};
 
 use crate::error::{BlockError, CopyFailure};
 use crate::fetch::failure;
@@ -66,9 +66,9 @@ impl BlockStore {
     /// If the pointer itself is invalid; everything else is in the report. `Kind::Overtaken` if the
     /// state being read was released; `Kind::Closed` if the pool was closed.
     pub async fn scrub(&self, bp: &BlockPtr, grounds: &Grounds) -> Result<ScrubReport> {
-        let tree = std::sync::Arc::clone(self.tree());
+        let reader = ClassReader::new(self.tree(), IoClass::Scrub);
         let reading = self.reading(grounds, 0);
-        let report = self.scrub_parts(bp, &*tree, grounds).await?;
+        let report = self.scrub_parts(bp, &reader, grounds).await?;
         self.judged(bp, reading, report)
     }
 

@@ -22,7 +22,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::lock::{AsyncMutex, Rank, RwLock};
 use cenote_rt::{Buf, BufMut, Error, Kind, Op, Result, Semaphore, tunables};
-use cenote_vdev::{Tree, VdevKind};
+use cenote_vdev::{IoClass, Tree, VdevKind};
 
 use crate::alloc::SpaceAllocator;
 use crate::cache::{BlockCache, CacheConfig, CacheStats, Form, Key};
@@ -51,6 +51,8 @@ pub struct ReadContext<'a> {
     pub bypass_cache: bool,
     /// How the reader obtained the pointer.
     pub grounds: &'a Grounds,
+    /// Class of the reads of leaves.
+    pub class: IoClass,
 }
 
 impl Default for ReadContext<'_> {
@@ -61,6 +63,7 @@ impl Default for ReadContext<'_> {
             is_encrypted: false,
             bypass_cache: false,
             grounds: &Grounds::Offline,
+            class: IoClass::SyncRead,
         }
     }
 }
@@ -252,7 +255,7 @@ impl BlockStore {
 
     async fn fill(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
         cenote_rt::charge(Op::ReadMissed, bp.psize());
-        let stored = self.fetch(bp, context.grounds).await?;
+        let stored = self.fetch(bp, context.grounds, context.class).await?;
         self.note_read(bp.psize());
         expand(*bp, stored, context.keys.cloned()).await
     }
@@ -283,10 +286,10 @@ impl BlockStore {
         let grounds = context.grounds.clone();
         let (place, is_encrypted) = (context.place, context.is_encrypted);
         cenote_rt::spawn(async move {
-            let keys = keys.as_ref();
+            // Readers usually wait for it soon, and the limit of asynchronous reads is low.
+            let (keys, grounds, class) = (keys.as_ref(), &grounds, IoClass::SyncRead);
             let bypass_cache = false;
-            let grounds = &grounds;
-            let context = ReadContext { place, keys, is_encrypted, bypass_cache, grounds };
+            let context = ReadContext { place, keys, is_encrypted, bypass_cache, grounds, class };
             // An error is found by the reader that needs the block.
             let _ = store.read_block(&bp, &context).await;
             drop(permit);
@@ -305,7 +308,7 @@ impl BlockStore {
         if bp.is_hole() || bp.is_embedded() {
             return Err(Error::corrupt(BlockError::NoDva));
         }
-        let stored = self.fetch(bp, grounds).await?;
+        let stored = self.fetch(bp, grounds, IoClass::SyncRead).await?;
         self.note_read(bp.psize());
         Ok(stored)
     }

@@ -52,8 +52,8 @@ impl Set {
             place,
             keys: self.keys.as_ref(),
             is_encrypted: self.is_encrypted,
-            bypass_cache: false,
             grounds: &self.grounds,
+            ..ReadContext::default()
         }
     }
 }
@@ -107,8 +107,8 @@ impl ObjSet {
             place,
             keys: keys.as_ref(),
             is_encrypted,
-            bypass_cache: false,
             grounds: &grounds,
+            ..ReadContext::default()
         };
         let block = store.read(root, &context).await?;
         let phys = ObjSetPhys::decode(&block).map_err(|error| at(Error::corrupt(error)))?;

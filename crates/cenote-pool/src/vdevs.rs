@@ -10,8 +10,8 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::indirect::Mapping;
 use cenote_ondisk::label::LABEL_START_LEN;
-use cenote_rt::{Buf, BufMut, Error, Kind, Result};
-use cenote_vdev::{Place, Tree, TxgRanges, Vdev};
+use cenote_rt::{Buf, Error, Kind, Result};
+use cenote_vdev::{LeafReader, Place, Tree, TxgRanges, Vdev};
 
 use crate::Pool;
 use crate::accounting::deflate::RATIO_ONE;
@@ -90,9 +90,9 @@ impl<'p> Vdevs<'p> {
         while vdev.leaf().is_none() {
             vdev = tree.children(vdev).next().ok_or_else(missing)?;
         }
-        let device = vdev.leaf().and_then(|leaf| tree.leaf(leaf).device()).ok_or_else(missing)?;
-        let buf = BufMut::zeroed(len as usize);
-        Ok(device.read(offset.saturating_add(LABEL_START_LEN), buf).await?.freeze())
+        let leaf = vdev.leaf().filter(|leaf| tree.leaf(*leaf).device().is_some());
+        let (leaf, offset) = (leaf.ok_or_else(missing)?, offset.saturating_add(LABEL_START_LEN));
+        tree.read_leaf(leaf, offset, len as usize).await
     }
 
     /// Returns the txgs in the dirty time log of the leaf with this guid; none if there is no such

@@ -149,6 +149,30 @@ pub enum Bug {
     LinkedFileForgotten,
     /// The intent log has an exchange of two names as a rename.
     ExchangeLoggedAsRename,
+    /// A scan does not follow a head's blocks into a new snapshot.
+    ScanMissesSnapshot,
+    /// A scan does not follow a destroyed snapshot's blocks into the next one.
+    ScanMissesDestroy,
+    /// A scan continues with the block after the one at which it stopped.
+    ScanSkipsBlock,
+    /// A scan visits the next snapshot of a dataset, but no clones.
+    ScanSkipsClones,
+    /// A scan records how far it is before blocks are repaired.
+    ScanAheadOfRepairs,
+    /// The end of a scan empties the log of a leaf, whatever failed meanwhile.
+    ScanForgetsFailures,
+    /// A scan empties the logs of leaves although a checkpoint has blocks that it did not see.
+    ScanIgnoresCheckpoint,
+    /// Of a block with several copies only the first is repaired.
+    OneCopyMended,
+    /// Of a gang block only the header is repaired.
+    MembersNotMended,
+    /// A resilver writes data, and no parity.
+    ParityNotMended,
+    /// A resilver leaves out the last txg that leaves lack.
+    ScanMissesLastTxg,
+    /// What a scrub could not repair is in no log.
+    LostBlocksForgotten,
 }
 
 impl Bug {
@@ -189,6 +213,21 @@ impl Bug {
     /// Bugs found by clients that misbehave.
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
+    /// Bugs found by scrubs and resilvers of pools with known damage.
+    pub const OF_SCANS: [Self; 12] = [
+        Self::ScanMissesSnapshot,
+        Self::ScanMissesDestroy,
+        Self::ScanSkipsBlock,
+        Self::ScanSkipsClones,
+        Self::ScanAheadOfRepairs,
+        Self::ScanForgetsFailures,
+        Self::ScanIgnoresCheckpoint,
+        Self::OneCopyMended,
+        Self::MembersNotMended,
+        Self::ParityNotMended,
+        Self::ScanMissesLastTxg,
+        Self::LostBlocksForgotten,
+    ];
     /// Bugs found by histories of whole pools, besides those of the suites above.
     pub const OF_HISTORIES: [Self; 35] = [
         Self::FailedWriteNotLogged,

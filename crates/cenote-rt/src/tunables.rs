@@ -263,6 +263,8 @@ tunables! {
         "whether optional writes count against the aggregation limit, as before illumos #8005";
     SCAN_MEMORY_BYTES = "zfs_scan_mem_lim_soft_max", 64 * MIB, (MIB, 1 << 40),
         "bytes of block pointers and data that verify holds while it sorts";
+    SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
+        "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
     VERIFY_CHECKSUMS = "cenote_verify_checksums", 1, (0, 1),
         "whether checksums are verified; 0 exists to show that the tests notice";
     PREFETCH_BYTES = "zfetch_max_distance", 16 * MIB, (0, 1 << 30),

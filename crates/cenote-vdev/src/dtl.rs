@@ -8,7 +8,7 @@
 //! |---------|--------------------------------|--------------------------------------------|
 //! | missing | stored; grows by failed writes | in the outage of too many children         |
 //! | partial | missing                        | in the partial of any child                |
-//! | scrub   | blocks a scan could not repair | -                                          |
+//! | scrub   | what a scan does not repair    | -                                          |
 //! | outage  | missing; all if not readable   | in the outage of too many children         |
 
 use crate::leaf::LeafId;
@@ -137,7 +137,7 @@ pub enum DtlKind {
     Missing,
     /// Txgs whose data some leaf below the vdev may lack.
     Partial,
-    /// Txgs that a scan found and could not repair; leaves only.
+    /// Missing txgs that a running scan does not repair; leaves only.
     Scrub,
     /// Txgs whose data cannot be read now.
     Outage,

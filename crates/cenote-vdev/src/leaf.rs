@@ -14,6 +14,8 @@
 //!
 //! Invariants
 //! * D1  The txgs of a failed flush are in the dirty time log until a later flush succeeds.
+//! * D2  A txg that the leaf lacks leaves the log at the end of a scan only if the leaf lacked it
+//!   when the scan began, was in service since, and no write or flush of that txg failed meanwhile.
 //!
 //! Concurrency: the device, the dirty time log and the unflushed writes have a lock each; none is
 //! held across I/O or while another one is taken. New writes are held off while buffered writes are
@@ -87,6 +89,8 @@ struct Counters {
 #[derive(Debug, Default)]
 struct Dtl {
     missing: TxgRanges,
+    /// Subset of `missing` that a scan does not repair: what went missing since it began, and what
+    /// the leaf lacked while it was out of service (D2).
     scrub: TxgRanges,
     /// Whether the stored log was loaded; until then `missing` has only failures since the opening.
     is_known: bool,
@@ -369,7 +373,12 @@ impl Leaf {
     /// Sets which I/O its state allows.
     pub(crate) fn set_service(&self, is_readable: bool, is_writable: bool) {
         self.is_readable.store(is_readable, Ordering::Release);
-        self.is_writable.store(is_writable, Ordering::Release);
+        self.is_writable.store(is_writable, Ordering::SeqCst);
+        if !is_writable {
+            // D2. After the flag, which the begin of a scan reads under this lock.
+            let mut dtl = self.dtl.write();
+            dtl.scrub = dtl.missing.clone();
+        }
     }
 
     /// Marks the leaf as about to leave service, or clears the mark.
@@ -426,12 +435,17 @@ impl Leaf {
         Ok(())
     }
 
+    /// Whether it is in service, and lacks blocks of this birth.
+    pub fn is_missing(&self, birth: u64) -> bool {
+        self.is_writable() && self.freshness(birth) == Freshness::Stale
+    }
+
     /// Whether the dirty time log contains `txg`.
     pub(crate) fn lacks(&self, txg: u64) -> bool {
         self.dtl.read().missing.contains(txg)
     }
 
-    /// The txgs of blocks that a scan found bad on this leaf and could not repair.
+    /// The missing txgs that a running scan does not repair on this leaf.
     pub fn scrub_dtl(&self) -> TxgRanges {
         self.dtl.read().scrub.clone()
     }
@@ -444,12 +458,13 @@ impl Leaf {
     }
 
     /// Adds a txg to the log.
-    pub(crate) fn note_missing_txg(&self, txg: u64) {
+    pub fn note_missing_txg(&self, txg: u64) {
         // The txg is nearly always in the log already: an absent leaf misses every block of the
         // txg.
         let is_there = {
             let dtl = self.dtl.read();
-            dtl.missing.contains(txg) && !dtl.unflushed_txgs.contains(txg)
+            let is_noted = dtl.missing.contains(txg) && dtl.scrub.contains(txg);
+            is_noted && !dtl.unflushed_txgs.contains(txg)
         };
         if !is_there {
             self.note_missing(&TxgRanges::of(txg));
@@ -481,6 +496,7 @@ impl Leaf {
             // Checks D1.
             assert!(forgotten.is_empty(), "txgs {forgotten:?} are not in the dirty time log");
             dtl.missing = dtl.missing.subtract(&unflushed_txgs);
+            dtl.scrub = dtl.scrub.subtract(&unflushed_txgs);
             dtl.is_changed = true;
         }
     }
@@ -491,24 +507,46 @@ impl Leaf {
         self.note_missing(&txgs);
     }
 
-    /// Adds a txg that a scan could not repair.
-    pub(crate) fn note_unrepaired(&self, txg: u64) {
+    /// A scan begins, which writes to this leaf what it lacks of blocks born after `min` and before
+    /// `max`, if it is in service. [`end_scan`](Self::end_scan) does not take other txgs, or what
+    /// goes missing from now on, for repaired.
+    pub fn begin_scan(&self, min: u64, max: u64) {
         let mut dtl = self.dtl.write();
-        dtl.scrub.insert(txg);
-        dtl.is_changed |= !dtl.missing.contains(txg);
-        dtl.missing.insert(txg);
+        dtl.scrub = dtl.missing.clone();
+        if self.is_writable.load(Ordering::SeqCst) {
+            let covered = TxgRanges::new([(min.saturating_add(1), max)]);
+            dtl.scrub = dtl.scrub.subtract(&covered);
+        }
     }
 
-    /// Removes all txgs before `scan_txg` from the log, except those that the scan could not repair
-    /// (spec 06 §8).
-    pub(crate) fn excise(&self, scan_txg: u64) {
+    /// A scan has written every block that was born before `scan_txg` to the leaves that lacked it,
+    /// and the devices have flushed: removes these txgs from the log, except those that the scan
+    /// may not have repaired (D2, spec 06 §8).
+    pub fn end_scan(&self, scan_txg: u64) {
         let mut dtl = self.dtl.write();
+        // A log that could not be read may have more.
+        let is_unknown = self.is_stale_until_dtl_loaded && !dtl.is_known;
+        if is_unknown || !self.is_writable.load(Ordering::SeqCst) {
+            return;
+        }
+        let mut scrub = std::mem::take(&mut dtl.scrub);
+        if is_on(Bug::ScanForgetsFailures) {
+            scrub = TxgRanges::default();
+        }
+        let unknown = scrub.subtract(&dtl.missing);
+        // Checks D2.
+        assert!(unknown.is_empty(), "txgs {unknown:?} are not in the dirty time log");
         let kept = dtl.missing.subtract(&TxgRanges::new([(0, scan_txg)]));
-        let missing = kept.union(&std::mem::take(&mut dtl.scrub));
-        dtl.is_changed |= missing != dtl.missing;
-        dtl.missing = missing;
-        dtl.unflushed_txgs = TxgRanges::default();
-        dtl.is_known = true;
+        dtl.shrink(kept.union(&scrub));
+    }
+
+    /// Removes all txgs before `txg` from the log: nothing that is needed was born in them.
+    pub(crate) fn excise(&self, txg: u64) {
+        let mut dtl = self.dtl.write();
+        let before = TxgRanges::new([(0, txg)]);
+        dtl.scrub = dtl.scrub.subtract(&before);
+        let kept = dtl.missing.subtract(&before);
+        dtl.shrink(kept);
     }
 
     /// Whether the log changed since [`take_changed_dtl`](Self::take_changed_dtl).
@@ -708,12 +746,12 @@ impl Leaf {
     }
 
     /// Reads from its device; `offset` counts from the start of the device.
-    pub(crate) async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
+    pub(crate) async fn read(&self, offset: u64, len: usize, class: IoClass) -> Result<Buf> {
         let Some(access) = self.access() else {
             return Err(self.no_device(offset));
         };
         let _in_flight = InFlight::start(&self.counters.in_flight);
-        let result = access.queue.read_now(offset, len).await;
+        let result = access.queue.read_directly(offset, len, class).await;
         self.counters.reads.fetch_add(1, Ordering::Relaxed);
         match result {
             Ok(buf) => {
@@ -728,6 +766,13 @@ impl Leaf {
                 Err(error.with_at(|at| at.vdev = Some(self.guid)))
             }
         }
+    }
+
+    /// Like [`read`](Self::read), but an error is neither returned nor counted.
+    pub(crate) async fn read_extent(&self, offset: u64, len: usize, class: IoClass) -> Option<Buf> {
+        let access = self.access()?;
+        let _in_flight = InFlight::start(&self.counters.in_flight);
+        access.queue.read_directly(offset, len, class).await.ok()
     }
 }
 
@@ -767,11 +812,20 @@ impl DeviceAccess {
 
 impl Dtl {
     fn add(&mut self, txgs: &TxgRanges) {
+        self.scrub = self.scrub.union(txgs);
         let missing = self.missing.union(txgs);
         if missing != self.missing {
             self.missing = missing;
             self.is_changed = true;
         }
+    }
+
+    /// Replaces the log by a subset.
+    fn shrink(&mut self, missing: TxgRanges) {
+        self.is_changed |= missing != self.missing;
+        self.unflushed_txgs = self.unflushed_txgs.intersection(&missing);
+        self.missing = missing;
+        self.is_known = true;
     }
 }
 

@@ -37,7 +37,7 @@ pub use dtl::{DtlKind, MissingRedundancy, TxgRanges};
 pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};
-pub use read::ReadError;
+pub use read::{ClassReader, ReadError};
 pub use service::ServiceError;
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};

@@ -287,20 +287,10 @@ impl Tree {
         self.leaves.iter().any(Leaf::has_changed_dtl)
     }
 
-    /// Adds a txg to a leaf's log because a write outside of the tree failed, such as a claim.
-    pub fn note_missing(&self, leaf: LeafId, txg: u64) {
-        self.leaf(leaf).note_missing_txg(txg);
-    }
-
-    /// Records that a scan could not repair a block born in `txg` on a leaf.
-    pub fn note_unrepaired(&self, leaf: LeafId, txg: u64) {
-        self.leaf(leaf).note_unrepaired(txg);
-    }
-
-    /// Removes the txgs that a scan repaired from the log of the leaf with this guid: all before
-    /// `scan_txg` except those recorded as not repaired. Returns false if there is no such leaf.
-    pub fn excise_dtl(&self, guid: u64, scan_txg: u64) -> bool {
-        self.leaf_of(guid).map(|leaf| self.leaf(leaf).excise(scan_txg)).is_some()
+    /// Removes all txgs before `txg` from the log of the leaf with this guid: nothing that is
+    /// needed was born in them. Returns false if there is no such leaf.
+    pub fn excise_dtl(&self, guid: u64, txg: u64) -> bool {
+        self.leaf_of(guid).map(|leaf| self.leaf(leaf).excise(txg)).is_some()
     }
 
     /// Returns a log of the vdev with this guid, computed from those of its leaves (spec 06 §8).

@@ -41,6 +41,8 @@ pub enum Cause {
     /// The block is lost, and this part may be why: the bytes alone do not show which parts are
     /// wrong.
     Suspect,
+    /// The block was written while the leaf was out of service, or the write failed.
+    Missing,
 }
 
 impl fmt::Debug for Cause {
@@ -49,6 +51,7 @@ impl fmt::Debug for Cause {
             Self::Io(error) => write!(f, "Io({error:?})"),
             Self::Checksum => write!(f, "Checksum"),
             Self::Suspect => write!(f, "Suspect"),
+            Self::Missing => write!(f, "Missing"),
         }
     }
 }
@@ -59,6 +62,7 @@ impl fmt::Display for Cause {
             Self::Io(error) => write!(f, "{error}"),
             Self::Checksum => write!(f, "checksum mismatch"),
             Self::Suspect => write!(f, "part of a lost block"),
+            Self::Missing => write!(f, "not written to this device"),
         }
     }
 }

@@ -20,6 +20,8 @@ use std::sync::atomic::Ordering;
 use cenote_rt::seeded::{Bug, is_on};
 
 use super::SpaceAllocator;
+use super::metaslab::Metaslab;
+use super::pin::Pin;
 use super::state::State;
 
 /// An epoch of the allocator.
@@ -85,6 +87,39 @@ impl SpaceAllocator {
     pub fn guard(self: &Arc<Self>, places: &[(u64, Range<u64>)], since: Epoch) -> GuardOutcome {
         // LOCK state: the check and the guard are one step.
         let mut state = self.lock();
+        let is_reused = |metaslab: &Metaslab, range: &Range<u64>| {
+            // A range that is free now belongs to no block, whatever the pointer says.
+            let loaded = metaslab.loaded.as_ref();
+            let is_free =
+                loaded.is_some_and(|loaded| loaded.free.ranges().overlap(range).is_some());
+            (metaslab.matured > since.0 || is_free) && !is_on(Bug::ReuseUnnoticed)
+        };
+        self.take_guard(&mut state, places, is_reused)
+    }
+
+    /// Returns a guard of ranges that belong to the state that a pin keeps in place. Nothing of
+    /// that state has been reused while the pin is valid, and from now on the guard keeps the
+    /// ranges as they are, even if the pin is overtaken.
+    #[must_use]
+    pub(crate) fn guard_pinned(
+        self: &Arc<Self>,
+        places: &[(u64, Range<u64>)],
+        pin: &Pin,
+    ) -> GuardOutcome {
+        // LOCK state: pins are overtaken under it, before ranges become free.
+        let mut state = self.lock();
+        if !pin.is_valid() {
+            return GuardOutcome::Reused;
+        }
+        self.take_guard(&mut state, places, |_, _| false)
+    }
+
+    fn take_guard(
+        self: &Arc<Self>,
+        state: &mut State,
+        places: &[(u64, Range<u64>)],
+        is_reused: impl Fn(&Metaslab, &Range<u64>) -> bool,
+    ) -> GuardOutcome {
         let mut held = Vec::with_capacity(places.len());
         for (vdev, range) in places {
             let Some(ids) = state.metaslabs_of(*vdev, range) else { return GuardOutcome::Outside };
@@ -92,13 +127,7 @@ impl SpaceAllocator {
                 let Some(metaslab) = state.metaslab(*vdev, id) else {
                     return GuardOutcome::Outside;
                 };
-                // A range that is free now belongs to no block, whatever the pointer says.
-                let is_free = metaslab
-                    .loaded
-                    .as_ref()
-                    .is_some_and(|loaded| loaded.free.ranges().overlap(range).is_some());
-                let is_reused = metaslab.matured > since.0 || is_free;
-                if is_reused && !is_on(Bug::ReuseUnnoticed) {
+                if is_reused(metaslab, range) {
                     return GuardOutcome::Reused;
                 }
                 held.push((*vdev, id));

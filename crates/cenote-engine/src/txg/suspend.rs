@@ -363,7 +363,7 @@ impl SuspendAwareStore {
 
     fn context<'a>(&'a self, place: &Bookmark, grounds: &'a Grounds) -> ReadContext<'a> {
         let (place, keys, is_encrypted) = (*place, self.keys.as_ref(), self.keys.is_some());
-        ReadContext { place, keys, is_encrypted, bypass_cache: false, grounds }
+        ReadContext { place, keys, is_encrypted, grounds, ..ReadContext::default() }
     }
 
     /// Reads in a context where temporary errors cannot be returned.

@@ -50,7 +50,7 @@ pub struct VdevReport {
     pub is_removing: bool,
     /// Whether new data is allocated elsewhere.
     pub is_non_allocating: bool,
-    /// Whether a resilver or rebuild of it is running.
+    /// Whether it is a leaf in service that lacks data which a recorded resilver or rebuild covers.
     pub is_resilvering: bool,
     /// Whether its resilver is deferred until the running one ends.
     pub is_deferred: bool,
@@ -132,7 +132,9 @@ pub(super) fn of_tree(
         report.stats = leaf.stats();
         let is_stale = leaf.dtl().is_some_and(|missing| !missing.is_empty());
         let has_resilver = report.is_resilvering || report.is_deferred || retries_writes;
-        report.needs_resilver = is_stale && report.state.is_readable() && !has_resilver;
+        let lacks_data = is_stale && report.state.is_readable();
+        report.needs_resilver = lacks_data && !has_resilver;
+        report.is_resilvering = lacks_data && has_resilver;
         report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
         let info = leaf.device().map(|device| device.info().clone());

@@ -106,15 +106,6 @@ pub trait Visitor: Send {
     fn damage(&mut self, damage: Damage);
 }
 
-/// A dataset to walk.
-#[derive(Debug, Clone)]
-struct Member {
-    object: u64,
-    bp: BlockPtr,
-    prev_snap_txg: u64,
-    is_head: bool,
-}
-
 /// Walks the whole pool, without the free queues, for which see [`crate::leaks`].
 pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor) -> Result<()> {
     let start = options.start.unwrap_or_default();
@@ -125,17 +116,33 @@ pub async fn pool(pool: &Arc<Pool>, options: Options, visitor: &mut impl Visitor
             return Ok(());
         }
     }
-    for member in members(pool).await {
-        if member.object < start.objset {
+    for (object, phys) in datasets(pool).await.found {
+        if object < start.objset {
             continue;
         }
-        let min_txg = options.min_txg.max(member.prev_snap_txg);
-        let Member { object, bp, is_head, .. } = member;
-        if walk.objset(&bp, object, min_txg, is_head, visitor).await? == Flow::Stop {
+        let min_txg = options.min_txg.max(phys.prev_snap_txg);
+        let is_head = phys.num_children == 0;
+        if walk.objset(&phys.bp, object, min_txg, is_head, visitor).await? == Flow::Stop {
             return Ok(());
         }
     }
     Ok(())
+}
+
+/// Walks the MOS, or the blocks of one dataset that were born after `min_txg`, and the log of a
+/// head, whose blocks were born after `options.min_txg`. Returns [`Flow::Stop`] if the visitor
+/// ended the walk.
+pub async fn dataset(
+    pool: &Arc<Pool>,
+    (object, phys): (u64, Option<&DatasetPhys>),
+    min_txg: u64,
+    options: Options,
+    visitor: &mut impl Visitor,
+) -> Result<Flow> {
+    let root = phys.map_or_else(|| pool.uberblock().rootbp, |phys| phys.bp);
+    let is_head = phys.is_some_and(|phys| phys.num_children == 0);
+    let mut walk = Walk::new(pool.store(), pool.grounds(), pool.txg(), options);
+    walk.objset(&root, object, min_txg, is_head, visitor).await
 }
 
 /// Walks the blocks of one object set that were born after `options.min_txg`, regardless of
@@ -175,23 +182,32 @@ pub async fn log(set: &Arc<ObjSet>, txg: u64, visitor: &mut impl Visitor) -> Res
     walk.log(set, visitor).await.map(|_| ())
 }
 
-/// Returns all datasets, by object number: every MOS object with a dataset in its bonus buffer.
-/// Damaged ones are omitted here, and reported when the MOS itself is walked.
-async fn members(pool: &Arc<Pool>) -> Vec<Member> {
-    let mut members = Vec::new();
+/// The datasets of a pool.
+#[derive(Debug, Default)]
+pub struct Datasets {
+    /// By object number.
+    pub found: Vec<(u64, DatasetPhys)>,
+    /// Whether objects that may be datasets cannot be read.
+    pub is_incomplete: bool,
+}
+
+/// Returns all datasets: every MOS object with a dataset in its bonus buffer. Damaged ones are
+/// omitted here, and reported when the MOS itself is walked.
+pub async fn datasets(pool: &Arc<Pool>) -> Datasets {
+    let mut all = Datasets::default();
     let mut dnodes = pool.mos().dnodes(1);
     while let Some(dnode) = dnodes.next().await {
-        let Ok(dnode) = dnode else { continue };
+        let Ok(dnode) = dnode else {
+            all.is_incomplete = true;
+            continue;
+        };
         if dnode.phys().bonus_type != ObjectType::DSL_DATASET {
             continue;
         }
-        let Ok(phys) = DatasetPhys::decode(dnode.phys().bonus()) else { continue };
-        members.push(Member {
-            object: dnode.object(),
-            bp: phys.bp,
-            prev_snap_txg: phys.prev_snap_txg,
-            is_head: phys.num_children == 0,
-        });
+        match DatasetPhys::decode(dnode.phys().bonus()) {
+            Ok(phys) => all.found.push((dnode.object(), phys)),
+            Err(_) => all.is_incomplete = true,
+        }
     }
-    members
+    all
 }

@@ -1,12 +1,12 @@
 //! Extents: long reads of leaves that contain many blocks.
 
-use cenote_rt::{BoxFuture, Buf, BufMut, Result, tunables};
-use cenote_vdev::{LeafId, LeafRange, LeafReader, Tree};
+use cenote_rt::{BoxFuture, Buf, Result, tunables};
+use cenote_vdev::{ClassReader, IoClass, LeafId, LeafRange, LeafReader, Tree};
 use futures_util::future::join_all;
 
 /// Extents of leaves.
 pub(super) struct Extents<'t> {
-    tree: &'t Tree,
+    reader: ClassReader<'t>,
     /// By leaf and offset, disjoint.
     extents: Vec<Extent>,
 }
@@ -30,12 +30,12 @@ impl<'t> Extents<'t> {
     pub(super) async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
         ranges.sort_unstable();
         let mut extents = merge(&ranges);
-        let reads = extents.iter().map(|extent| read_extent(tree, extent));
-        let read = join_all(reads).await;
+        let reader = ClassReader::new(tree, IoClass::Scrub);
+        let read = join_all(extents.iter().map(|extent| read_extent(&reader, extent))).await;
         for (extent, data) in extents.iter_mut().zip(read) {
             extent.data = data;
         }
-        Self { tree, extents }
+        Self { reader, extents }
     }
 
     /// Returns the bytes of a range, if an extent has them.
@@ -63,7 +63,7 @@ impl LeafReader for Extents<'_> {
             found.and_then(|(extent, start)| extent.data.as_ref()?.slice(start..start + len));
         match part {
             Some(part) => Box::pin(std::future::ready(Ok(part))),
-            None => self.tree.read_leaf(leaf, offset, len),
+            None => self.reader.read_leaf(leaf, offset, len),
         }
     }
 }
@@ -93,11 +93,7 @@ fn merge(ranges: &[LeafRange]) -> Vec<Extent> {
     extents
 }
 
-async fn read_extent(tree: &Tree, extent: &Extent) -> Option<Buf> {
-    let device = tree.leaf(extent.leaf).device()?;
-    // Reads of equal length, so that buffers are reused.
+async fn read_extent(reader: &ClassReader<'_>, extent: &Extent) -> Option<Buf> {
     let len = usize::try_from(extent.len).ok()?;
-    let mut buf = BufMut::for_filling(len.max(tunables::AGGREGATION_LIMIT.get_usize()));
-    buf.truncate(len);
-    device.read(extent.offset, buf).await.ok().map(BufMut::freeze)
+    reader.read_extent(extent.leaf, extent.offset, len).await
 }

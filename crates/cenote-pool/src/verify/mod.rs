@@ -28,7 +28,7 @@ mod window;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use cenote_block::{BadPart, CopyFailure, Grounds};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -163,9 +163,25 @@ pub(crate) struct Run {
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
     missing: MissingCounter,
+    /// Whether what was not read yet is left out.
+    is_stopped: Arc<AtomicBool>,
 }
 
 impl Run {
+    fn new(
+        pool: &Arc<Pool>,
+        observer: Arc<dyn Observer>,
+        progress: Arc<Progress>,
+        is_stopped: Arc<AtomicBool>,
+    ) -> Arc<Self> {
+        let missing = MissingCounter::new(pool.tree());
+        Arc::new(Self { pool: Arc::clone(pool), observer, progress, missing, is_stopped })
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Relaxed)
+    }
+
     async fn report(&self, finding: Finding) {
         self.progress.count(&finding);
         self.observer.finding(finding).await;
@@ -197,9 +213,7 @@ async fn verify(
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Summary> {
-    let missing = MissingCounter::new(pool.tree());
-    let run = Run { pool: Arc::clone(pool), observer, progress: Arc::clone(&progress), missing };
-    let run = Arc::new(run);
+    let run = Run::new(pool, observer, Arc::clone(&progress), Arc::default());
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
     let is_live = matches!(pool.grounds(), Grounds::Pinned(_));
     let collector = Collector::new(Arc::clone(&run), memory / 4);
@@ -211,6 +225,37 @@ async fn verify(
     pool.check_valid()?;
     *progress.missing.lock() = run.missing.result();
     Ok(progress.summary())
+}
+
+/// Reads chosen blocks in the order of their addresses, for scans: every copy, as a verification
+/// does.
+pub struct Sweep(Collector);
+
+impl Sweep {
+    /// Returns a sweep of blocks of `pool` that uses two windows of `bytes`. Once `is_stopped` is
+    /// set, what was not read yet is left out.
+    pub fn new(
+        pool: &Arc<Pool>,
+        observer: Arc<dyn Observer>,
+        is_stopped: Arc<AtomicBool>,
+        bytes: usize,
+    ) -> Self {
+        Self(Collector::new(Run::new(pool, observer, Arc::default(), is_stopped), bytes))
+    }
+
+    /// Adds a block. May wait until earlier ones were read.
+    pub async fn push(&mut self, bp: &BlockPtr, place: &Bookmark) {
+        self.0.push(bp, place).await;
+    }
+
+    /// Waits until everything was read, or for the reads in flight if it was stopped.
+    ///
+    /// # Errors
+    /// `Kind::Overtaken` if the state that was read was given up: findings are not complete then.
+    pub async fn finish(mut self) -> Result<()> {
+        self.0.finish().await;
+        self.0.run.pool.check_valid()
+    }
 }
 
 struct Verifying {

@@ -144,6 +144,9 @@ async fn read(run: Arc<Run>, window: Window) {
     let permits = Arc::new(Semaphore::new(in_flight as usize));
     for copies in window.batches(batch_bytes) {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };
+        if run.is_stopped() {
+            break;
+        }
         let (run, window) = (Arc::clone(&run), Arc::clone(&window));
         cenote_rt::spawn(async move {
             batch::read(&run, &window, copies).await;

@@ -17,7 +17,13 @@
 //! are about to submit. A caller with many writes holds all of them back until the last one is
 //! submitted ([`Plug`]).
 //!
-//! Reads for which a caller waits bypass the queue ([`Queue::read_now`]), and are counted here.
+//! A read that may start when it is submitted begins in the task of its caller, which saves a task
+//! and its wake-ups if the device answers at once; otherwise it continues in a task of its own
+//! ([`Queue::read_directly`]). So a caller that is dropped, or that waits for something else before
+//! it polls the read again, never keeps a place that other requests need.
+//!
+//! Every read of data goes through the queue. Reads of labels, and the probe of a device that is to
+//! serve a leaf, do not: the device may have no leaf yet.
 //!
 //! When an aggregate fails, its parts are issued one by one, so a bad sector fails only the block
 //! that contains it, and each caller gets its own error.
@@ -26,7 +32,7 @@
 //! * Q5  Every issue is counted as ended exactly once, also when its task is dropped ([`Active`]).
 //! * Q6  The buffers of a write fill the range of its issue exactly.
 //! * Q7  Every request of a batch is answered exactly once, a read with its bytes.
-//! * Q8  Holds and reads in flight are counted until they end.
+//! * Q8  Holds and I/Os in flight are counted until they end.
 //!
 //! Guarantees
 //! * Q4  Buffers of an issue are owned by its task until the device has answered.
@@ -44,13 +50,15 @@ mod stats;
 #[cfg(test)]
 mod tests;
 
+use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::task::Poll;
 
 use cenote_device::Device;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot};
+use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot, tunables};
 
 use crate::IoClass;
 use completion::{Answer, Batch, Failed};
@@ -144,8 +152,6 @@ struct Shared {
     device: Arc<dyn Device>,
     load: Arc<Load>,
     since_ns: u64,
-    /// Reads in flight that bypass the queue.
-    reading: AtomicU64,
     state: Mutex<State>,
 }
 
@@ -164,9 +170,8 @@ pub struct Hold {
 impl Queue {
     /// Returns a queue in front of `device`; `load` is that of the pool.
     pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
-        let (since_ns, reading, state) =
-            (now_ns(), AtomicU64::new(0), Mutex::with_default(Rank::Queue));
-        Self { shared: Arc::new(Shared { device, load, since_ns, reading, state }) }
+        let (since_ns, state) = (now_ns(), Mutex::with_default(Rank::Queue));
+        Self { shared: Arc::new(Shared { device, load, since_ns, state }) }
     }
 
     /// The device.
@@ -182,22 +187,26 @@ impl Queue {
         class: IoClass,
     ) -> impl Future<Output = Result<Buf>> + Send + 'static {
         let (sender, receiver) = oneshot::channel();
-        let direction = Direction::Read;
-        let request = Request { direction, class, offset, len: len as u64, is_pad: false };
+        let request = Request::read(class, offset, len);
         self.submit([(request, None, Answer::Read(sender))]);
         completion::wait(receiver)
     }
 
-    /// Reads at once, ahead of all queued requests, for a caller that waits. Counted as a
-    /// synchronous read with no time in the queue.
-    pub(crate) async fn read_now(&self, offset: u64, len: usize) -> Result<Buf> {
-        let _in_flight = InFlight::start(&self.shared.reading);
-        cenote_rt::charge(Op::Command, len as u64);
-        let since = now_ns();
-        let read = self.shared.device.read(offset, BufMut::for_filling(len)).await?;
-        let service = now_ns().saturating_sub(since);
-        self.shared.lock().recorded.read_now(len as u64, service);
-        Ok(read.freeze())
+    /// Like [`read`](Self::read), but begins in the task of the caller if the read may start now.
+    pub(crate) async fn read_directly(
+        &self,
+        offset: u64,
+        len: usize,
+        class: IoClass,
+    ) -> Result<Buf> {
+        let Some(direct) = Direct::start(&self.shared, Request::read(class, offset, len)) else {
+            return self.read(offset, len, class).await;
+        };
+        let mut read = Box::pin(direct.read());
+        if let Poll::Ready(result) = poll_fn(|it| Poll::Ready(read.as_mut().poll(it))).await {
+            return result;
+        }
+        cenote_rt::spawn(read).await.map_err(|error| Error::new(Kind::Io, error))?
     }
 
     /// Writes `parts`, which overlap neither one another nor any write in flight. Succeeds when all
@@ -255,8 +264,6 @@ impl Queue {
             state.recorded.stats(state.scheduler.queued(), state.scheduler.active())
         };
         stats.age_ns = now_ns().saturating_sub(self.shared.since_ns);
-        stats.classes[IoClass::SyncRead as usize].active +=
-            self.shared.reading.load(Ordering::Relaxed);
         stats
     }
 
@@ -454,7 +461,8 @@ impl Active {
         let device = Arc::clone(&self.shared.device);
         let (offset, len) = (self.issue.offset, self.issue.len);
         let bytes = parts.iter().filter_map(|part| part.waiting.bytes()).collect();
-        let result = transfer(&device, self.issue.direction, (offset, len), bytes).await;
+        let kind = (self.issue.direction, self.issue.class);
+        let result = transfer(&device, kind, (offset, len), bytes).await;
         let since: Vec<u64> = parts.iter().map(|part| part.waiting.since_ns).collect();
         self.end(&since);
         let is_alone = parts.len() == 1;
@@ -470,7 +478,7 @@ impl Active {
                         // A pad that was not written does no harm.
                         Ok(None)
                     } else {
-                        transfer(&device, request.direction, range, bytes).await
+                        transfer(&device, (request.direction, request.class), range, bytes).await
                     };
                     answers.push((waiting.answer, result));
                 }
@@ -493,10 +501,11 @@ impl Active {
         answers
     }
 
-    /// The device has answered requests that were queued at the times `since`.
-    fn end(&mut self, since: &[u64]) {
+    /// The device has answered requests that were queued at the times `since`. Returns whether
+    /// other requests are queued, which may start now.
+    fn end(&mut self, since: &[u64]) -> bool {
         if std::mem::replace(&mut self.is_ended, true) {
-            return;
+            return false;
         }
         let now = now_ns();
         let limits = self.shared.limits();
@@ -505,6 +514,7 @@ impl Active {
         let service = now.saturating_sub(self.since_ns);
         let total = since.iter().map(|since| now.saturating_sub(*since));
         state.recorded.served(&self.issue, service, total);
+        !state.waiting.is_empty()
     }
 }
 
@@ -514,10 +524,64 @@ impl Drop for Active {
     }
 }
 
+/// A read that was not queued, which counts as an issue of one request. At its end queued requests
+/// get its place.
+#[derive(Debug)]
+struct Direct(Active);
+
+impl Direct {
+    /// Starts a read, if nothing is before it.
+    fn start(shared: &Arc<Shared>, request: Request) -> Option<Self> {
+        let mut limits = shared.limits();
+        let now = now_ns();
+        let issue = {
+            let mut state = shared.lock();
+            if state.is_pump_due {
+                // The deferred pump will issue them.
+                limits.hold_back(IoClass::AsyncWrite);
+            }
+            if state.holds > 0 || !state.scheduler.admit(&request, &limits) {
+                return None;
+            }
+            state.recorded.individual(&request);
+            state.recorded.waited(request.class, 0);
+            Issue::of(request)
+        };
+        cenote_rt::charge(Op::Command, request.len);
+        Some(Self(Active { shared: Arc::clone(shared), issue, since_ns: now, is_ended: false }))
+    }
+
+    async fn read(self) -> Result<Buf> {
+        let Issue { class, offset, len, .. } = self.0.issue;
+        Ok(self.0.shared.device.read(offset, buffer(class, len)).await?.freeze())
+    }
+}
+
+impl Drop for Direct {
+    fn drop(&mut self) {
+        if self.0.end(&[self.0.since_ns]) {
+            Shared::pump(&self.0.shared);
+        }
+    }
+}
+
+/// Returns a buffer for a read.
+fn buffer(class: IoClass, len: u64) -> BufMut {
+    let len = len as usize;
+    if class != IoClass::Scrub {
+        return BufMut::for_filling(len);
+    }
+    // The lengths of a scrub's reads vary, and their buffers are soon free: with one length for all
+    // of them, buffers are reused.
+    let mut buf = BufMut::for_filling(len.max(tunables::AGGREGATION_LIMIT.get_usize()));
+    buf.truncate(len);
+    buf
+}
+
 /// Performs one I/O on the device; reads return bytes.
 async fn transfer(
     device: &Arc<dyn Device>,
-    direction: Direction,
+    (direction, class): (Direction, IoClass),
     (offset, len): (u64, u64),
     bytes: Vec<Buf>,
 ) -> Result<Option<Buf>> {
@@ -529,8 +593,7 @@ async fn transfer(
             device.write(offset, bytes).await.map(|()| None)
         }
         Direction::Read => {
-            let buf = BufMut::for_filling(len as usize);
-            device.read(offset, buf).await.map(|buf| Some(buf.freeze()))
+            device.read(offset, buffer(class, len)).await.map(|buf| Some(buf.freeze()))
         }
     }
 }

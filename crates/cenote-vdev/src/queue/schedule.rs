@@ -2,6 +2,7 @@
 //!
 //!     push(request) --> by class, in order --pick--> a request of the chosen class
 //!                  \--> by offset -------aggregate--> with its neighbours: an Issue
+//!     admit(request) --> starts without being queued, if it would be the next
 //!     finish(class) <-- when the device has answered
 //!
 //! The class is chosen in two rounds (spec 06 §11.2): first every class gets its minimum, in
@@ -54,6 +55,11 @@ pub(super) struct Request {
 }
 
 impl Request {
+    /// Returns a request to read.
+    pub(super) fn read(class: IoClass, offset: u64, len: usize) -> Self {
+        Self { direction: Direction::Read, class, offset, len: len as u64, is_pad: false }
+    }
+
     fn end(&self) -> u64 {
         self.offset.saturating_add(self.len)
     }
@@ -79,6 +85,14 @@ pub(super) struct Issue {
     pub(super) parts: Vec<(u64, Request)>,
 }
 
+impl Issue {
+    /// Returns the issue of a request that is not queued.
+    pub(super) fn of(request: Request) -> Self {
+        let Request { direction, class, offset, len, .. } = request;
+        Self { direction, class, offset, len, parts: Vec::new() }
+    }
+}
+
 /// The next step of the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Next {
@@ -91,7 +105,7 @@ pub(super) enum Next {
 }
 
 /// The queue of a leaf.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Scheduler {
     queued: FixedMap<u64, Queued>,
     /// By class: (age slice, offset, id), or (0, 0, id) where only age counts.
@@ -170,9 +184,23 @@ impl Scheduler {
         Some(request)
     }
 
+    /// Starts a request that is not queued, if it would be issued next if it were. The caller calls
+    /// [`finish`](Self::finish) as for an issue.
+    pub(super) fn admit(&mut self, request: &Request, limits: &Limits) -> bool {
+        let class = request.class as usize;
+        if !self.by_class[class].is_empty() || self.choose_class(limits, Some(class)) != Some(class)
+        {
+            return false;
+        }
+        self.last_class = class;
+        self.last_offset = request.end();
+        self.begin(class, limits);
+        true
+    }
+
     /// Returns the next step. The caller repeats the call until it returns [`Next::Wait`].
     pub(super) fn next(&mut self, limits: &Limits) -> Next {
-        let Some(class) = self.choose_class(limits) else { return Next::Wait };
+        let Some(class) = self.choose_class(limits, None) else { return Next::Wait };
         let Some(picked) = self.pick(class) else { return Next::Wait };
         let ids = self.aggregate(picked, limits);
         let mut parts = Vec::with_capacity(ids.len());
@@ -244,11 +272,13 @@ impl Scheduler {
         }
     }
 
-    fn choose_class(&self, limits: &Limits) -> Option<usize> {
+    /// Returns the class of the next issue. `newcomer` is that of a request that is not queued.
+    fn choose_class(&self, limits: &Limits, newcomer: Option<usize>) -> Option<usize> {
         if self.active.iter().sum::<u64>() >= limits.max_active {
             return None;
         }
-        let has_queued = |class: &usize| !self.by_class[*class].is_empty();
+        let has_queued =
+            |class: &usize| newcomer == Some(*class) || !self.by_class[*class].is_empty();
         let rotation = (1..=CLASSES).map(|step| (self.last_class + step) % CLASSES);
         let below_min = |class: &usize| self.active[*class] < self.bounds(*class, limits).0;
         let below_max = |class: &usize| self.active[*class] < self.bounds(*class, limits).1;

@@ -124,18 +124,6 @@ impl Recorded {
         }
     }
 
-    /// Counts a read that bypassed the queue.
-    pub(super) fn read_now(&mut self, len: u64, service_ns: u64) {
-        let class = &mut self.classes[IoClass::SyncRead as usize];
-        class.individual.add(len);
-        class.service.add(service_ns);
-        let direction = &mut self.directions[Direction::Read as usize];
-        direction.operations += 1;
-        direction.bytes += len;
-        direction.service.add(service_ns);
-        direction.total.add(service_ns);
-    }
-
     pub(super) fn waited(&mut self, class: IoClass, wait_ns: u64) {
         self.classes[class as usize].wait.add(wait_ns);
     }

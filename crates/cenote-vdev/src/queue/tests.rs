@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::time::Duration;
 
 use cenote_device::{Fault, FaultyDevice, Image, ImageDevice, InjectedFault, WriteFault};
-use cenote_rt::{BoxFuture, Rng};
+use cenote_rt::{BoxFuture, Rng, tunables};
 
 use super::*;
 use crate::raidz::{Raidz, Reflow};
@@ -319,8 +320,19 @@ fn every_request_is_issued_once_within_the_limits() {
             if !is_draining && rng.below(3) > 0 {
                 let request = random_request(&mut rng, last);
                 last = Some(request);
-                let id = scheduler.push(request, now);
-                assert!(open.insert(id, request).is_none());
+                let mut queued = scheduler.clone();
+                let id = queued.push(request, now);
+                let is_next = match queued.next(&limits) {
+                    Next::Issue(issue) => issue.parts.iter().any(|part| part.0 == id),
+                    _ => false,
+                };
+                if request.direction == Direction::Read && scheduler.admit(&request, &limits) {
+                    assert!(is_next, "seed {seed}: {request:?} is before others");
+                    active.push(request.class);
+                } else {
+                    scheduler.push(request, now);
+                    assert!(open.insert(id, request).is_none());
+                }
             } else if !active.is_empty() {
                 let class = active.swap_remove(rng.below(active.len() as u64) as usize);
                 scheduler.finish(class, &limits);
@@ -423,6 +435,67 @@ fn requests_submitted_together_are_aggregated() {
     let class = stats.class(IoClass::AsyncWrite);
     assert_eq!((class.queued, class.active, class.wait.count()), (0, 0, 3));
     assert_eq!((class.individual.sum(), class.aggregated.sum()), (4608, 5120));
+}
+
+/// A device whose reads take a millisecond.
+#[derive(Debug)]
+struct Slow(ImageDevice);
+
+impl Device for Slow {
+    fn info(&self) -> &cenote_device::DeviceInfo {
+        self.0.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        Box::pin(async move {
+            cenote_rt::sleep(Duration::from_millis(1)).await;
+            self.0.read(offset, buf).await
+        })
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        self.0.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.0.flush()
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        self.0.discard(offset, len)
+    }
+}
+
+#[test]
+fn direct_reads_are_limited_and_keep_their_place_until_the_device_answers() {
+    let image = ImageDevice::new("slow", Image::zeroed(1 << 24));
+    let queue = Queue::new(Arc::new(Slow(image)), Arc::default());
+    let active = || {
+        let class = *queue.stats().class(IoClass::SyncRead);
+        (class.active, class.queued)
+    };
+    cenote_rt::simulate(1, async {
+        let max = tunables::SYNC_READ_MAX_ACTIVE.get();
+        let read = |n: u64| {
+            let queue = queue.clone();
+            let read = async move { queue.read_directly(n << 20, 512, IoClass::SyncRead).await };
+            cenote_rt::spawn(read)
+        };
+        let mut first: Vec<_> = (0..max).map(read).collect();
+        let second: Vec<_> = (max..max + 4).map(read).collect();
+        cenote_rt::sleep(Duration::from_micros(1)).await;
+        assert_eq!(active(), (max, 4));
+        // Two callers stop waiting, but the device still reads for them.
+        first.drain(..2).for_each(|read| read.abort());
+        cenote_rt::sleep(Duration::from_micros(1)).await;
+        assert_eq!(active(), (max, 4));
+        for read in first.into_iter().chain(second) {
+            read.await.expect("no panic").expect("read");
+        }
+        assert_eq!(active(), (0, 0));
+        assert_eq!(cenote_rt::monotonic(), Duration::from_millis(2));
+    })
+    .expect("a runtime");
 }
 
 #[test]
@@ -592,6 +665,9 @@ fn an_io_that_ends_twice_is_found() {
 fn a_write_without_all_of_its_bytes_is_found() {
     let device: Arc<dyn Device> = Arc::new(ImageDevice::new("a", Image::zeroed(1 << 20)));
     let part = vec![Buf::from(vec![1; 512])];
-    let written = cenote_rt::block_on(1, transfer(&device, Direction::Write, (0, 1024), part));
+    let written = cenote_rt::block_on(
+        1,
+        transfer(&device, (Direction::Write, IoClass::SyncWrite), (0, 1024), part),
+    );
     assert_eq!(written.unwrap().unwrap_err().kind(), Kind::Invariant);
 }

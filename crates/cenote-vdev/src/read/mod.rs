@@ -27,9 +27,11 @@ mod tests;
 use std::sync::Arc;
 
 use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Result};
 use futures_util::future::join_all;
 
+use crate::IoClass;
 use crate::leaf::{DATA_START, Freshness, LeafId};
 use crate::map::Map;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
@@ -406,9 +408,36 @@ struct Ranges {
     has_stale: bool,
 }
 
+/// Reads for which a caller waits.
 impl LeafReader for Tree {
     fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>> {
-        Box::pin(self.leaf(leaf).read(offset, len))
+        Box::pin(self.leaf(leaf).read(offset, len, IoClass::SyncRead))
+    }
+}
+
+/// Reads leaves as I/O of one class.
+#[derive(Debug, Clone, Copy)]
+pub struct ClassReader<'a> {
+    tree: &'a Tree,
+    class: IoClass,
+}
+
+impl LeafReader for ClassReader<'_> {
+    fn read_leaf(&self, leaf: LeafId, offset: u64, len: usize) -> BoxFuture<'_, Result<Buf>> {
+        Box::pin(self.tree.leaf(leaf).read(offset, len, self.class))
+    }
+}
+
+impl<'a> ClassReader<'a> {
+    /// Returns a reader of the leaves of `tree`.
+    pub fn new(tree: &'a Tree, class: IoClass) -> Self {
+        Self { tree, class }
+    }
+
+    /// Reads a range of a leaf that contains many blocks; `None` if that fails. The error says
+    /// nothing about the device: the caller then reads the blocks one by one.
+    pub async fn read_extent(&self, leaf: LeafId, offset: u64, len: usize) -> Option<Buf> {
+        self.tree.leaf(leaf).read_extent(offset, len, self.class).await
     }
 }
 
@@ -497,7 +526,8 @@ impl Tree {
         birth: u64,
         verify: &dyn Verify,
     ) -> Result<ScrubRead> {
-        self.scrub_with(self, place, psize, birth, verify).await
+        let reader = ClassReader::new(self, IoClass::Scrub);
+        self.scrub_with(&reader, place, psize, birth, verify).await
     }
 
     /// Like [`scrub`](Self::scrub), but reads leaves through `reader`.
@@ -525,6 +555,24 @@ impl Tree {
     pub fn layout_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
         let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: true };
         self.ranges(place.into(), psize, birth, ranges)
+    }
+
+    /// The parts of a block that leaves in service lack, according to their dirty time logs.
+    pub fn missing_parts(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<BadChild> {
+        if !self.leaves.iter().any(|leaf| leaf.is_missing(birth)) {
+            return Vec::new();
+        }
+        let ranges =
+            Ranges { found: Vec::new(), has_parity: !is_on(Bug::ParityNotMended), has_stale: true };
+        let ranges = self.ranges(place.into(), psize, birth, ranges);
+        let lacking = ranges.into_iter().filter_map(|range| {
+            let leaf = self.leaf(range.leaf);
+            let lacks = leaf.is_missing(birth);
+            let (guid, path, cause) = (leaf.guid, leaf.path.clone(), Cause::Missing);
+            let LeafRange { leaf, offset, len } = range;
+            lacks.then_some(BadChild { leaf, guid, path, offset, len, cause })
+        });
+        lacking.collect()
     }
 
     /// Like [`leaf_ranges`](Self::leaf_ranges), without parity: what a read of a healthy block may

@@ -237,6 +237,9 @@ impl Tree {
         let mut ranges: Vec<Vec<LeafRange>> = ranges.collect();
         let mut outcome = RepairOutcome::default();
         for (number, failed) in self.send(writes, unwritten, IoClass::AsyncWrite).await {
+            if let Some(txg) = unwritten {
+                self.leaf(failed.leaf).note_missing_txg(txg);
+            }
             ranges[number].clear();
             outcome.failed.push(failed);
         }

@@ -446,8 +446,9 @@ fn flush_covers_written_leaves_and_failures_enter_the_dtl() {
     let error = wait(tree.flush()).expect_err("both sides");
     assert_eq!(error.cause::<FlushError>().map(|error| (error.vdev, error.txg)), Some((0, 10)));
     assert_eq!(tree.dtl(2, DtlKind::Missing), Some(TxgRanges::of(10)));
-    tree.note_unrepaired(tree.leaves().nth(1).expect("a leaf").0, 9);
-    assert!(tree.excise_dtl(101, 12) && tree.excise_dtl(100, 12));
+    tree.leaves().for_each(|(_, leaf)| leaf.begin_scan(0, 12));
+    tree.leaf(LeafId(1)).note_missing_txg(9);
+    tree.leaves().for_each(|(_, leaf)| leaf.end_scan(12));
     assert_eq!(tree.dtl(101, DtlKind::Missing), Some(TxgRanges::of(9)));
     assert_eq!(tree.dtl(2, DtlKind::Missing), Some(TxgRanges::default()));
     assert_eq!(tree.dtl(2, DtlKind::Partial), Some(TxgRanges::of(9)));

@@ -1,6 +1,7 @@
 //! Verify and leak check on every golden pool: no errors and no leaks, except for the known damage
 //! of two pools.
 
+use cenote_pool::figures::IoClass;
 use cenote_pool::leaks;
 use cenote_pool::verify::Finding;
 use cenote_testkit::golden;
@@ -14,6 +15,9 @@ fn undamaged_pools_verify_without_errors_and_leaks() {
         let (summary, findings, leaks) = cenote_rt::block_on(2, async {
             let pool = open(&images, &name).await;
             let (summary, findings) = verify(&pool).await;
+            let io = pool.status().await.unwrap().root.io();
+            let reads = [IoClass::Scrub, IoClass::SyncRead].map(|class| io.class(class).service);
+            assert!(reads.iter().all(|reads| reads.count() > 0), "{name}: {io:?}");
             (summary, findings, leaks::check(&pool).await.unwrap())
         })
         .unwrap();
