@@ -28,6 +28,7 @@ use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::create::TXG_INITIAL;
 use crate::error::EngineError;
 use crate::leaf::{LeafState, Leaves};
+use crate::scan::Scans;
 use crate::space::{SpaceManager, SpaceState};
 use crate::txg::TxgState;
 use crate::txg::heads::{Head, Heads};
@@ -148,6 +149,11 @@ impl Engine {
     /// Returns the leaves: the devices and the work on their free space.
     pub fn leaves(&self) -> Leaves<'_> {
         Leaves { engine: self }
+    }
+
+    /// Returns scrub and resilver.
+    pub fn scans(&self) -> Scans<'_> {
+        Scans { engine: self }
     }
 
     /// Returns the checkpoint and the space of destroyed datasets.

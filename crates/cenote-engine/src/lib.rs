@@ -36,6 +36,7 @@ mod error;
 pub mod admin;
 pub(crate) mod dsl;
 mod leaf;
+mod scan;
 mod space;
 #[cfg(test)]
 mod testing;
@@ -59,6 +60,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use leaf::Leaves;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
+pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};
 pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};
 pub use txg::activity::{Activity, ActivityCounts};

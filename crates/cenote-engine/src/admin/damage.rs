@@ -10,7 +10,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::DnodePhys;
-use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry, format_plain};
+use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, format_plain};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
@@ -20,6 +20,7 @@ use cenote_vdev::{BadChild, Cause};
 use crate::Health;
 use crate::admin::events::{Event, EventLog};
 use crate::dsl::{errors, features, get_dataset, get_dir};
+use crate::scan::record as scan;
 
 /// Maximum number of lost blocks until the next sync.
 const LOST_MAX: usize = 100_000;
@@ -97,7 +98,9 @@ impl<'e> Health<'e> {
         }
         let noted = self.engine.mos_apply(txg, |tx| {
             let by_head = features::is_active(tx, "head_errlog")?;
-            let log = errors::need_log(tx, ERRLOG_LAST)?;
+            // Damage found during a scan belongs to its result.
+            let name = if scan::is_running(tx)? { ERRLOG_SCRUB } else { ERRLOG_LAST };
+            let log = errors::need_log(tx, name)?;
             for &(objset, object, level, blkid, birth) in &lost {
                 let place = Bookmark { objset, object, level, blkid };
                 if by_head {

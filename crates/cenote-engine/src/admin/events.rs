@@ -89,8 +89,22 @@ pub enum PoolEvent {
     Configured,
     /// Its error counters were cleared.
     Cleared,
-    /// A scrub or resilver in progress was cancelled.
-    ScanCancelled,
+    /// A scrub was started.
+    ScrubStarted,
+    /// A scrub ended: everything was read.
+    ScrubFinished,
+    /// A scrub was paused.
+    ScrubPaused,
+    /// A paused scrub was resumed.
+    ScrubResumed,
+    /// A scrub was cancelled.
+    ScrubAborted,
+    /// A resilver was started, or started anew.
+    ResilverStarted,
+    /// A resilver ended: devices have what they lacked.
+    ResilverFinished,
+    /// A resilver was cancelled.
+    ResilverAborted,
 }
 
 /// A recorded event.

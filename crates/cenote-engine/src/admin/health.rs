@@ -14,8 +14,13 @@ use crate::txg::suspend::{FailMode, Suspended, Suspension};
 /// A notice for the administrator about something that no request caused.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Notice {
-    /// A running scrub or resilver was cancelled, since the dataset structure changes.
-    ScanCancelled {
+    /// A scan cannot go on for the time being.
+    ScanStalled {
+        /// The error.
+        cause: String,
+    },
+    /// An error scrub that another program left running was cancelled.
+    ErrorScrubCancelled {
         /// The txg of the cancellation.
         txg: u64,
     },

@@ -19,6 +19,7 @@ use crate::dsl::{
     snapshot,
 };
 use crate::invariant;
+use crate::scan::record as scan;
 
 /// Destroys the file system or volume with this name.
 pub(crate) fn head(tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, name: &str) -> TxResult<()> {
@@ -58,6 +59,7 @@ pub(crate) fn head_impl(
     bookmark::destroy_all(tx, object)?;
     snapshot::clear_bootfs(tx, object)?;
     errors::forget(tx, object)?;
+    scan::follow_destroy(tx, object, None)?;
     snapshot::free_object(tx, object)?;
     destroy_dir(tx, phys.dir_obj)?;
     effects.gone.push(object);

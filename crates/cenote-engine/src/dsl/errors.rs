@@ -76,6 +76,34 @@ pub(crate) fn move_old(tx: &mut Tx<'_>, from: u64, to: u64, txg: u64) -> TxResul
     Ok(())
 }
 
+/// A scan was completed: what it found replaces what was known before.
+pub(crate) fn rotate(tx: &mut Tx<'_>) -> TxResult<()> {
+    drop_log(tx, ERRLOG_LAST)?;
+    if let Some(log) = directory_object(tx, ERRLOG_SCRUB)? {
+        zap::update(tx, DIRECTORY, ERRLOG_LAST, log)?;
+        zap::update(tx, DIRECTORY, ERRLOG_SCRUB, 0)?;
+    }
+    Ok(())
+}
+
+/// Forgets what a scan has found that is not completed.
+pub(crate) fn drop_scrub_log(tx: &mut Tx<'_>) -> TxResult<()> {
+    drop_log(tx, ERRLOG_SCRUB)
+}
+
+fn drop_log(tx: &mut Tx<'_>, name: &str) -> TxResult<()> {
+    let Some(log) = directory_object(tx, name)? else { return Ok(()) };
+    if features::is_active(tx, "head_errlog")? {
+        for entry in zap::entries(tx, log)? {
+            if let Some(of_head) = entry.value.first() {
+                zap::destroy(tx, of_head)?;
+            }
+        }
+    }
+    zap::destroy(tx, log)?;
+    zap::update(tx, DIRECTORY, name, 0)
+}
+
 /// Returns the by-head logs.
 fn logs(tx: &mut Tx<'_>) -> TxResult<Vec<u64>> {
     let mut logs = Vec::new();

@@ -6,7 +6,7 @@
 //!   blocks                     what heads gained and lost                  (spec 04 §9)
 //!   space, room                who is charged for what, what is left       (spec 04 §17)
 //!   counts, features           reference counts                            (spec 04 §18, 01 §11)
-//!   scan, history              the scan gives way; what was done           (spec 04 §21, §23)
+//!   history                    what was done                               (spec 04 §23)
 //! ```
 //!
 //! Each function either makes all of its changes, or fails and its transaction is dropped. Checks
@@ -42,7 +42,6 @@ pub(crate) mod promote;
 pub(crate) mod props;
 pub(crate) mod rename;
 pub(crate) mod room;
-pub(crate) mod scan;
 pub(crate) mod settings;
 pub(crate) mod snapshot;
 pub(crate) mod space;
@@ -138,6 +137,10 @@ pub(crate) struct Effects {
     pub(crate) settings_changed: Vec<u64>,
     /// Blocks of the intent logs of destroyed heads.
     pub(crate) logs: Vec<BlockPtr>,
+    /// A scan that began: its start, and the bounds of the births of its blocks.
+    pub(crate) begun_scan: Option<(u64, (u64, u64))>,
+    /// Leaves in service have every block that was born before this txg.
+    pub(crate) scanned: Option<u64>,
 }
 
 /// Reasons to refuse a request.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   caller ── task ──> next sync, pass 1:   prepare (reads)
-//!                                           one transaction on the MOS: room, scan, operation
+//!                                           one transaction on the MOS: room, operation
 //!                                           effects on heads that are open
 //!          <── answer, when the uberblock is on disk
 //! ```
@@ -31,13 +31,12 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
 
 use crate::Datasets;
-use crate::admin::events::{Event, PoolEvent};
 use crate::dsl;
 use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
-use crate::dsl::{Effects, Env, OpError, names, props, scan};
-use crate::{Answer, Engine, Head, Notice, Scope, SuspendAwareStore, Task};
+use crate::dsl::{Effects, Env, OpError, names, props};
+use crate::{Answer, Engine, Head, Scope, SuspendAwareStore, Task};
 
 /// Maximum number of repetitions because something was created in the same txg.
 const RETRIES_MAX: usize = 8;
@@ -56,8 +55,6 @@ pub(crate) struct Request {
     pub(crate) parent: Option<String>,
     /// Heads that must not be open, and whose blocks and logs are freed.
     pub(crate) doomed: Vec<String>,
-    /// Cancels a running scan.
-    pub(crate) ends_scan: bool,
     /// Datasets that are created, destroyed, renamed, rolled back or get other properties; all,
     /// unless the operation names them (CHG-2).
     pub(crate) changes: ChangedDatasets,
@@ -81,7 +78,7 @@ impl Request {
 
     const fn of(reserve: Reserve, blocks: u64) -> Self {
         let changes = ChangedDatasets::All;
-        Self { reserve, blocks, parent: None, doomed: Vec::new(), ends_scan: false, changes }
+        Self { reserve, blocks, parent: None, doomed: Vec::new(), changes }
     }
 
     /// Names the datasets that the operation changes, each with its descendants.
@@ -94,11 +91,7 @@ impl Request {
     }
 
     pub(crate) fn dooming(self, head: &str) -> Self {
-        Self { doomed: vec![head.to_owned()], ends_scan: true, ..self }
-    }
-
-    pub(crate) fn ending_scan(self) -> Self {
-        Self { ends_scan: true, ..self }
+        Self { doomed: vec![head.to_owned()], ..self }
     }
 }
 
@@ -165,21 +158,16 @@ impl Datasets<'_> {
             env.parent = self.kind_of(parent).await?;
         }
         let logs = self.prepare_doomed(txg, request, &mut env).await?;
-        let (value, mut effects, is_cancelled) = self
+        let (value, mut effects) = self
             .engine
             .mos_apply(txg, |tx| {
                 let mut effects = Effects::default();
                 room::check_pool(tx, &env, request.reserve, request.blocks)?;
-                let is_cancelled = request.ends_scan && scan::cancel(tx, &env)?;
                 let value = body(tx, &env, &mut effects)?;
-                Ok((value, effects, is_cancelled))
+                Ok((value, effects))
             })
             .await?;
         self.engine.views.changes.note(txg, &request.changes);
-        if is_cancelled {
-            self.engine.health().add_notice(Notice::ScanCancelled { txg });
-            self.engine.health.damage.note(Event::Pool(PoolEvent::ScanCancelled));
-        }
         effects.logs = logs;
         Ok((value, effects))
     }
@@ -314,6 +302,12 @@ impl Datasets<'_> {
                 // The log belongs to the dataset that the contents came from.
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
             }
+        }
+        if let Some((start_time, limits)) = effects.begun_scan {
+            self.engine.scans().note_begun(start_time, limits);
+        }
+        if let Some(txg) = effects.scanned {
+            self.engine.tree.leaves().for_each(|(_, leaf)| leaf.end_scan(txg));
         }
         for head in self.heads_below(&effects.settings_changed).await? {
             head.set_policy(self.settings_of(head.object()).await?);

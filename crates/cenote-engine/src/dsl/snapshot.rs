@@ -21,6 +21,7 @@ use crate::dsl::{
     names, need_directory_object, new_bonus_object, put_dataset, room,
 };
 use crate::invariant;
+use crate::scan::record as scan;
 
 /// Pool directory entry: the pool's properties.
 /// Pool property: the dataset to boot from.
@@ -96,6 +97,7 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> 
         space::did_use(tx, head.dir_obj, Use::RefReserved, sizes)?;
     }
     zap::insert(tx, head.snapnames_zapobj, name, object)?;
+    scan::follow_snapshot(tx, head_object, object)?;
     note_change(tx, ctx, head.dir_obj)?;
     Ok(object)
 }
@@ -251,6 +253,7 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
             deadlist::remove_key(tx, head.deadlist_obj, snapshot.creation_txg)?;
         }
     }
+    scan::follow_destroy(tx, object, Some(next_object))?;
     let head = get_dataset(tx, head_object)?;
     zap::remove(tx, head.snapnames_zapobj, &name)?;
     counts::remove_snapshot(tx, dir_object, &name)?;

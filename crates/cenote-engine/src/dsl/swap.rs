@@ -17,6 +17,7 @@ use crate::dsl::{
     history, names, props, put_dataset, room, snapshot,
 };
 use crate::invariant;
+use crate::scan::record as scan;
 
 /// Name of the temporary clone of a rollback.
 const ROLLBACK: &str = "%rollback";
@@ -126,6 +127,7 @@ pub(crate) fn swap(
     std::mem::swap(&mut clone.deadlist_obj, &mut head.deadlist_obj);
     put_dataset(tx, clone_object, &clone)?;
     put_dataset(tx, head_object, &head)?;
+    scan::follow_swap(tx, clone_object, head_object)?;
 
     // The clone's dir first if it grows: it is below the head's, whose sums include it.
     space::did_use(tx, clone.dir_obj, Use::Head, moved.negated())?;

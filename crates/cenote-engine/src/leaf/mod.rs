@@ -4,6 +4,7 @@ mod dtl;
 pub(crate) mod leafwork;
 
 use crate::Engine;
+use crate::scan::ScanTasks;
 use leafwork::{AutoTrim, LeafWorks};
 
 /// The state behind [`Leaves`].
@@ -14,6 +15,8 @@ pub(crate) struct LeafState {
     works: LeafWorks,
     /// Freed ranges for autotrim.
     pub(crate) auto_trim: AutoTrim,
+    /// The scan of all leaves.
+    pub(crate) scan: ScanTasks,
 }
 
 /// Leaves: taking them out of service and back, trim and initialize; made by [`Engine::leaves`].

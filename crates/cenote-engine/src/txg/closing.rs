@@ -156,6 +156,7 @@ impl Engine {
             Err(error) => {
                 // Work that cannot be resumed now is resumed by the next import.
                 drop(self.unless_suspended(self.leaves().resume_work()).await);
+                drop(self.unless_suspended(self.scans().resume()).await);
                 return Err(error);
             }
         };
@@ -172,6 +173,7 @@ impl Engine {
     async fn write_all(&self) -> Result<LastTxg<'_>> {
         // Work on free space ends first: the devices may soon have another owner.
         self.leaves().stop_all_work().await;
+        self.scans().suspend().await;
         // No log remains.
         let logs = self.intent_logs().freeze_all().await;
         stages::reach("close-logs-frozen");

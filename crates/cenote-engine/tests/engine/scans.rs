@@ -1,156 +1,659 @@
-//! Scrubs and resilvers that another program left running (spec 04 §21): the pool is opened for
-//! writing, and datasets change only after the scan is cancelled, which is reported in all ways.
-//! Dirty time logs stay.
+//! Scrub and resilver (spec 06 §9, §15): damage of every kind is repaired, leaves that were away
+//! get everything that they lack, and datasets change meanwhile; scans continue after a crash, and
+//! those of OpenZFS continue here.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
-use cenote_dmu::live::ObjectSpec;
-use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{Engine, Event, Notice, PoolEvent};
-use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys, ScanState};
-use cenote_ondisk::zap::Value;
-use cenote_pool::history::HistoryEvent;
+use cenote_device::{Device, DeviceInfo, ImageDevice};
+use cenote_engine::{Engine, Event, PoolEvent, ScanError, ScrubOptions};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::scan::{LAST_SCRUBBED_TXG, SCAN, ScanFlags, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::import::{ScanOptions, scan};
+use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_poolkit::PoolBuilder;
-use cenote_poolkit::pools::{self, TestPool};
-use cenote_rt::{Result, block_on};
-use cenote_testkit::golden::{PrivateFolder, golden};
+use cenote_poolkit::pools::{self, as_devices};
+use cenote_rt::seeded::{self, Bug};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Rng, block_on, simulate, tunables};
+use cenote_testkit::golden::golden;
+use cenote_vdev::DtlKind;
 
-use crate::memory::MemoryPool;
+/// Redundancy, devices, and how many of them may be bad.
+const LAYOUTS: [(&str, usize, usize); 6] = [
+    ("mirror", 2, 1),
+    ("mirror", 3, 2),
+    ("raidz1", 3, 1),
+    ("raidz2", 5, 2),
+    ("raidz3", 6, 3),
+    ("draid1:2d:6c:1s", 6, 1),
+];
+const BLOCKS: u64 = 24;
 
-const SCAN_QUEUE: ObjectType = ObjectType(38);
+struct Silent;
 
-/// Records a running scan.
-fn begin(tx: &mut Tx<'_>, func: ScanFunc) -> TxResult<()> {
-    let mut scan = ScanPhys::decode(&[0; 24]).unwrap();
-    let spec = ObjectSpec::new(SCAN_QUEUE, 0);
-    scan.queue_obj = zap::create(tx, &spec, zap::ZapOptions::default())?;
-    (scan.func, scan.state) = (func, ScanState::Scanning);
-    zap::update(tx, 1, SCAN, Value::words_of(&scan.encode()))
+impl Observer for Silent {
+    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
+        Box::pin(async {})
+    }
+}
+
+/// A pool with heads, snapshots and a clone.
+struct Fixture {
+    devices: Vec<Arc<ImageDevice>>,
+    engine: Arc<Engine>,
 }
 
 fn scan_of(pool: &Pool) -> ScanPhys {
     ScanPhys::decode(&pool.directory_value(SCAN).unwrap().words()).unwrap()
 }
 
-/// Whether the pool has reported that a scan was cancelled.
-fn is_told(engine: &Engine) -> bool {
-    let events = engine.health().events().after(0);
-    events.iter().any(|noted| noted.event == Event::Pool(PoolEvent::ScanCancelled))
+impl Fixture {
+    async fn new(layout: &str, count: usize) -> Self {
+        let builder = PoolBuilder::of(layout, count).with_size(96 << 20);
+        let (engine, devices) = builder.create_in_memory().await;
+        let pool = Self { devices, engine };
+        for name in ["tank/a", "tank/b"] {
+            pool.engine.datasets().create(pools::dataset(name)).await.unwrap();
+            pool.write(name, 0..BLOCKS, 1).await;
+        }
+        pool.snap("tank/a@1").await;
+        pool.write("tank/a", 4..12, 2).await;
+        pool.engine.datasets().clone_snapshot("tank/a@1", "tank/c", Vec::new()).await.unwrap();
+        pool.write("tank/c", 0..3, 3).await;
+        pool.snap("tank/a@2").await;
+        pool
+    }
+
+    async fn write(&self, name: &str, blocks: std::ops::Range<u64>, salt: u64) {
+        let head = self.engine.head(name).await.unwrap();
+        let found = head.live().inspect(|tx| {
+            for object in 1..64 {
+                if tx.find(object)?.is_some() {
+                    return Ok(Some(object));
+                }
+            }
+            Ok(None)
+        });
+        let object = match found.await.unwrap() {
+            Some(object) => object,
+            None => pools::new_object(&self.engine, &head).await.unwrap(),
+        };
+        for block in blocks {
+            pools::write(&self.engine, &head, object, block, salt).await.unwrap();
+        }
+        self.engine.sync().await.unwrap();
+    }
+
+    async fn snap(&self, name: &str) {
+        self.engine.snapshots().create(vec![name.into()]).await.unwrap();
+    }
+
+    /// Returns the object of a dataset that has data, and the pointer to one of its blocks.
+    async fn block_of(&self, name: &str, block: u64) -> (u64, BlockPtr) {
+        let view = self.engine.view().await.unwrap();
+        let found = view.dataset(name).await.unwrap().open().await.unwrap();
+        for object in 1..64 {
+            if let Ok(dnode) = found.dnode(object).await {
+                return (object, dnode.stored_pointer(0, block).await.unwrap());
+            }
+        }
+        panic!("{name} has no data");
+    }
+
+    fn leaf(&self, index: usize) -> u64 {
+        self.engine.admin().vdev_config().leaves().nth(index).unwrap().guid
+    }
+
+    /// Changes a byte of every 32 KiB of a device between its labels, where anything is stored.
+    async fn damage(&self, device: usize) -> usize {
+        let device = &self.devices[device];
+        let (mut image, mut count) = (device.image(), 0);
+        for at in (4 << 20..device.info().size - (4 << 20)).step_by(32 << 10) {
+            let mut sector = vec![0; 512];
+            image.read_at(at, &mut sector);
+            if sector.iter().any(|byte| *byte != 0) {
+                sector[7] ^= 1;
+                image.write_at(at, &sector);
+                device.write(at, vec![Buf::from(sector)]).await.unwrap();
+                count += 1;
+            }
+        }
+        count
+    }
+
+    /// Scrubs to the end.
+    async fn scrub(&self) -> ScanPhys {
+        self.engine.store().clear_cache();
+        self.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+        self.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+        scan_of(&self.engine.view().await.unwrap())
+    }
+
+    /// Brings leaves up to date.
+    async fn resilver(&self) {
+        self.engine.scans().resume().await.unwrap();
+        self.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    }
+
+    /// Syncs until nothing is to be freed.
+    async fn settle(&self) {
+        while self.engine.space().has_pending_frees().await.unwrap() {
+            self.engine.sync().await.unwrap();
+        }
+    }
+
+    /// Exports the pool; returns what a verification of it finds.
+    async fn finish(self) -> Summary {
+        self.engine.export().await.unwrap();
+        drop(self.engine);
+        let (summary, is_whole) = verify_of(as_devices(&self.devices)).await;
+        assert!(is_whole, "a leaf lacks something");
+        pools::judge_devices(&self.devices, "after a scan", &[]);
+        summary
+    }
+}
+
+/// Verifies a pool; also returns whether no leaf lacks anything.
+async fn verify_of(devices: Vec<Arc<dyn Device>>) -> (Summary, bool) {
+    let pool = pools::open_read_only(devices).await.unwrap();
+    let progress = Arc::<Progress>::default();
+    let summary = verify::pool(&pool, Arc::new(Silent), Arc::clone(&progress)).await.unwrap();
+    (summary, progress.missing().is_empty())
+}
+
+/// Small rounds, so that a scan has many.
+struct Rounds;
+
+impl Rounds {
+    fn of(bytes: u64) -> Self {
+        tunables::SCAN_ROUND_BYTES.set(bytes).unwrap();
+        Self
+    }
+}
+
+impl Drop for Rounds {
+    fn drop(&mut self) {
+        tunables::SCAN_ROUND_BYTES.set(0).unwrap();
+    }
+}
+
+/// Damage of `bad` leaves, whole blocks and gang blocks, is repaired by one scrub.
+async fn damage_is_repaired((layout, count, bad): (&str, usize, usize)) {
+    let pool = Fixture::new(layout, count).await;
+    let usual = tunables::FORCE_GANGING.get();
+    tunables::FORCE_GANGING.set(2048).unwrap();
+    tunables::FORCE_GANGING_PCT.set(100).unwrap();
+    pool.write("tank/b", 0..3, 8).await;
+    tunables::FORCE_GANGING.set(usual).unwrap();
+    let mut damaged = 0;
+    for device in 0..bad {
+        damaged += pool.damage(device).await;
+    }
+    let done = pool.scrub().await;
+    assert_eq!((done.func, done.state, done.errors), (ScanFunc::Scrub, ScanState::Finished, 0));
+    assert!(done.processed > 0 && damaged > 20, "{layout}: {done:?}");
+    assert!(done.queue_obj == 0 && done.examined > done.to_examine / 2, "{layout}: {done:?}");
+    let stats = pool.engine.tree().leaves().map(|(_, leaf)| leaf.stats());
+    let counts: Vec<_> = stats.map(|stats| stats.checksum_errors > 0).collect();
+    let expected: Vec<_> = (0..count).map(|device| device < bad).collect();
+    assert_eq!(counts, expected, "{layout}");
+    let again = pool.scrub().await;
+    assert_eq!((again.processed, again.errors), (0, 0), "{layout}: {again:?}");
+    let view = pool.engine.view().await.unwrap();
+    assert_eq!(view.directory_value(LAST_SCRUBBED_TXG).unwrap().first(), Some(again.max_txg));
+    drop(view);
+    let summary = pool.finish().await;
+    assert!(summary.is_clean(), "{layout}: {summary:?}");
 }
 
 #[test]
-fn scan_is_cancelled_by_dataset_changes() {
-    block_on(2, async {
-        let mut pool = MemoryPool::new().await;
-        pool.create("tank/a").await;
-        pool.engine.tamper(|tx| begin(tx, ScanFunc::Scrub)).await.unwrap();
-        pool.create("tank/b").await;
-        assert!(
-            pool.engine.health().take_notices().is_empty(),
-            "a new dataset is in no scan's way"
-        );
-        pool.snap("tank/a@s").await;
-        let notices = pool.engine.health().take_notices();
-        assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
-        let reader = pool.reader().await;
-        let scan = scan_of(&reader);
-        assert_eq!((scan.state, scan.queue_obj), (ScanState::Canceled, 0));
-        pool.check().await;
-        pool.judge().await;
+fn scrub_repairs_damage_on_every_layout() {
+    for layout in LAYOUTS {
+        simulate(1, damage_is_repaired(layout)).unwrap();
+    }
+}
+
+/// Beyond the redundancy the damaged blocks are in the error log, and nothing else.
+async fn lost_blocks_are_listed() {
+    let pool = Fixture::new("mirror", 2).await;
+    let (object, bp) = pool.block_of("tank/b", 5).await;
+    let at = bp.dva(0).unwrap().offset + (4 << 20);
+    for device in &pool.devices {
+        device.write(at, vec![Buf::from(vec![0xee; 512])]).await.unwrap();
+    }
+    let done = pool.scrub().await;
+    assert_eq!(done.errors, 1, "{done:?}");
+    pool.engine.sync().await.unwrap();
+    let view = pool.engine.view().await.unwrap();
+    let log = view.error_log().await.unwrap();
+    assert_eq!(log.len(), 1, "{log:?}");
+    assert_eq!((log[0].place.object, log[0].place.blkid), (object, 5), "{log:?}");
+    drop(view);
+    // Once it was written again, a scrub forgets it.
+    pool.write("tank/b", 5..6, 9).await;
+    let done = pool.scrub().await;
+    assert_eq!(done.errors, 0);
+    pool.engine.sync().await.unwrap();
+    assert!(pool.engine.view().await.unwrap().error_log().await.unwrap().is_empty());
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn scrub_lists_what_is_lost() {
+    simulate(1, lost_blocks_are_listed()).unwrap();
+}
+
+/// A leaf that came back gets everything: afterwards the pool can do without as many others as its
+/// redundancy allows.
+async fn leaf_is_made_whole((layout, count, bad): (&str, usize, usize)) {
+    let pool = Fixture::new(layout, count).await;
+    let leaf = pool.leaf(0);
+    pool.engine.leaves().offline(leaf, false).await.unwrap();
+    pool.write("tank/a", 0..BLOCKS, 5).await;
+    pool.snap("tank/a@3").await;
+    pool.write("tank/b", 3..9, 6).await;
+    pool.engine.snapshots().destroy("tank/a@2").await.unwrap();
+    pool.engine.leaves().online(leaf, None).await.unwrap();
+    let missing = || pool.engine.tree().dtl(leaf, DtlKind::Missing).unwrap();
+    assert!(!missing().is_empty());
+    pool.engine.scans().resume().await.unwrap();
+    assert!(pool.engine.scans().is_running(ScanFunc::Resilver));
+    pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    let done = scan_of(&pool.engine.view().await.unwrap());
+    assert_eq!((done.func, done.state, done.errors), (ScanFunc::Resilver, ScanState::Finished, 0));
+    assert!(done.processed > 64 << 10, "{layout}: {done:?}");
+    assert!(missing().is_empty(), "{layout}: {:?}", missing());
+    pool.engine.export().await.unwrap();
+    let rest = as_devices(&pool.devices);
+    let rest = rest.into_iter().enumerate().filter(|(index, _)| !(1..=bad).contains(index));
+    let (summary, _) = verify_of(rest.map(|(_, device)| device).collect()).await;
+    assert!(summary.lost == 0 && summary.unreachable == 0, "{layout}: {summary:?}");
+    let (summary, is_whole) = verify_of(as_devices(&pool.devices)).await;
+    assert!(summary.is_clean() && is_whole, "{layout}: {summary:?}");
+    pools::judge_devices(&pool.devices, layout, &[]);
+}
+
+#[test]
+fn resilver_makes_a_leaf_whole() {
+    for layout in LAYOUTS {
+        simulate(1, leaf_is_made_whole(layout)).unwrap();
+    }
+}
+
+/// What fails while a resilver runs stays in the log of the leaf, and is written by the next one.
+async fn failures_are_kept() {
+    let _small = Rounds::of(64 << 10);
+    let pool = Fixture::new("mirror", 2).await;
+    let leaf = pool.leaf(0);
+    pool.engine.leaves().offline(leaf, false).await.unwrap();
+    pool.write("tank/a", 0..BLOCKS, 5).await;
+    pool.engine.leaves().online(leaf, None).await.unwrap();
+    pool.engine.scans().resume().await.unwrap();
+    while pool.engine.scans().pass().issued < 512 << 10 {
+        cenote_rt::yield_now().await;
+    }
+    // The leaf is away for a moment, in which the scan passes blocks that it lacks.
+    pool.engine.leaves().offline(leaf, false).await.unwrap();
+    pool.engine.leaves().online(leaf, None).await.unwrap();
+    pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    let missing = || pool.engine.tree().dtl(leaf, DtlKind::Missing).unwrap();
+    assert!(!missing().is_empty(), "it was away");
+    pool.engine.scans().resume().await.unwrap();
+    pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    assert!(missing().is_empty());
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn resilver_keeps_what_fails_meanwhile() {
+    simulate(1, failures_are_kept()).unwrap();
+}
+
+/// A device that refuses writes to one place.
+#[derive(Debug)]
+struct Failing {
+    inner: Arc<ImageDevice>,
+    bad: AtomicU64,
+}
+
+impl Device for Failing {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.inner.read(offset, buf)
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if (offset..offset + len as u64).contains(&self.bad.load(Relaxed)) {
+            return Box::pin(std::future::ready(Err(Error::new(Kind::Io, "a bad sector"))));
+        }
+        self.inner.write(offset, parts)
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        self.inner.flush()
+    }
+}
+
+/// A resilver whose writes fail leaves the leaf's log as it is, although the leaf stays in service.
+#[test]
+fn resilver_keeps_what_it_could_not_write() {
+    simulate(1, async {
+        let builder = PoolBuilder::of("mirror", 2).with_size(96 << 20);
+        let failing = |inner| Arc::new(Failing { inner, bad: AtomicU64::new(u64::MAX) });
+        let devices: Vec<_> = builder.memory_devices().into_iter().map(failing).collect();
+        let engine = builder.create(as_devices(&devices)).await.unwrap();
+        let inner = devices.iter().map(|device| Arc::clone(&device.inner)).collect();
+        let pool = Fixture { devices: inner, engine };
+        pool.engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+        let leaf = pool.leaf(0);
+        pool.engine.leaves().offline(leaf, false).await.unwrap();
+        pool.write("tank/a", 0..BLOCKS, 5).await;
+        pool.engine.leaves().online(leaf, None).await.unwrap();
+        let missing = || pool.engine.tree().dtl(leaf, DtlKind::Missing).unwrap();
+        let (_, bp) = pool.block_of("tank/a", 5).await;
+        devices[0].bad.store(bp.dva(0).unwrap().offset + (4 << 20), Relaxed);
+        pool.resilver().await;
+        assert!(missing().contains(bp.physical_birth()), "{:?}", missing());
+        devices[0].bad.store(u64::MAX, Relaxed);
+        pool.resilver().await;
+        assert!(missing().is_empty());
+        assert!(pool.finish().await.is_clean());
     })
     .unwrap();
 }
 
-/// Returns the scan and the DTLs as shown by OpenZFS.
-fn shown(folder: &Path, name: &str) -> Option<(String, Vec<String>)> {
-    let said = cenote_oracle::zdb()?.pool(name, folder, &["-dddd"]);
-    assert!(said.is_success(), "{said}");
-    let lines = || said.stdout.lines().map(str::trim);
-    let scan = lines().find_map(|line| line.strip_prefix("scan = ")).expect("a scan").to_owned();
-    let outages = lines().filter(|line| line.starts_with("outage ")).map(str::to_owned);
-    Some((scan, outages.collect()))
+/// Two leaves come back at once: what one of them lacks does not count as what the other lacks.
+#[test]
+fn resilver_covers_only_the_txgs_that_it_visits() {
+    simulate(1, async {
+        let pool = Fixture::new("mirror", 3).await;
+        let (one, other) = (pool.leaf(0), pool.leaf(1));
+        pool.engine.leaves().offline(one, false).await.unwrap();
+        pool.write("tank/a", 0..8, 5).await;
+        pool.engine.leaves().offline(other, false).await.unwrap();
+        pool.engine.leaves().online(one, None).await.unwrap();
+        pool.write("tank/a", 8..16, 6).await;
+        pool.engine.leaves().online(other, None).await.unwrap();
+        let missing = |leaf| pool.engine.tree().dtl(leaf, DtlKind::Missing).unwrap();
+        // As if `one` came back after the bounds were computed for `other`.
+        let first = missing(other).iter().next().unwrap().0;
+        let leaves = || pool.engine.tree().leaves().map(|(_, leaf)| leaf);
+        leaves().for_each(|leaf| leaf.begin_scan(first - 1, u64::MAX));
+        leaves().for_each(|leaf| leaf.end_scan(u64::MAX));
+        assert!(missing(other).is_empty() && !missing(one).is_empty());
+        pool.resilver().await;
+        assert!(missing(one).is_empty());
+        pool.engine.export().await.unwrap();
+    })
+    .unwrap();
 }
 
-/// Opens the pool, changes datasets, and checks the scan.
-async fn change(folder: &Path, name: &str) -> Result<()> {
-    let scan = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
-    let candidate = scan.find(name).expect("the pool is in its folder");
-    let engine = Engine::open(candidate, &OpenOptions::default()).await?;
-    engine.datasets().create(pools::dataset(&format!("{name}/new"))).await?;
-    let view = engine.view().await?;
-    let before = scan_of(&view);
-    assert_eq!((before.func, before.state), (ScanFunc::Resilver, ScanState::Scanning));
-    assert!(engine.health().take_notices().is_empty() && !is_told(&engine));
-    engine.snapshots().create(vec![format!("{name}/new@s")]).await?;
-    let notices = engine.health().take_notices();
-    assert!(matches!(notices[..], [Notice::ScanCancelled { .. }]), "{notices:?}");
-    assert!(is_told(&engine));
-    // A later change does not repeat it.
-    engine.snapshots().destroy(&format!("{name}/new@s")).await?;
-    assert!(engine.health().take_notices().is_empty());
-    let pool = engine.view().await?;
-    assert_eq!(
-        scan_of(&pool),
-        ScanPhys {
-            state: ScanState::Canceled,
-            queue_obj: 0,
-            end_time: scan_of(&pool).end_time,
-            ..before
-        }
-    );
-    let history = pool.history().await?;
-    let is_scan = |event: &HistoryEvent| matches!(event, HistoryEvent::Internal { name, .. } if name == "scan cancelled");
-    let told = history.records.iter().filter(|record| is_scan(&record.event));
-    assert_eq!(told.count(), 1);
-    engine.export().await
-}
-
-/// Checks a pool with a running resilver, before and after.
-fn check(folder: &Path, name: &str) {
-    let before = shown(folder, name);
-    block_on(2, change(folder, name)).unwrap().unwrap();
-    pools::judge(folder, name);
-    let (Some((scan, outages)), Some((after, outages_after))) = (before, shown(folder, name))
-    else {
-        return;
-    };
-    assert!(scan.starts_with("2 1 ") && !scan.starts_with("2 1 0 "), "{scan}");
-    assert!(after.starts_with("2 3 0 "), "{after}");
-    assert!(!outages.is_empty());
-    assert_eq!(outages_after, outages);
+/// A checkpoint has blocks that a resilver does not see: the leaf keeps its log.
+async fn checkpoint_keeps_logs() {
+    let pool = Fixture::new("mirror", 2).await;
+    let leaf = pool.leaf(0);
+    pool.engine.leaves().offline(leaf, false).await.unwrap();
+    pool.write("tank/a", 0..BLOCKS, 5).await;
+    pool.engine.leaves().online(leaf, None).await.unwrap();
+    pool.engine.space().take_checkpoint().await.unwrap();
+    pool.write("tank/a", 0..BLOCKS, 6).await;
+    let missing = || pool.engine.tree().dtl(leaf, DtlKind::Missing).unwrap();
+    pool.resilver().await;
+    assert!(!missing().is_empty(), "the checkpoint's blocks are on one leaf only");
+    pool.engine.space().discard_checkpoint().await.unwrap();
+    pool.settle().await;
+    pool.resilver().await;
+    assert!(missing().is_empty());
+    assert!(pool.finish().await.is_clean());
 }
 
 #[test]
-fn dirty_time_logs_survive_a_cancelled_resilver() {
-    let dir = PrivateFolder::create("pool");
-    let pool =
-        TestPool::new(dir.path(), PoolBuilder::of("mirror", 2).with_name("t").with_size(128 << 20));
-    let lack = async {
-        let engine = pool.create().await?;
-        let head = engine.datasets().create(pools::dataset("t/a")).await?;
-        let object = pools::new_object(&engine, &head).await?;
-        let leaf = engine.admin().vdev_config().leaves().nth(1).unwrap().guid;
-        engine.leaves().offline(leaf, true).await?;
-        for block in 0..8 {
-            pools::write(&engine, &head, object, block, 1).await?;
-            engine.sync().await?;
+fn resilver_leaves_the_log_of_a_checkpoint() {
+    simulate(1, checkpoint_keeps_logs()).unwrap();
+}
+
+/// A power cut at a point of a scrub: the next import continues it to the end.
+async fn scrub_survives_a_crash(case: u64) {
+    let _small = Rounds::of(256 << 10);
+    let pool = Fixture::new("raidz1", 3).await;
+    pool.damage(1).await;
+    pool.engine.store().clear_cache();
+    pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    while pool.engine.scans().pass().issued < case * (700 << 10) {
+        cenote_rt::yield_now().await;
+    }
+    let before = pool.engine.scans().pass();
+    let images = pools::images_of(&pool.devices);
+    drop(pool);
+    let devices = pools::devices(images);
+    let engine = pools::open(as_devices(&devices)).await.unwrap();
+    let pool = Fixture { devices, engine };
+    let stored = scan_of(&pool.engine.view().await.unwrap());
+    assert_eq!(stored.state, ScanState::Scanning, "{before:?}");
+    assert!(stored.examined <= before.issued && (case == 0 || stored.examined > 0));
+    pool.engine.scans().resume().await.unwrap();
+    pool.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    let done = scan_of(&pool.engine.view().await.unwrap());
+    assert_eq!((done.state, done.errors), (ScanState::Finished, 0));
+    assert!(pool.finish().await.is_clean(), "case {case}");
+}
+
+#[test]
+fn scrub_continues_after_a_crash() {
+    for case in 0..6 {
+        simulate(case, scrub_survives_a_crash(case)).unwrap();
+    }
+}
+
+/// A scrub that is interrupted by exports all the time misses nothing.
+async fn exports_lose_nothing(seed: u64) {
+    let mut pool = Fixture::new("mirror", 2).await;
+    pool.damage(0).await;
+    pool.engine.store().clear_cache();
+    pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    let mut rng = Rng::seeded(seed);
+    for _ in 0..6 {
+        for _ in 0..1 << rng.below(12) {
+            cenote_rt::yield_now().await;
         }
-        engine.leaves().online(leaf, None).await?;
-        engine.tamper(|tx| begin(tx, ScanFunc::Resilver)).await?;
+        pool.engine.export().await.unwrap();
+        pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+        pool.engine.scans().resume().await.unwrap();
+    }
+    pool.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    assert!(pool.finish().await.is_clean(), "seed {seed}");
+}
+
+#[test]
+fn scrub_is_interrupted_at_any_point() {
+    for seed in 0..8 {
+        simulate(seed, exports_lose_nothing(seed)).unwrap();
+    }
+}
+
+/// Datasets are written, created, snapshotted, cloned, promoted, rolled back and destroyed while a
+/// scrub passes them: it misses no block that is still there.
+async fn changes_are_followed(seed: u64) {
+    let _small = Rounds::of(128 << 10);
+    let pool = Fixture::new("mirror", 2).await;
+    let engine = &pool.engine;
+    for number in 0..4 {
+        pool.write("tank/a", number * 3..number * 3 + 4, 20 + number).await;
+        pool.snap(&format!("tank/a@n{number}")).await;
+    }
+    pool.snap("tank/b@old").await;
+    pool.write("tank/b", 2..5, 40).await;
+    pool.damage(0).await;
+    engine.store().clear_cache();
+    engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    let mut rng = Rng::seeded(seed);
+    let (mut number, mut examined, mut still) = (0, 0, 0);
+    while engine.scans().is_running(ScanFunc::Scrub) {
+        number += 1;
+        cenote_rt::yield_now().await;
+        let now = engine.scans().pass().examined;
+        still = if std::mem::replace(&mut examined, now) == now { still + 1 } else { 0 };
+        if still > 50 {
+            // The scan rests until time passes.
+            cenote_rt::sleep(Duration::from_millis(10)).await;
+        }
+        // Each may be refused: the dataset is gone, has clones, or is too new.
+        let snapshot = format!("tank/a@n{}", rng.below(4));
+        let clone = format!("tank/k{}", rng.below(3));
+        let any = ["tank/a", "tank/b", "tank/c"][rng.below(3) as usize];
+        match rng.below(10) {
+            0 => drop(engine.snapshots().destroy(&snapshot).await),
+            1 | 2 => drop(engine.snapshots().create(vec![format!("{any}@x{number}")]).await),
+            3 => drop(engine.datasets().clone_snapshot(&snapshot, &clone, Vec::new()).await),
+            4 => drop(engine.datasets().promote(&clone).await),
+            5 => drop(engine.datasets().destroy(&clone).await),
+            6 => {
+                // The oldest of a file system, or one in the middle.
+                let old = ["tank/b@old", "tank/a@2"][rng.below(2) as usize];
+                drop(engine.snapshots().destroy(old).await);
+            }
+            7 => drop(engine.datasets().rollback(any, None).await),
+            _ if number > 60 => drop(engine.sync().await),
+            _ => {
+                let first = rng.below(BLOCKS - 4);
+                pool.write(any, first..first + 4, 100 + number).await;
+            }
+        }
+    }
+    engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    let done = scan_of(&engine.view().await.unwrap());
+    assert_eq!((done.state, done.errors), (ScanState::Finished, 0), "seed {seed}");
+    assert!(number > 3, "seed {seed}: {number} changes");
+    let summary = pool.finish().await;
+    assert!(summary.is_clean(), "seed {seed}: {summary:?}");
+}
+
+#[test]
+fn scrub_follows_changes_of_datasets() {
+    for seed in 0..8 {
+        simulate(seed, changes_are_followed(seed)).unwrap();
+    }
+}
+
+/// Whether a scenario fails in an engine with a mistake.
+fn fails(bug: Bug, scenario: impl Future<Output = ()>) -> bool {
+    let run = AssertUnwindSafe(|| {
+        simulate(1, async {
+            seeded::set(Some(bug));
+            scenario.await;
+        })
+    });
+    catch_unwind(run).is_err()
+}
+
+#[test]
+fn mistakes_are_found() {
+    let (mirror, raidz) = (LAYOUTS[0], LAYOUTS[2]);
+    let found = |bug| match bug {
+        Bug::ScanMissesSnapshot | Bug::ScanMissesDestroy => {
+            (0..40).any(|seed| fails(bug, changes_are_followed(seed)))
+        }
+        Bug::ScanSkipsBlock => fails(bug, scrub_survives_a_crash(4)),
+        Bug::ScanAheadOfRepairs => (0..20).any(|seed| fails(bug, exports_lose_nothing(seed))),
+        Bug::ScanForgetsFailures => fails(bug, failures_are_kept()),
+        Bug::ScanIgnoresCheckpoint => fails(bug, checkpoint_keeps_logs()),
+        Bug::LostBlocksForgotten => fails(bug, lost_blocks_are_listed()),
+        Bug::ParityNotMended => fails(bug, leaf_is_made_whole(raidz)),
+        Bug::ScanMissesLastTxg => fails(bug, leaf_is_made_whole(mirror)),
+        _ => fails(bug, damage_is_repaired(mirror)),
+    };
+    let unfound: Vec<_> = Bug::OF_SCANS.into_iter().filter(|bug| !found(*bug)).collect();
+    assert!(unfound.is_empty(), "not found: {unfound:?}");
+}
+
+#[test]
+fn scrub_is_paused_resumed_and_cancelled() {
+    simulate(1, async {
+        let _small = Rounds::of(256 << 10);
+        let pool = Fixture::new("mirror", 2).await;
+        let scans = || pool.engine.scans();
+        let why = |result: Result<()>| result.unwrap_err().cause::<ScanError>().copied();
+        assert_eq!(why(scans().pause().await), Some(ScanError::NotRunning));
+        assert_eq!(why(scans().stop().await), Some(ScanError::NotRunning));
+        scans().scrub(ScrubOptions::default()).await.unwrap();
+        assert_eq!(why(scans().scrub(ScrubOptions::default()).await), Some(ScanError::Scrubbing));
+        scans().pause().await.unwrap();
+        assert_eq!(why(scans().pause().await), Some(ScanError::Paused));
+        let stored = || async { scan_of(&pool.engine.view().await.unwrap()) };
+        let paused = stored().await;
+        assert!(paused.flags.contains(ScanFlags::PAUSED) && !scans().is_running(ScanFunc::Scrub));
+        cenote_rt::sleep(Duration::from_secs(100)).await;
+        assert_eq!(stored().await, paused, "nothing moves");
+        scans().scrub(ScrubOptions::default()).await.unwrap();
+        scans().wait(ScanFunc::Scrub).await.unwrap();
+        assert_eq!(stored().await.state, ScanState::Finished);
+        // Only what is newer.
+        pool.write("tank/b", 0..2, 8).await;
+        scans().scrub(ScrubOptions { from_last: true }).await.unwrap();
+        scans().wait(ScanFunc::Scrub).await.unwrap();
+        assert!(stored().await.min_txg > 0);
+        scans().scrub(ScrubOptions::default()).await.unwrap();
+        scans().stop().await.unwrap();
+        let ended = stored().await;
+        assert_eq!((ended.state, ended.queue_obj), (ScanState::Canceled, 0));
+        let told: Vec<_> = pool.engine.health().events().after(0).into_iter().collect();
+        let count = |event| told.iter().filter(|noted| noted.event == Event::Pool(event)).count();
+        let counts = [
+            PoolEvent::ScrubStarted,
+            PoolEvent::ScrubPaused,
+            PoolEvent::ScrubResumed,
+            PoolEvent::ScrubFinished,
+            PoolEvent::ScrubAborted,
+        ]
+        .map(count);
+        assert_eq!(counts, [3, 1, 1, 2, 1]);
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
+}
+
+/// Opens a pool of OpenZFS that was left in the middle of a scan, continues the scan to its end,
+/// and checks it.
+fn continue_of(folder: &Path, name: &str, func: ScanFunc) {
+    let run = async {
+        let found = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await?;
+        let candidate = found.find(name).expect("the pool is in its folder");
+        let engine = Engine::open(candidate, &OpenOptions::default()).await?;
+        let before = scan_of(&*engine.view().await?);
+        assert_eq!((before.func, before.state), (func, ScanState::Scanning));
+        engine.scans().resume().await?;
+        if before.flags.contains(ScanFlags::PAUSED) {
+            assert!(!engine.scans().is_running(func));
+            engine.scans().scrub(ScrubOptions::default()).await?;
+        }
+        engine.snapshots().create(vec![format!("{name}@during")]).await?;
+        engine.scans().wait(func).await?;
+        let done = scan_of(&*engine.view().await?);
+        assert_eq!((done.func, done.state, done.errors), (func, ScanState::Finished, 0));
         engine.export().await
     };
-    block_on(2, lack).unwrap().unwrap();
-    check(dir.path(), "t");
+    block_on(2, run).unwrap().unwrap();
+    pools::judge(folder, name);
 }
 
-/// A pool that OpenZFS left while it replaced a device.
 #[test]
-fn resilver_of_openzfs_is_cancelled() {
-    let Some(golden) = golden("g-scan") else { return };
-    let copy = golden.private_copy();
-    check(copy.path(), "g-scan");
+fn scans_of_openzfs_are_continued() {
+    for (name, func) in [
+        ("g-scan", ScanFunc::Resilver),
+        ("g-resilver", ScanFunc::Resilver),
+        ("g-scrub-paused", ScanFunc::Scrub),
+    ] {
+        let Some(golden) = golden(name) else { continue };
+        let copy = golden.private_copy();
+        continue_of(copy.path(), name, func);
+    }
 }

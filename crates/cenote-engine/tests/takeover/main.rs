@@ -1,19 +1,21 @@
-//! OpenZFS's stress test `ztest` continues with pools created here; afterwards cenote's checks of
-//! the pool agree with those of zdb.
+//! OpenZFS's stress test `ztest` continues with pools created here, in the middle of a scrub;
+//! afterwards cenote's checks of the pool agree with those of zdb.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use cenote_engine::Engine;
+use cenote_engine::{Engine, ScrubOptions};
+use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Shape;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, TestPool};
-use cenote_rt::{BoxFuture, Result, block_on};
+use cenote_rt::{BoxFuture, Result, block_on, tunables};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::rng::wants_all;
 
@@ -92,6 +94,14 @@ async fn fill(engine: &Engine) -> Result<()> {
     }
     engine.datasets().clone_snapshot("tank/a@1", "tank/b", Vec::new()).await?;
     engine.snapshots().destroy("tank/a@0").await?;
+    // ztest finds a scrub in progress, and continues it.
+    tunables::SCAN_ROUND_BYTES.set(128 << 10).unwrap();
+    engine.scans().scrub(ScrubOptions::default()).await?;
+    while engine.scans().pass().issued < 1 << 20 {
+        cenote_rt::sleep(Duration::from_millis(1)).await;
+    }
+    let is_running = engine.scans().is_running(ScanFunc::Scrub);
+    assert!(is_running, "the scrub is over: {:?}", engine.scans().pass());
     engine.export().await
 }
 

@@ -107,7 +107,7 @@ impl<'e> Datasets<'e> {
     pub async fn promote(self, name: &str) -> Result<()> {
         let name = name.to_owned();
         // Its charge depends on the number of snapshots that move, and is checked with them.
-        let request = Request::half(2).ending_scan().changing(&[]);
+        let request = Request::half(2).changing(&[]);
         self.operate(request, move |tx, env, _| promote::promote(tx, env, &name)).await
     }
 
@@ -177,7 +177,7 @@ impl<'e> Datasets<'e> {
             self.engine.health().add_notice(Notice::AbandonedDestroyed { names: destroyed });
         }
         if has_holds {
-            let request = Request::free().ending_scan().changing(&[]);
+            let request = Request::free().changing(&[]);
             let count =
                 self.operate(request, |tx, env, _| hold::release_temporary(tx, env)).await?;
             self.engine.health().add_notice(Notice::HoldsReleased { count });

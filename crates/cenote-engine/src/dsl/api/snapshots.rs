@@ -41,7 +41,7 @@ impl<'e> Snapshots<'e> {
 
     /// Like [`create`](Self::create), with user properties for each snapshot.
     pub async fn create_with(self, wanted: Vec<String>, props: Vec<(String, Value)>) -> Result<()> {
-        let request = Request::normal(3 * wanted.len() as u64).ending_scan().changing(&[]);
+        let request = Request::normal(3 * wanted.len() as u64).changing(&[]);
         let props: Vec<_> =
             props.into_iter().map(|(name, value)| (name, Change::Set(value))).collect();
         self.datasets()
@@ -60,7 +60,7 @@ impl<'e> Snapshots<'e> {
     /// Destroys snapshots in one txg. With `is_deferred`, those in use are destroyed later. One
     /// that does not exist counts as destroyed.
     pub async fn destroy_all(self, wanted: Vec<String>, is_deferred: bool) -> Result<()> {
-        let request = Request::free().ending_scan().changing(&[]);
+        let request = Request::free().changing(&[]);
         self.datasets()
             .operate_each(request, wanted, move |tx, env, _, name| {
                 snapshot::destroy_named(tx, env, name, is_deferred)
@@ -99,7 +99,7 @@ impl<'e> Snapshots<'e> {
     /// Releases holds, (name, tag) each, in one txg. Snapshots whose destruction was deferred are
     /// destroyed with the last.
     pub async fn release(self, wanted: Vec<(String, String)>) -> Result<()> {
-        let request = Request::free().ending_scan().changing(&[]);
+        let request = Request::free().changing(&[]);
         self.datasets()
             .operate_each(request, wanted, |tx, env, _, (name, tag)| {
                 hold::release(tx, env, name, tag)

@@ -1,0 +1,445 @@
+//! Scrub and resilver: every block is read, and what is bad or missing is written again.
+//!
+//! ```text
+//!   zpool scrub, a leaf is back ── setup ──> rounds, each of its own view ──> end
+//!                                              |                              `─ DTLs emptied
+//!                                              `─ position recorded in the pool: goes on from
+//!                                                 there after a crash, and with OpenZFS
+//!   position   the dataset in progress, and those to come
+//!   record     their form in the pool directory; operations on datasets move it
+//!   round      the walk through a committed state, and the repairs
+//!   run        round after round, in the background
+//! ```
+//!
+//! A resilver reads the blocks that leaves in service lack according to their dirty time logs, and
+//! writes them there. It begins anew after an import, because leaves may have been away since. A
+//! scrub goes on where it was.
+//!
+//! Guarantees
+//! * SC2  A leaf's log forgets a txg only after a scan that began in this import has written every
+//!   block of that txg to the leaf; D2 of the leaf covers what fails meanwhile, and the commit
+//!   flushes the leaf.
+//!
+//! Sources: spec 04 §21, 06 §9, §14, §15.
+
+mod position;
+pub(crate) mod record;
+mod round;
+mod run;
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use cenote_dmu::TxStop;
+use cenote_ondisk::scan::{LAST_SCRUBBED_TXG, ScanFlags, ScanFunc, ScanPhys, ScanState};
+use cenote_pool::mos::directory_object;
+use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, Rank};
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Error, Kind, Result};
+use cenote_vdev::TxgRanges;
+
+use crate::admin::events::{Event, PoolEvent};
+use crate::dsl::operation::Request;
+use crate::{Engine, Notice};
+use run::Runner;
+
+/// Why a scan is not started, paused or stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ScanError {
+    /// A scrub runs.
+    #[error("currently scrubbing")]
+    Scrubbing,
+    /// A resilver runs.
+    #[error("currently resilvering")]
+    Resilvering,
+    /// The scrub is paused already.
+    #[error("scrub is paused")]
+    Paused,
+    /// No scrub runs, or no scan at all.
+    #[error("there is no active scrub")]
+    NotRunning,
+}
+
+impl From<ScanError> for Error {
+    fn from(error: ScanError) -> Self {
+        let kind = if error == ScanError::NotRunning { Kind::NotFound } else { Kind::Busy };
+        Self::new(kind, error)
+    }
+}
+
+impl From<ScanError> for TxStop {
+    fn from(error: ScanError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+/// Which blocks a scrub reads.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScrubOptions {
+    /// Only blocks that were born after the last completed scrub (`zpool scrub -C`).
+    pub from_last: bool,
+}
+
+/// What a scan did since the pool was opened, or since the scan began or was resumed. The rest of
+/// its state is in the pool ([`cenote_ondisk::scan::ScanPhys`]).
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ScanPass {
+    /// Seconds since 1970 at which this pass began.
+    pub started: u64,
+    /// Bytes whose blocks were visited.
+    pub examined: u64,
+    /// Bytes read.
+    pub issued: u64,
+    /// Bytes read by earlier passes.
+    pub issued_before: u64,
+    /// Seconds since 1970 at which it was paused; 0 if it is not paused.
+    pub paused: u64,
+    /// Seconds for which it was paused before.
+    pub spent_paused: u64,
+}
+
+/// The state behind [`Scans`].
+#[derive(Debug)]
+pub(crate) struct ScanTasks {
+    /// Held while a scan is begun, paused or ended, and while it is started: so each record has one
+    /// runner, and each runner the record that it began with.
+    control: AsyncMutex<()>,
+    // Held for a few instructions, never across I/O.
+    runner: Mutex<Option<Arc<Runner>>>,
+    /// No scan runs, because the pool is being closed. Asked under the lock of `runner`.
+    is_stopped: AtomicBool,
+    /// When the scan began that this import began last.
+    began: AtomicU64,
+    /// Something could not be visited since then: the scan does not know all that leaves lack.
+    is_incomplete: AtomicBool,
+    /// A leaf came back while a scan was running.
+    is_wanted: AtomicBool,
+}
+
+/// The scans of a pool; from [`Engine::scans`].
+#[derive(Debug, Clone, Copy)]
+pub struct Scans<'e> {
+    pub(crate) engine: &'e Engine,
+}
+
+impl Default for ScanTasks {
+    fn default() -> Self {
+        Self {
+            control: AsyncMutex::with_default(Rank::ScanControl),
+            runner: Mutex::new(Rank::ScanRunner, None),
+            is_stopped: AtomicBool::new(false),
+            began: AtomicU64::new(u64::MAX),
+            is_incomplete: AtomicBool::new(false),
+            is_wanted: AtomicBool::new(false),
+        }
+    }
+}
+
+/// What a scan is to do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wanted {
+    Scrub(ScrubOptions),
+    Resilver,
+}
+
+impl<'e> Scans<'e> {
+    async fn control(self) -> AsyncMutexGuard<'e, ()> {
+        self.engine.leaf.scan.control.lock().await
+    }
+
+    /// Starts a scrub, or resumes a paused one. If a leaf in service lacks data, that is a
+    /// resilver, as in OpenZFS. It goes on in the background, and after a crash or an export with
+    /// the next import.
+    ///
+    /// # Errors
+    /// A [`ScanError`], or errors of a sync.
+    pub async fn scrub(self, options: ScrubOptions) -> Result<()> {
+        let _control = self.control().await;
+        match self.in_progress().await? {
+            None => self.begin(Wanted::Scrub(options)).await,
+            Some(ScanError::Paused) => self.go_on().await,
+            Some(other) => Err(other.into()),
+        }
+    }
+
+    /// Returns why no scan can be started: the one that is in progress, also if it does not run yet
+    /// after an import.
+    ///
+    /// # Errors
+    /// Errors of a device.
+    pub async fn in_progress(self) -> Result<Option<ScanError>> {
+        let found = self.stored().await?.map(|phys| match phys.func {
+            ScanFunc::Resilver => ScanError::Resilvering,
+            _ if phys.flags.contains(ScanFlags::PAUSED) => ScanError::Paused,
+            _ => ScanError::Scrubbing,
+        });
+        Ok(found)
+    }
+
+    /// Starts a resilver, or starts a running one anew, if a leaf in service lacks data.
+    ///
+    /// # Errors
+    /// Errors of a sync.
+    pub async fn resilver(self) -> Result<()> {
+        if self.missing().is_empty() {
+            return Ok(());
+        }
+        let _control = self.control().await;
+        self.begin(Wanted::Resilver).await
+    }
+
+    /// Pauses a scrub.
+    ///
+    /// # Errors
+    /// A [`ScanError`], or errors of a sync.
+    pub async fn pause(self) -> Result<()> {
+        let _control = self.control().await;
+        let request = Request::free().changing(&[]);
+        let datasets = self.engine.datasets();
+        datasets.operate(request, |tx, _, _| record::pause(tx, true)).await?;
+        self.halt().await;
+        if let Some(runner) = self.runner() {
+            runner.note_paused();
+        }
+        self.note(PoolEvent::ScrubPaused);
+        Ok(())
+    }
+
+    async fn go_on(self) -> Result<()> {
+        let request = Request::free().changing(&[]);
+        let datasets = self.engine.datasets();
+        datasets.operate(request, |tx, _, _| record::pause(tx, false)).await?;
+        self.note(PoolEvent::ScrubResumed);
+        self.start().await
+    }
+
+    /// Cancels a scrub or resilver.
+    ///
+    /// # Errors
+    /// A [`ScanError`], or errors of a sync.
+    pub async fn stop(self) -> Result<()> {
+        let _control = self.control().await;
+        self.takes_next();
+        let request = Request::free().changing(&[]);
+        let ended =
+            self.engine.datasets().operate(request, |tx, env, _| record::cancel(tx, env)).await?;
+        self.halt().await;
+        let is_scrub = ended == ScanFunc::Scrub;
+        self.note(if is_scrub { PoolEvent::ScrubAborted } else { PoolEvent::ResilverAborted });
+        Ok(())
+    }
+
+    /// Whether a scan of this kind runs; a paused one does not.
+    pub fn is_running(self, func: ScanFunc) -> bool {
+        self.runner().is_some_and(|runner| runner.func == func && !runner.has_ended())
+    }
+
+    /// Waits until no scan of this kind runs. A paused one does not run.
+    ///
+    /// # Errors
+    /// The error that ended it.
+    pub async fn wait(self, func: ScanFunc) -> Result<()> {
+        while let Some(runner) = self.runner().filter(|runner| runner.func == func) {
+            let is_over = runner.has_ended();
+            runner.wait().await?;
+            if is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns what the scan did since the pool was opened, or since it began.
+    pub fn pass(self) -> ScanPass {
+        self.runner().map(|runner| runner.pass()).unwrap_or_default()
+    }
+
+    /// Continues a scan that was running when the pool was closed, and starts a resilver if a leaf
+    /// in service lacks data. To be called after an import, and when a leaf is back.
+    ///
+    /// # Errors
+    /// Errors of a device.
+    pub async fn resume(self) -> Result<()> {
+        self.engine.leaf.scan.is_stopped.store(false, Ordering::Release);
+        self.look().await
+    }
+
+    /// Starts what is to be done, unless the pool is being closed.
+    async fn look(self) -> Result<()> {
+        let _control = self.control().await;
+        if self.is_stopped() {
+            return Ok(());
+        }
+        self.end_error_scrub().await?;
+        let stored = self.stored().await?;
+        let is_resilver = |phys: &ScanPhys| phys.func == ScanFunc::Resilver;
+        let lacks = self.missing().max().is_some();
+        match stored {
+            // It may have passed what a leaf that came back lacks. Once it has ended, another one
+            // begins.
+            Some(phys) if is_resilver(&phys) && self.is_running(ScanFunc::Resilver) => {
+                self.engine.leaf.scan.is_wanted.store(lacks, Ordering::Release);
+                // It may have ended before it could see that.
+                if !self.is_running(ScanFunc::Resilver) && self.takes_next() {
+                    return self.begin(Wanted::Resilver).await;
+                }
+                Ok(())
+            }
+            Some(phys) if is_resilver(&phys) => self.begin(Wanted::Resilver).await,
+            _ if lacks => self.begin(Wanted::Resilver).await,
+            Some(_) => self.start().await,
+            None => Ok(()),
+        }
+    }
+
+    /// Stops the scan, so that devices are not used any more. It stays as it is in the pool.
+    pub(crate) async fn suspend(self) {
+        self.engine.leaf.scan.is_stopped.store(true, Ordering::Release);
+        self.halt().await;
+    }
+
+    fn is_stopped(self) -> bool {
+        self.engine.leaf.scan.is_stopped.load(Ordering::Acquire)
+    }
+
+    async fn end_error_scrub(self) -> Result<()> {
+        if !self.engine.mos.inspect(record::has_error_scrub).await? {
+            return Ok(());
+        }
+        let request = Request::free().changing(&[]);
+        let datasets = self.engine.datasets();
+        let end = datasets.operate(request, |tx, env, _| record::cancel_error_scrub(tx, env));
+        if end.await? {
+            let txg = self.engine.uberblock().txg;
+            self.engine.health().add_notice(Notice::ErrorScrubCancelled { txg });
+            self.note(PoolEvent::ScrubAborted);
+        }
+        Ok(())
+    }
+
+    /// Returns the scan in progress, paused or not.
+    async fn stored(self) -> Result<Option<ScanPhys>> {
+        let found = self.engine.mos.inspect(record::find).await?;
+        Ok(found.filter(|phys| phys.state == ScanState::Scanning))
+    }
+
+    fn runner(self) -> Option<Arc<Runner>> {
+        self.engine.leaf.scan.runner.lock().clone()
+    }
+
+    fn note(self, event: PoolEvent) {
+        self.engine.health.damage.note(Event::Pool(event));
+    }
+
+    /// Returns the txgs that leaves in service lack.
+    fn missing(self) -> TxgRanges {
+        let leaves = self.engine.tree.leaves().filter(|(_, leaf)| leaf.is_writable());
+        let missing = leaves.filter_map(|(_, leaf)| leaf.dtl());
+        missing.fold(TxgRanges::default(), |all, of| all.union(&of))
+    }
+
+    /// Begins a scan; one that runs is replaced.
+    async fn begin(self, wanted: Wanted) -> Result<()> {
+        self.halt().await;
+        self.takes_next();
+        let figures = self.engine.alloc.vdev_figures();
+        let allocated = figures.iter().map(|vdev| vdev.space.allocated).sum();
+        let missing = self.missing();
+        let request = Request::free().changing(&[]);
+        let begun = self
+            .engine
+            .datasets()
+            .operate(request, move |tx, env, effects| {
+                let first = missing.iter().next().map(|(first, _)| first);
+                let limits = match (wanted, first) {
+                    (_, Some(first)) => {
+                        let after = u64::from(!is_on(Bug::ScanMissesLastTxg));
+                        let end = missing.max().map_or(env.txg, |last| last.saturating_add(after));
+                        (first.saturating_sub(1), end.min(env.txg.saturating_add(1)))
+                    }
+                    // The leaf has left service meanwhile.
+                    (Wanted::Resilver, None) => (0, 1),
+                    (Wanted::Scrub(options), None) => {
+                        let last = if options.from_last {
+                            directory_object(tx, LAST_SCRUBBED_TXG)?.unwrap_or(0)
+                        } else {
+                            0
+                        };
+                        (last, env.txg)
+                    }
+                };
+                let is_scrub = first.is_none() && wanted != Wanted::Resilver;
+                let func = if is_scrub { ScanFunc::Scrub } else { ScanFunc::Resilver };
+                let start_time = record::setup(tx, env, func, limits, allocated)?;
+                effects.begun_scan = Some((start_time, limits));
+                Ok(func)
+            })
+            .await?;
+        let is_scrub = begun == ScanFunc::Scrub;
+        self.note(if is_scrub { PoolEvent::ScrubStarted } else { PoolEvent::ResilverStarted });
+        self.start().await
+    }
+
+    /// A task has begun a scan.
+    pub(crate) fn note_begun(self, start_time: u64, (min, max): (u64, u64)) {
+        self.engine.tree.leaves().for_each(|(_, leaf)| leaf.begin_scan(min, max));
+        self.engine.leaf.scan.is_incomplete.store(false, Ordering::Release);
+        self.engine.leaf.scan.began.store(start_time, Ordering::Release);
+    }
+
+    /// Something could not be visited.
+    fn note_incomplete(self) {
+        self.engine.leaf.scan.is_incomplete.store(true, Ordering::Release);
+    }
+
+    /// Whether the scan in progress was begun by this import, and has visited everything (SC2).
+    fn is_whole(self, start_time: u64) -> bool {
+        let scan = &self.engine.leaf.scan;
+        scan.began.load(Ordering::Acquire) == start_time
+            && !scan.is_incomplete.load(Ordering::Acquire)
+    }
+
+    /// Whether another resilver is to follow the one that has ended.
+    fn takes_next(self) -> bool {
+        self.engine.leaf.scan.is_wanted.swap(false, Ordering::AcqRel)
+    }
+
+    /// Runs the stored scan in the background.
+    async fn start(self) -> Result<()> {
+        let Some(phys) = self.stored().await? else { return Ok(()) };
+        // The runner of this scan, unless it was asked to end.
+        if let Some(before) = self.runner().filter(|before| !before.has_ended()) {
+            if before.runs(&phys) {
+                return Ok(());
+            }
+            self.halt().await;
+        }
+        let runner = Runner::new(&phys, self.runner().as_deref());
+        let is_paused = phys.flags.contains(ScanFlags::PAUSED);
+        if is_paused {
+            runner.note_paused();
+            runner.finish(Ok(()));
+        }
+        {
+            let mut running = self.engine.leaf.scan.runner.lock();
+            // The next import, or the end of a failed close, starts it.
+            if self.is_stopped() {
+                return Ok(());
+            }
+            *running = Some(Arc::clone(&runner));
+        }
+        if !is_paused {
+            run::start(self.engine.me.clone(), runner);
+        }
+        Ok(())
+    }
+
+    /// Stops the running scan, and waits for it.
+    async fn halt(self) {
+        if let Some(runner) = self.runner() {
+            runner.stop();
+            // Why it ended is told by the next one.
+            drop(runner.wait().await);
+        }
+    }
+}

@@ -1,0 +1,360 @@
+//! The stored state of a scan, in the pool directory (spec 04 §21, 06 §14).
+//!
+//! ```text
+//!   setup ── scanning ──advance──> scanning ── ... ──> finished
+//!               |  ^ resume                     `────> canceled
+//!               v  |
+//!              paused          operations on datasets: the position follows them, in the same txg
+//! ```
+//!
+//! All functions run in a transaction on the MOS. A record that is damaged counts as none: nothing
+//! follows it, and the next scan replaces it.
+
+use std::collections::BTreeMap;
+
+use cenote_dmu::live::ObjectSpec;
+use cenote_dmu::zap::edit::{self as zap, ZapOptions};
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
+use cenote_ondisk::dsl::DatasetPhys;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::scan::{
+    ERROR_SCRUB, ErrorScrubPhys, LAST_SCRUBBED_TXG, SCAN, SCAN_WORDS, ScanFlags, ScanFunc,
+    ScanPhys, ScanState,
+};
+use cenote_ondisk::zap::Value;
+use cenote_pool::mos::DIRECTORY;
+use cenote_rt::seeded::{Bug, is_on};
+
+use super::ScanError;
+use super::position::Position;
+use crate::dsl::{Effects, Env, errors, get_dataset, history};
+
+/// Keys that pools of old versions have (spec 04 §21).
+const OLD_KEYS: [&str; 2] = ["scrub_func", "scrub_queue"];
+
+/// A scan as it is stored.
+#[derive(Debug, Clone)]
+pub(super) struct Record {
+    pub(super) phys: ScanPhys,
+    pub(super) position: Position,
+}
+
+/// The progress of a round.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Advance {
+    /// When the scan began that made it.
+    pub(super) start_time: u64,
+    /// The datasets that were visited to their ends, in this order.
+    pub(super) finished: Vec<u64>,
+    /// The block with which a dataset continues.
+    pub(super) at: Option<Bookmark>,
+    /// The txg of the state that was read.
+    pub(super) view_txg: u64,
+    /// Datasets of that state that follow another one.
+    pub(super) successors: BTreeMap<u64, Vec<u64>>,
+    pub(super) examined: u64,
+    pub(super) written: u64,
+    pub(super) errors: u64,
+}
+
+/// Returns the stored scan, of any state.
+pub(super) fn find(tx: &mut Tx<'_>) -> TxResult<Option<ScanPhys>> {
+    let value = zap::lookup(tx, DIRECTORY, SCAN)?;
+    Ok(value.and_then(|value| ScanPhys::decode(&value.words()).ok()))
+}
+
+/// Returns the scan that is in progress, paused or not.
+pub(super) fn running(tx: &mut Tx<'_>) -> TxResult<Option<Record>> {
+    let Some(phys) = find(tx)?.filter(|phys| phys.state == ScanState::Scanning) else {
+        return Ok(None);
+    };
+    let queue = match phys.queue_obj {
+        0 => BTreeMap::new(),
+        object => zap::numbers(tx, object)?.into_iter().collect(),
+    };
+    Ok(Some(Record { phys, position: Position::of(&phys, queue) }))
+}
+
+fn store(tx: &mut Tx<'_>, phys: &ScanPhys) -> TxResult<()> {
+    zap::update(tx, DIRECTORY, SCAN, Value::words_of(&phys.encode()))
+}
+
+/// Stores the position of a scan.
+fn store_position(tx: &mut Tx<'_>, record: &mut Record, new: &Position) -> TxResult<()> {
+    new.store(&mut record.phys);
+    let object = record.phys.queue_obj;
+    for key in record.position.queue().keys().filter(|key| !new.queue().contains_key(key)) {
+        zap::remove(tx, object, &zap::hex_key(*key))?;
+    }
+    for (key, after) in new.queue() {
+        if record.position.queue().get(key) != Some(after) {
+            zap::update(tx, object, &zap::hex_key(*key), *after)?;
+        }
+    }
+    record.position = new.clone();
+    store(tx, &record.phys)
+}
+
+/// Begins a scan. One that is in progress is dropped. Returns its start.
+pub(super) fn setup(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    func: ScanFunc,
+    (min_txg, max_txg): (u64, u64),
+    to_examine: u64,
+) -> TxResult<u64> {
+    if let Some(old) = running(tx)? {
+        let text = format!("errors={}", old.phys.errors);
+        history::log_pool(tx, env, "scan aborted, restarting", &text)?;
+        drop_queue(tx, &old.phys)?;
+    }
+    errors::drop_scrub_log(tx)?;
+    let queue_obj =
+        zap::create(tx, &ObjectSpec::new(ObjectType::SCAN_QUEUE, 0), ZapOptions::default())?;
+    let none = ScanPhys::decode(&[0; SCAN_WORDS]).map_err(cenote_rt::Error::corrupt)?;
+    // Scans are told apart by their start.
+    let before = find(tx)?.map_or(0, |old| old.start_time);
+    let start_time = env.now.max(before.saturating_add(1));
+    let phys = ScanPhys {
+        func,
+        state: ScanState::Scanning,
+        queue_obj,
+        min_txg,
+        max_txg,
+        cur_min_txg: min_txg,
+        cur_max_txg: max_txg,
+        start_time,
+        to_examine,
+        ..none
+    };
+    store(tx, &phys)?;
+    let text = format!("func={} mintxg={min_txg} maxtxg={max_txg}", func.to_word());
+    history::log_pool(tx, env, "scan setup", &text)?;
+    Ok(start_time)
+}
+
+fn drop_queue(tx: &mut Tx<'_>, phys: &ScanPhys) -> TxResult<()> {
+    if phys.queue_obj != 0 && tx.find(phys.queue_obj)?.is_some() {
+        zap::destroy(tx, phys.queue_obj)?;
+    }
+    Ok(())
+}
+
+/// Pauses a scrub, or lets it go on.
+pub(super) fn pause(tx: &mut Tx<'_>, is_paused: bool) -> TxResult<()> {
+    let scrub = running(tx)?.filter(|record| record.phys.func == ScanFunc::Scrub);
+    let Some(mut record) = scrub else { return Err(ScanError::NotRunning.into()) };
+    if record.phys.flags.contains(ScanFlags::PAUSED) == is_paused {
+        return Err(if is_paused { ScanError::Paused } else { ScanError::Scrubbing }.into());
+    }
+    record.phys.flags.set(ScanFlags::PAUSED, is_paused);
+    store(tx, &record.phys)
+}
+
+/// Ends a scan before its end.
+pub(super) fn cancel(tx: &mut Tx<'_>, env: &Env) -> TxResult<ScanFunc> {
+    let Some(record) = running(tx)? else { return Err(ScanError::NotRunning.into()) };
+    errors::drop_scrub_log(tx)?;
+    end(tx, env, record.phys, ScanState::Canceled)?;
+    Ok(record.phys.func)
+}
+
+fn end(tx: &mut Tx<'_>, env: &Env, phys: ScanPhys, state: ScanState) -> TxResult<()> {
+    drop_queue(tx, &phys)?;
+    for key in OLD_KEYS {
+        zap::take(tx, DIRECTORY, key)?;
+    }
+    let mut ended = ScanPhys { queue_obj: 0, state, end_time: env.now, ..phys };
+    ended.flags.remove(ScanFlags::PAUSED);
+    store(tx, &ended)?;
+    let event = if state == ScanState::Finished { "scan done" } else { "scan cancelled" };
+    history::log_pool(tx, env, event, &format!("errors={}", ended.errors))
+}
+
+/// Whether an error scrub is in progress.
+pub(super) fn has_error_scrub(tx: &mut Tx<'_>) -> TxResult<bool> {
+    let value = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
+    let scrub = value.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok());
+    Ok(scrub.is_some_and(|scrub| scrub.state == ScanState::ErrorScrubbing))
+}
+
+/// Whether a scan is in progress.
+pub(crate) fn is_running(tx: &mut Tx<'_>) -> TxResult<bool> {
+    Ok(find(tx)?.is_some_and(|phys| phys.state == ScanState::Scanning))
+}
+
+/// Ends an error scrub that another program began: it is not continued. Returns whether there was
+/// one.
+pub(super) fn cancel_error_scrub(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
+    let Some(value) = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)? else { return Ok(false) };
+    let Ok(mut scrub) = ErrorScrubPhys::decode(&value.words()) else { return Ok(false) };
+    if scrub.state != ScanState::ErrorScrubbing {
+        return Ok(false);
+    }
+    scrub.state = ScanState::Canceled;
+    scrub.end_time = env.now;
+    scrub.paused_flags = 0;
+    zap::update(tx, DIRECTORY, ERROR_SCRUB, Value::words_of(&scrub.encode()))?;
+    history::log_pool(tx, env, "scan cancelled", "error scrub")?;
+    Ok(true)
+}
+
+/// Records the progress of a round. Returns the scan as it is now; `None` if another one, or none,
+/// is in progress.
+pub(super) fn advance(tx: &mut Tx<'_>, done: &Advance) -> TxResult<Option<Record>> {
+    let Some(mut record) = running(tx)? else { return Ok(None) };
+    if record.phys.start_time != done.start_time {
+        return Ok(None);
+    }
+    let limits = (record.phys.min_txg, record.phys.max_txg);
+    let mut position = record.position.clone();
+    for object in &done.finished {
+        let Some(object) = standing_for(tx, &position, *object, done.view_txg)? else { continue };
+        let mut successors = Vec::new();
+        let mut candidates = done.successors.get(&object).cloned().unwrap_or_default();
+        while let Some(candidate) = candidates.pop() {
+            if dataset(tx, candidate)?.is_some_and(|phys| phys.creation_txg <= done.view_txg) {
+                successors.extend(successor(tx, object, candidate)?);
+            } else {
+                // It was destroyed: what followed it follows the dataset.
+                candidates.extend(done.successors.get(&candidate).into_iter().flatten());
+            }
+        }
+        // A snapshot that was taken since has its head behind it.
+        if let Some(phys) = dataset(tx, object)?.filter(DatasetPhys::is_snapshot) {
+            successors.push((phys.next_snap_obj, phys.creation_txg));
+        }
+        position.finish(object, successors);
+    }
+    if let Some(at) = done.at
+        && let Some(objset) = standing_for(tx, &position, at.objset, done.view_txg)?
+    {
+        let created = dataset(tx, objset)?.filter(DatasetPhys::is_snapshot);
+        let created = created.map(|phys| phys.creation_txg);
+        position.stand_at(Bookmark { objset, ..at }, limits, created);
+    }
+    record.phys.examined = record.phys.examined.saturating_add(done.examined);
+    record.phys.processed = record.phys.processed.saturating_add(done.written);
+    record.phys.errors = record.phys.errors.saturating_add(done.errors);
+    store_position(tx, &mut record, &position)?;
+    Ok(Some(record))
+}
+
+/// Returns a dataset, if the object is one.
+fn dataset(tx: &mut Tx<'_>, object: u64) -> TxResult<Option<DatasetPhys>> {
+    if object == 0
+        || tx.find(object)?.is_none_or(|dnode| dnode.bonus_type != ObjectType::DSL_DATASET)
+    {
+        return Ok(None);
+    }
+    get_dataset(tx, object).map(Some)
+}
+
+/// Returns the dataset that a scan has in place of one that it visited: itself, or the first
+/// snapshot that was taken of it since. `None` if it was destroyed: then the blocks that it shared
+/// are visited again, with the dataset after it.
+fn standing_for(
+    tx: &mut Tx<'_>,
+    position: &Position,
+    visited: u64,
+    view_txg: u64,
+) -> TxResult<Option<u64>> {
+    let is_old = |phys: DatasetPhys| phys.creation_txg <= view_txg;
+    if visited != 0 && !dataset(tx, visited)?.is_some_and(is_old) {
+        // Another dataset may have its number now.
+        return Ok(None);
+    }
+    let mut object = visited;
+    while !position.has(object) {
+        let Some(phys) = dataset(tx, object)? else { return Ok(None) };
+        if phys.prev_snap_txg <= view_txg {
+            return Ok(None);
+        }
+        object = phys.prev_snap_obj;
+    }
+    Ok(Some(object))
+}
+
+/// Returns what follows a dataset on the way to one that followed it in an older state, with the
+/// txg after which its blocks were born.
+fn successor(tx: &mut Tx<'_>, object: u64, candidate: u64) -> TxResult<Option<(u64, u64)>> {
+    let mut found = candidate;
+    loop {
+        let Some(phys) = dataset(tx, found)? else { return Ok(None) };
+        if phys.prev_snap_obj == object {
+            return Ok(Some((found, phys.prev_snap_txg)));
+        }
+        if phys.prev_snap_obj == 0 {
+            return Ok(None);
+        }
+        found = phys.prev_snap_obj;
+    }
+}
+
+/// Records that everything was visited. Returns what has ended, if it was in progress. `is_whole`:
+/// by this import, so that it knows what failed meanwhile (SC2).
+pub(super) fn finish(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    effects: &mut Effects,
+    is_whole: bool,
+) -> TxResult<Option<ScanFunc>> {
+    let Some(Record { phys, position }) = running(tx)? else { return Ok(None) };
+    if !position.is_at_end() {
+        return Ok(None);
+    }
+    errors::rotate(tx)?;
+    if phys.func == ScanFunc::Scrub {
+        zap::update(tx, DIRECTORY, LAST_SCRUBBED_TXG, phys.max_txg)?;
+    }
+    end(tx, env, phys, ScanState::Finished)?;
+    let has_checkpoint = zap::lookup(tx, DIRECTORY, POOL_CHECKPOINT)?.is_some();
+    // SC2: a checkpoint has blocks that were not visited.
+    if is_whole && (!has_checkpoint || is_on(Bug::ScanIgnoresCheckpoint)) {
+        effects.scanned = Some(phys.max_txg);
+    }
+    Ok(Some(phys.func))
+}
+
+/// Lets the position of a scan in progress follow a change of datasets, which concerns only these.
+fn follow(tx: &mut Tx<'_>, of: &[u64], change: impl FnOnce(&mut Position)) -> TxResult<()> {
+    let Some(phys) = find(tx)?.filter(|phys| phys.state == ScanState::Scanning) else {
+        return Ok(());
+    };
+    let mut queue = BTreeMap::new();
+    for object in of {
+        if phys.queue_obj != 0
+            && let Some(after) = zap::lookup_u64(tx, phys.queue_obj, &zap::hex_key(*object))?
+        {
+            queue.insert(*object, after);
+        }
+    }
+    let mut record = Record { phys, position: Position::of(&phys, queue) };
+    let mut position = record.position.clone();
+    change(&mut position);
+    if position == record.position {
+        return Ok(());
+    }
+    store_position(tx, &mut record, &position)
+}
+
+/// A snapshot was taken of a head.
+pub(crate) fn follow_snapshot(tx: &mut Tx<'_>, head: u64, snapshot: u64) -> TxResult<()> {
+    if is_on(Bug::ScanMissesSnapshot) {
+        return Ok(());
+    }
+    follow(tx, &[head], |position| position.note_snapshot(head, snapshot))
+}
+
+/// A dataset is destroyed; `next` is the one after a snapshot.
+pub(crate) fn follow_destroy(tx: &mut Tx<'_>, object: u64, next: Option<u64>) -> TxResult<()> {
+    let next = next.filter(|_| !is_on(Bug::ScanMissesDestroy));
+    follow(tx, &[object], |position| position.note_destroyed(object, next))
+}
+
+/// Two heads exchanged their contents.
+pub(crate) fn follow_swap(tx: &mut Tx<'_>, one: u64, other: u64) -> TxResult<()> {
+    follow(tx, &[one, other], |position| position.note_swapped(one, other))
+}

@@ -1,0 +1,311 @@
+//! Runs scans in the background: round after round, until the end or until it is stopped.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys};
+use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::{Error, Kind, Notify, Result, monotonic, sleep, tunables};
+
+use super::{ScanError, ScanPass, Scans, record, round};
+use crate::admin::events::{Event, PoolEvent};
+use crate::dsl::operation::Request;
+use crate::{Engine, Notice};
+
+/// Bytes of the first round.
+const ROUND_FIRST: u64 = 256 << 20;
+/// Least and most bytes of a round.
+const ROUND_MIN: u64 = 1 << 20;
+const ROUND_MAX: u64 = 64 << 30;
+/// Rounds are made as long that they take about this time.
+const ROUND_TIME: Duration = Duration::from_secs(10);
+/// Pause before a round is repeated that made no progress.
+const AGAIN_PAUSE: Duration = Duration::from_millis(100);
+/// Repetitions without a pause, if the next dataset is too new.
+const IDLE_SHORT: u32 = 3;
+/// Repetitions after which such pauses become longer.
+const IDLE_MAX: u32 = 50;
+/// Pause after an error of a device.
+const FAILED_PAUSE: Duration = Duration::from_secs(10);
+/// Longest time until a runner notices that it was stopped.
+const REST: Duration = Duration::from_millis(100);
+
+/// A scan that runs.
+#[derive(Debug)]
+pub(super) struct Runner {
+    pub(super) func: ScanFunc,
+    is_stopped: Arc<AtomicBool>,
+    has_ended: AtomicBool,
+    end: Mutex<Result<()>>,
+    ended: Notify,
+    /// When the scan began; another one has another time.
+    start_time: u64,
+    started: u64,
+    issued_before: u64,
+    spent_paused: u64,
+    examined: AtomicU64,
+    issued: AtomicU64,
+    /// Seconds since 1970 at which it was paused, 0 if it was not.
+    paused: AtomicU64,
+}
+
+impl Runner {
+    /// Returns the state of a scan that goes on; `before` is that of the same scan if it was
+    /// paused.
+    pub(super) fn new(phys: &ScanPhys, before: Option<&Self>) -> Arc<Self> {
+        let now = cenote_rt::wall_clock().as_secs();
+        let before = before.filter(|before| before.start_time == phys.start_time);
+        let first = || ScanPass {
+            started: now,
+            issued_before: phys.examined.saturating_sub(phys.skipped),
+            ..ScanPass::default()
+        };
+        let pass = before.map_or_else(first, Self::pass);
+        Arc::new(Self {
+            func: phys.func,
+            is_stopped: Arc::default(),
+            has_ended: AtomicBool::new(false),
+            end: Mutex::new(Rank::ScanEnd, Ok(())),
+            ended: Notify::new(),
+            start_time: phys.start_time,
+            started: pass.started,
+            issued_before: pass.issued_before,
+            spent_paused: pass.spent_paused + since(pass.paused, now),
+            examined: AtomicU64::new(pass.examined),
+            issued: AtomicU64::new(pass.issued),
+            paused: AtomicU64::new(0),
+        })
+    }
+
+    fn is_of(&self, phys: &ScanPhys) -> bool {
+        self.start_time == phys.start_time
+    }
+
+    /// Whether it runs this scan, and was not asked to end.
+    pub(super) fn runs(&self, phys: &ScanPhys) -> bool {
+        self.is_of(phys) && !self.is_stopped()
+    }
+
+    /// Waits, unless it is stopped.
+    async fn rest(&self, time: Duration) {
+        let mut left = time;
+        while !left.is_zero() && !self.is_stopped() {
+            let part = left.min(REST);
+            sleep(part).await;
+            left -= part;
+        }
+    }
+
+    pub(super) fn stop(&self) {
+        self.is_stopped.store(true, Ordering::Release);
+    }
+
+    pub(super) fn stop_flag(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.is_stopped)
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        self.is_stopped.load(Ordering::Acquire)
+    }
+
+    pub(super) fn has_ended(&self) -> bool {
+        self.has_ended.load(Ordering::Acquire)
+    }
+
+    pub(super) fn count_examined(&self, bytes: u64) {
+        self.examined.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_issued(&self, bytes: u64) {
+        self.issued.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns what it did.
+    pub(super) fn pass(&self) -> ScanPass {
+        ScanPass {
+            started: self.started,
+            examined: self.examined.load(Ordering::Relaxed),
+            issued: self.issued.load(Ordering::Relaxed),
+            issued_before: self.issued_before,
+            paused: self.paused.load(Ordering::Relaxed),
+            spent_paused: self.spent_paused,
+        }
+    }
+
+    pub(super) fn note_paused(&self) {
+        self.paused.store(cenote_rt::wall_clock().as_secs(), Ordering::Relaxed);
+    }
+
+    /// Waits for its end. The first caller gets the error that ended it.
+    pub(super) async fn wait(&self) -> Result<()> {
+        loop {
+            let ended = self.ended.notified();
+            if self.has_ended() {
+                return std::mem::replace(&mut *self.end.lock(), Ok(()));
+            }
+            ended.await;
+        }
+    }
+
+    pub(super) fn finish(&self, result: Result<()>) {
+        *self.end.lock() = result;
+        self.has_ended.store(true, Ordering::Release);
+        self.ended.notify_waiters();
+    }
+}
+
+/// Seconds since a pause began that lasts until `now`; 0 if there was none.
+fn since(paused: u64, now: u64) -> u64 {
+    if paused == 0 { 0 } else { now.saturating_sub(paused) }
+}
+
+/// A runner that has ended when this is dropped, also if it panics or its process ends.
+struct Ending(Arc<Runner>);
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if !self.0.has_ended() {
+            self.0.finish(Err(Error::new(Kind::Closed, ScanError::NotRunning)));
+        }
+    }
+}
+
+/// Runs a scan until its end.
+pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
+    cenote_rt::spawn_background(async move {
+        let ending = Ending(runner);
+        let result = run(&engine, &ending.0).await;
+        ending.0.finish(result);
+        // A leaf that came back during the scan may lack what the scan had passed.
+        if let Some(engine) = engine.upgrade()
+            && engine.scans().takes_next()
+        {
+            drop(engine.scans().look().await);
+        }
+    });
+}
+
+async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
+    let mut limit = ROUND_FIRST;
+    let (mut is_told, mut idle) = (false, 0);
+    loop {
+        // Held for a round only, so that closing the pool does not wait for the end.
+        let Some(held) = engine.upgrade() else { return Ok(()) };
+        if runner.is_stopped() {
+            return Ok(());
+        }
+        let pause = match step(&held, runner, &mut limit).await {
+            Ok(Step::More) => {
+                idle = 0;
+                continue;
+            }
+            Ok(Step::End) => return Ok(()),
+            // A dataset that was created since: the next state has it.
+            Ok(Step::Idle) if idle < IDLE_SHORT => {
+                idle += 1;
+                continue;
+            }
+            Ok(Step::Again | Step::Idle) if idle < IDLE_MAX => {
+                idle += 1;
+                AGAIN_PAUSE
+            }
+            // The pool is full, or a dataset in the record cannot be read.
+            Ok(Step::Again | Step::Idle) => FAILED_PAUSE,
+            Err(error) if error.kind() == Kind::Closed => return Err(error),
+            Err(error) => {
+                if !std::mem::replace(&mut is_told, true) {
+                    held.health().add_notice(Notice::ScanStalled { cause: error.to_string() });
+                }
+                FAILED_PAUSE
+            }
+        };
+        drop(held);
+        runner.rest(pause).await;
+    }
+}
+
+/// How a scan continues.
+enum Step {
+    More,
+    /// There was no progress: the dataset that is next is not in the state that was read.
+    Idle,
+    /// After a pause: the space of the state was needed.
+    Again,
+    End,
+}
+
+async fn step(engine: &Arc<Engine>, runner: &Arc<Runner>, limit: &mut u64) -> Result<Step> {
+    engine.until_running().await?;
+    let Some(record) = engine.mos.inspect(record::running).await? else { return Ok(Step::End) };
+    if record.phys.flags.contains(ScanFlags::PAUSED) || !runner.is_of(&record.phys) {
+        return Ok(Step::End);
+    }
+    let begun = monotonic();
+    let fixed = tunables::SCAN_ROUND_BYTES.get();
+    *limit = if fixed == 0 { *limit } else { fixed };
+    let done = match round::run(engine, runner, &record, *limit).await {
+        Ok(Some(done)) => done,
+        Ok(None) => return Ok(Step::End),
+        Err(error) if error.kind() == Kind::Overtaken => {
+            *limit = (*limit / 4).max(ROUND_MIN);
+            return Ok(Step::Again);
+        }
+        Err(error) => return Err(error),
+    };
+    let is_idle = done.finished.is_empty() && done.at.is_none();
+    let took = monotonic().saturating_sub(begun);
+    if took < ROUND_TIME / 2 {
+        *limit = limit.saturating_mul(2);
+    } else if took > ROUND_TIME * 2 {
+        *limit /= 2;
+    }
+    *limit = (*limit).clamp(ROUND_MIN, ROUND_MAX);
+    let is_end = engine.scans().record(done).await?;
+    Ok(if is_end {
+        Step::End
+    } else if is_idle {
+        Step::Idle
+    } else {
+        Step::More
+    })
+}
+
+impl Scans<'_> {
+    /// Records the progress of a round, and the end of the scan if everything was visited. Returns
+    /// whether the scan has ended.
+    async fn record(self, done: record::Advance) -> Result<bool> {
+        let engine = self.engine;
+        let start_time = done.start_time;
+        let done = Arc::new(done);
+        let request = || Request::free().changing(&[]);
+        let left = engine
+            .datasets()
+            .operate(request(), move |tx, _, _| {
+                let now = record::advance(tx, &done)?;
+                Ok(now.map(|now| now.position.is_at_end()))
+            })
+            .await?;
+        match left {
+            // Another scan took its place, or it was cancelled.
+            None => return Ok(true),
+            Some(false) => return Ok(false),
+            Some(true) => {}
+        }
+        // Ordering that data depends on: the commit of this txg flushes what was written before the
+        // uberblock makes the leaves forget that it was missing. A flush that fails enters the txgs
+        // again, and is recorded in the same txg.
+        let is_whole = self.is_whole(start_time);
+        let ended = engine
+            .datasets()
+            .operate(request(), move |tx, env, effects| record::finish(tx, env, effects, is_whole))
+            .await?;
+        if let Some(func) = ended {
+            let is_scrub = func == ScanFunc::Scrub;
+            let event =
+                if is_scrub { PoolEvent::ScrubFinished } else { PoolEvent::ResilverFinished };
+            engine.health.damage.note(Event::Pool(event));
+        }
+        Ok(true)
+    }
+}
