@@ -345,8 +345,13 @@ fn close_failure(action: &str, name: &str, error: Error) -> Exit {
 
 fn notice_text(notice: &Notice) -> String {
     match notice {
-        Notice::ScanCancelled { txg } => {
-            format!("the scan in progress was cancelled in txg {txg}, because datasets changed")
+        Notice::ScanStalled { cause } => {
+            format!("the scan cannot go on, and is tried again every 10 seconds: {cause}")
+        }
+        Notice::ErrorScrubCancelled { txg } => {
+            format!(
+                "the error scrub in progress was cancelled in txg {txg}: it is not supported yet"
+            )
         }
         Notice::DeadTreeDamaged { cause } => {
             format!("a destroyed dataset cannot be freed, and its space stays allocated: {cause}")

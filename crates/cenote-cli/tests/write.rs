@@ -11,6 +11,7 @@ mod zpool_add;
 mod zpool_get;
 mod zpool_import;
 mod zpool_iostat;
+mod zpool_scrub;
 mod zpool_trim;
 
 use std::path::Path;

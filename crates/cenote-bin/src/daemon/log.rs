@@ -97,19 +97,22 @@ pub(super) async fn follow(events: Arc<EventLog>) {
 fn tell(pool: &str, event: &Event) {
     match event {
         Event::Pool(PoolEvent::Configured) => debug!(pool = %pool, "config written"),
-        Event::Pool(PoolEvent::ScanCancelled) => {
-            warn!(pool = %pool, "scan cancelled: datasets change");
-        }
         Event::Pool(action) => {
             let event = match action {
+                PoolEvent::ScrubStarted => "scrub started",
+                PoolEvent::ScrubFinished => "scrub finished",
+                PoolEvent::ScrubPaused => "scrub paused",
+                PoolEvent::ScrubResumed => "scrub resumed",
+                PoolEvent::ScrubAborted => "scrub cancelled",
+                PoolEvent::ResilverStarted => "resilver started",
+                PoolEvent::ResilverFinished => "resilver finished",
+                PoolEvent::ResilverAborted => "resilver cancelled",
                 PoolEvent::Created => "pool created",
                 PoolEvent::Imported => "pool imported",
                 PoolEvent::Exported => "pool exported",
                 PoolEvent::Destroyed => "pool destroyed",
                 PoolEvent::Reguided => "pool has another guid",
-                PoolEvent::Cleared | PoolEvent::Configured | PoolEvent::ScanCancelled => {
-                    "errors cleared"
-                }
+                PoolEvent::Cleared | PoolEvent::Configured => "errors cleared",
             };
             info!(pool = %pool, "{event}");
         }

@@ -306,6 +306,9 @@ impl Pools {
         if !engine.is_read_only() {
             engine.start_sync_task();
             engine.leaves().resume_work().await?;
+            if let Err(error) = engine.scans().resume().await {
+                log::warn!(pool = %engine.name(), cause = %error, "scan not continued");
+            }
         }
         let presence = engine.presence();
         presence.set_altroot(how.altroot.as_deref().and_then(Path::to_str));

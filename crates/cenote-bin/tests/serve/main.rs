@@ -19,6 +19,7 @@ mod pipe;
 mod places;
 mod posix;
 mod rollback;
+mod scrub;
 mod second;
 mod snapshots;
 mod tls;

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
 
-use crate::daemon::House;
+use crate::daemon::{House, has_fuse};
 
 /// Waits until a condition holds: effects of files and other processes are delayed.
 #[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
@@ -178,6 +178,31 @@ fn iostat_metrics_and_kstats_are_live() {
     until("a pool that left leaves no files", || !kstat.join("t").exists());
     house.run("daemon stop");
     assert!(!kstat.exists() && !house.path("state/metrics.sock").exists());
+}
+
+#[test]
+fn iostat_shows_reads_by_class() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("watch-classes");
+    house.create(&house.text("at"));
+    house.run("zfs set compression=off t");
+    let file = house.path("at/file");
+    std::fs::write(&file, vec![7; 16 << 20]).unwrap();
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    assert_eq!(std::fs::read(&file).unwrap().len(), 16 << 20);
+    house.run("zpool scrub -w t");
+    // Rows of the table are sizes; each class has a column of single and one of aggregated I/Os.
+    let histogram = house.run("zpool iostat -rHp t");
+    let sum = |column: usize| -> u64 {
+        let cells = histogram.lines().filter_map(|line| line.split('\t').nth(column));
+        cells.filter_map(|cell| cell.parse::<u64>().ok()).sum()
+    };
+    let [sync, scrub] = [1, 9].map(sum);
+    // The file has 128 blocks.
+    assert!(sync >= 128 && scrub >= 16, "{histogram}");
 }
 
 #[test]

@@ -11,8 +11,10 @@
 
 use std::fmt::Write as _;
 
+use cenote_engine::ScanPass;
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
+use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
 use cenote_pool::AllocationClass;
 use cenote_pool::status::{
     AuxReport, LeafProgress, PoolStatus, VdevAux, VdevReport, VdevState, state_name,
@@ -52,10 +54,14 @@ pub(super) struct Options {
     pub(super) has_initialize: bool,
     /// `-t`: progress of trimming.
     pub(super) has_trim: bool,
+    /// What a scan did since the pool was opened.
+    pub(super) pass: Option<ScanPass>,
 }
 
 struct Table<'a> {
     options: &'a Options,
+    /// The scan in progress, if it has repaired something.
+    scan: Option<ScanFunc>,
     width: usize,
     text: String,
 }
@@ -75,7 +81,11 @@ pub(super) fn section(root: &VdevReport, class: AllocationClass) -> Vec<&VdevRep
 
 /// Renders the whole table.
 pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
-    let mut table = Table { options, width: width(status, options), text: String::new() };
+    // As with OpenZFS, notes on devices begin with the first repair since the pool was opened.
+    let is_at_work = options.pass.is_some_and(|pass| pass.issued > 0);
+    let has_notes = |scan: &ScanPhys| scan.state == ScanState::Scanning && scan.processed > 0;
+    let scan = status.scan.filter(|scan| is_at_work && has_notes(scan)).map(|scan| scan.func);
+    let mut table = Table { options, scan, width: width(status, options), text: String::new() };
     if !options.is_import {
         table.header();
     }
@@ -186,7 +196,7 @@ impl Table<'_> {
         if !is_spare {
             self.counters(vdev, &mut line);
         }
-        line.push_str(&note(vdev));
+        line.push_str(&note(vdev, self.scan));
         if vdev.children.is_empty() && vdev.kind != VdevKind::Root && !is_spare {
             line.push_str(&progress(&INITIALIZE, &vdev.initialize, self.options.has_initialize));
             line.push_str(&progress(&TRIM, &vdev.trim, self.options.has_trim));
@@ -233,8 +243,8 @@ impl Table<'_> {
     }
 }
 
-/// Returns the text after the counters.
-fn note(vdev: &VdevReport) -> String {
+/// Returns the text after the counters; `scan` is that of the table.
+fn note(vdev: &VdevReport, scan: Option<ScanFunc>) -> String {
     let mut note = String::new();
     if vdev.is_absent && vdev.state == VdevState::CantOpen {
         note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
@@ -258,6 +268,12 @@ fn note(vdev: &VdevReport) -> String {
     }
     if vdev.is_deferred {
         note.push_str("  (awaiting resilver)");
+    } else if vdev.children.is_empty() && vdev.state == VdevState::Healthy {
+        note.push_str(match scan {
+            Some(ScanFunc::Resilver) if vdev.is_resilvering => "  (resilvering)",
+            Some(ScanFunc::Scrub) if vdev.stats.repaired_bytes != 0 => "  (repairing)",
+            _ => "",
+        });
     }
     note
 }

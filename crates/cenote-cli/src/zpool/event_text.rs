@@ -45,7 +45,14 @@ pub(super) fn class(event: &Event) -> &'static str {
             PoolEvent::Reguided => "sysevent.fs.zfs.pool_reguid",
             PoolEvent::Configured => "sysevent.fs.zfs.config_sync",
             PoolEvent::Cleared => "sysevent.fs.zfs.vdev_clear",
-            PoolEvent::ScanCancelled => "sysevent.fs.zfs.scrub_abort",
+            PoolEvent::ScrubStarted => "sysevent.fs.zfs.scrub_start",
+            PoolEvent::ScrubFinished => "sysevent.fs.zfs.scrub_finish",
+            PoolEvent::ScrubPaused => "sysevent.fs.zfs.scrub_paused",
+            PoolEvent::ScrubResumed => "sysevent.fs.zfs.scrub_resume",
+            // OpenZFS has one class for both.
+            PoolEvent::ScrubAborted | PoolEvent::ResilverAborted => "sysevent.fs.zfs.scrub_abort",
+            PoolEvent::ResilverStarted => "sysevent.fs.zfs.resilver_start",
+            PoolEvent::ResilverFinished => "sysevent.fs.zfs.resilver_finish",
         },
     }
 }
@@ -119,6 +126,9 @@ pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -
         Event::Trim { leaf, .. } => {
             pairs.number("vdev_guid", *leaf);
             pairs.path(known, *leaf);
+        }
+        Event::Pool(PoolEvent::ResilverStarted | PoolEvent::ResilverFinished) => {
+            pairs.text("resilver_type", "healing");
         }
         Event::Suspended(_) | Event::Pool(_) => {}
     }

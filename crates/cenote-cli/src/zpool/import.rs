@@ -185,6 +185,7 @@ async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> Co
         only_bad: false,
         has_initialize: false,
         has_trim: false,
+        pass: None,
     };
     write!(io.out, "{}", config_table::render(status, &options))?;
     if status.reason == Reason::BadGuidSum {

@@ -31,6 +31,7 @@ pub(crate) mod names;
 mod redundancy;
 mod refuse;
 mod scan;
+mod scrub;
 mod service;
 mod setting;
 mod shown;
@@ -73,6 +74,8 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "checkpoint" => checkpoint::run(source, args, io),
         "trim" => leafwork::trim(source, args, io),
         "initialize" => leafwork::initialize(source, args, io),
+        "scrub" => scrub::scrub(source, args, io),
+        "resilver" => scrub::resilver(source, args, io),
         "wait" => wait::run(source, args, io),
         "events" => events::run(source, args, io),
         "version" => version(Tool::Zpool, args, io),

@@ -42,8 +42,6 @@ const VERBS: &[Verb] = &[
     verb("detach", "", &[NAME, "missing <device> specification"], Some(0), "detach from"),
     verb("replace", "fo:sw", &[NAME, "missing <device> specification"], Some(0), "replace in"),
     verb("split", ":gLR:lno:P", &["Missing pool name", "Missing new pool name"], Some(0), "split"),
-    verb("resilver", "", &[NAME], Some(0), "resilver"),
-    verb("scrub", "spweC", &[NAME], Some(0), "scrub"),
     verb("upgrade", ":avV:", &[], Some(0), "upgrade"),
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];

@@ -1,11 +1,12 @@
 //! The lines of scrub, resilver, removal, checkpoint and expansion in `zpool status` (spec 06
 //! §19.3).
 //!
-//! Rates and times to go need counters of a running scan. A pool that is only read has none, so a
-//! scan in progress is shown as OpenZFS shows it right after an import.
+//! Rates and times to go need the counters of a running scan ([`ScanPass`]), which start anew with
+//! each import. A pool that is only read has none, so a scan in progress is shown without rates.
 
 use std::fmt::Write as _;
 
+use cenote_engine::ScanPass;
 use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Removal};
 
@@ -20,6 +21,9 @@ fn ctime(seconds: u64) -> String {
     value::date(seconds, value::CTIME)
 }
 
+/// Lowest rate of reads for which OpenZFS estimates the time to go, bytes per second.
+const ESTIMATED_RATE_MIN: u64 = 10 << 20;
+
 /// Formats a duration, with days only if there are any.
 fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
@@ -30,11 +34,34 @@ fn duration(seconds: u64) -> String {
     }
 }
 
+/// Returns the bytes that a scan has read, in all its passes.
+pub(super) fn issued(scan: &ScanPhys, pass: Option<ScanPass>) -> u64 {
+    match pass {
+        Some(pass) => pass.issued.saturating_add(pass.issued_before),
+        None => scan.examined.saturating_sub(scan.skipped),
+    }
+}
+
+/// Returns the time at which a paused scrub was paused, and 0 if it is not paused. The pool does
+/// not store the time; without the counters, it is the start of the scrub.
+pub(super) fn paused(scan: &ScanPhys, pass: Option<ScanPass>) -> u64 {
+    if scan.state != ScanState::Scanning || !scan.flags.contains(ScanFlags::PAUSED) {
+        return 0;
+    }
+    pass.map(|pass| pass.paused).filter(|time| *time != 0).unwrap_or(scan.start_time)
+}
+
 /// Returns all lines between the action and the config.
-pub(super) fn lines(status: &PoolStatus) -> String {
+pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
-    if let Some(scan) = status.scan.as_ref().and_then(scan) {
-        let _ = writeln!(text, "  scan: {scan}");
+    let now = cenote_rt::wall_clock().as_secs();
+    if let Some(scan) = &status.scan
+        && let Some(line) = self::scan(scan, pass, now)
+    {
+        let _ = writeln!(text, "  scan: {line}");
+        if let Some(checkpoint) = &status.checkpoint {
+            text.push_str(checkpoint_warning(scan, checkpoint));
+        }
     }
     if let Some(removal) = &status.removal {
         text.push_str(&removal_lines(removal));
@@ -51,7 +78,7 @@ pub(super) fn lines(status: &PoolStatus) -> String {
 }
 
 /// Returns the text after `scan:`.
-fn scan(scan: &ScanPhys) -> Option<String> {
+fn scan(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> Option<String> {
     let is_resilver = match scan.func {
         ScanFunc::Scrub => false,
         ScanFunc::Resilver => true,
@@ -70,38 +97,69 @@ fn scan(scan: &ScanPhys) -> Option<String> {
             )
         }
         ScanState::Canceled => format!("{name} canceled on {}", ctime(scan.end_time)),
-        ScanState::Scanning => running(scan, name, is_resilver),
+        ScanState::Scanning => running(scan, pass, now),
         _ => return None,
     };
     Some(text)
 }
 
-fn running(scan: &ScanPhys, name: &str, is_resilver: bool) -> String {
+fn running(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> String {
+    let is_resilver = scan.func == ScanFunc::Resilver;
+    let (name, did) = if is_resilver { ("resilver", "resilvered") } else { ("scrub", "repaired") };
     let since = ctime(scan.start_time);
-    let is_paused = scan.flags.contains(ScanFlags::PAUSED);
-    // The time of the pause is not stored; the start time is.
-    let mut text = if is_paused {
-        format!("{name} paused since {since}\n\t{name} started on {since}\n")
-    } else {
+    let paused = paused(scan, pass);
+    let mut text = if paused == 0 {
         format!("{name} in progress since {since}\n")
+    } else {
+        format!("{name} paused since {}\n\t{name} started on {since}\n", ctime(paused))
     };
+    let issued = issued(scan, pass);
     let total = scan.to_examine.saturating_sub(scan.skipped);
-    let issued = scan.examined.min(total);
+    let [examined_rate, issued_rate] = pass.filter(|_| paused == 0).map_or([0; 2], |pass| {
+        let elapsed = now.saturating_sub(pass.started).saturating_sub(pass.spent_paused).max(1);
+        [pass.examined / elapsed, pass.issued / elapsed]
+    });
+    let at = |rate: u64| match rate {
+        0 => String::new(),
+        rate => format!(" at {}/s", bytes_b(rate)),
+    };
     let _ = writeln!(
         text,
-        "\t{} / {} scanned, {} / {} issued",
+        "\t{} / {} scanned{}, {} / {} issued{}",
         bytes_b(scan.examined),
         bytes_b(scan.to_examine),
+        at(examined_rate),
         bytes_b(issued),
-        bytes_b(total)
+        bytes_b(total),
+        at(issued_rate)
     );
-    let did = if is_resilver { "resilvered" } else { "repaired" };
     let done = if total == 0 { 0.0 } else { issued as f64 * 100.0 / total as f64 };
     let _ = write!(text, "\t{} {did}, {done:.2}% done", bytes_b(scan.processed));
-    if !is_paused {
-        text.push_str(", no estimated completion time");
+    if paused == 0 {
+        // A resilver that has repaired nothing yet may only have looked for what is missing.
+        let is_at_work = if is_resilver { scan.processed > 0 } else { issued > 0 };
+        let left = total.checked_sub(issued).filter(|_| is_at_work);
+        let left = left.filter(|_| issued_rate >= ESTIMATED_RATE_MIN);
+        match left {
+            Some(left) => {
+                let _ = write!(text, ", {} to go", duration(left / issued_rate));
+            }
+            None => text.push_str(", no estimated completion time"),
+        }
     }
     text
+}
+
+/// Returns the line that says that a scan leaves out the blocks of a checkpoint.
+fn checkpoint_warning(scan: &ScanPhys, checkpoint: &Checkpoint) -> &'static str {
+    let is_over = scan.state != ScanState::Scanning;
+    if checkpoint.is_discarding || (is_over && scan.end_time < checkpoint.time) {
+        ""
+    } else if is_over {
+        "    scan warning: skipped blocks that are only referenced by the checkpoint.\n"
+    } else {
+        "    scan warning: skipping blocks that are only referenced by the checkpoint.\n"
+    }
 }
 
 fn removal_lines(removal: &Removal) -> String {
@@ -177,6 +235,82 @@ fn expansion_lines(expansion: &Expansion, vdev: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A scrub of a recording of OpenZFS, with the figures of its JSON output.
+    fn scrub() -> ScanPhys {
+        ScanPhys {
+            func: ScanFunc::Scrub,
+            state: ScanState::Scanning,
+            start_time: 1000,
+            to_examine: 87_672_320,
+            examined: 87_567_872,
+            skipped: 62_464,
+            ..ScanPhys::decode(&[]).expect("no words are zeros")
+        }
+    }
+
+    /// Returns the lines after the first.
+    fn shown(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> String {
+        let text = self::scan(scan, pass, now).expect("a text");
+        text.split_once('\n').expect("more lines").1.to_owned()
+    }
+
+    #[test]
+    fn running_scrub_is_shown_with_rates_and_time_to_go() {
+        let pass = ScanPass { started: 1000, issued: 41_277_440, ..ScanPass::default() };
+        assert_eq!(
+            shown(&scrub(), Some(pass), 1030),
+            "\t83.5M / 83.6M scanned, 39.4M / 83.6M issued at 1.31M/s\n\
+             \t0B repaired, 47.12% done, no estimated completion time"
+        );
+        // 32 seconds, 30 of them paused.
+        let pass = ScanPass { spent_paused: 30, examined: 4 << 20, ..pass };
+        assert_eq!(
+            shown(&scrub(), Some(pass), 1032),
+            "\t83.5M / 83.6M scanned at 2M/s, 39.4M / 83.6M issued at 19.7M/s\n\
+             \t0B repaired, 47.12% done, 00:00:02 to go"
+        );
+        let resilver = ScanPhys { func: ScanFunc::Resilver, ..scrub() };
+        let text = shown(&resilver, Some(pass), 1032);
+        assert!(text.ends_with("\t0B resilvered, 47.12% done, no estimated completion time"));
+        let resilver = ScanPhys { processed: 4 << 20, ..resilver };
+        let text = shown(&resilver, Some(pass), 1032);
+        assert!(text.ends_with("\t4M resilvered, 47.12% done, 00:00:02 to go"), "{text}");
+        // Right after an import: what earlier passes read counts, but has no rate.
+        let pass = ScanPass { started: 1031, issued_before: 41_277_440, ..ScanPass::default() };
+        assert!(shown(&scrub(), Some(pass), 1031).contains(" 39.4M / 83.6M issued\n"));
+    }
+
+    #[test]
+    fn paused_scrub_is_shown_without_rates() {
+        let scrub = ScanPhys { flags: ScanFlags::PAUSED, ..scrub() };
+        let pass =
+            ScanPass { started: 1000, issued: 41_277_440, paused: 1010, ..ScanPass::default() };
+        let text = self::scan(&scrub, Some(pass), 1030).expect("a text");
+        let (since, start) = (ctime(1010), ctime(1000));
+        assert_eq!(
+            text,
+            format!(
+                "scrub paused since {since}\n\tscrub started on {start}\n\
+                 \t83.5M / 83.6M scanned, 39.4M / 83.6M issued\n\
+                 \t0B repaired, 47.12% done"
+            )
+        );
+        assert_eq!((paused(&scrub, Some(pass)), paused(&scrub, None)), (1010, 1000));
+        let ended = ScanPhys { state: ScanState::Canceled, ..scrub };
+        assert_eq!(paused(&ended, Some(pass)), 0);
+    }
+
+    #[test]
+    fn checkpoint_blocks_are_left_out_with_a_warning() {
+        let checkpoint = Checkpoint { time: 2000, bytes: 1, is_discarding: false };
+        let ended = |end_time| ScanPhys { state: ScanState::Finished, end_time, ..scrub() };
+        assert!(checkpoint_warning(&scrub(), &checkpoint).contains(": skipping blocks"));
+        assert!(checkpoint_warning(&ended(2000), &checkpoint).contains(": skipped blocks"));
+        assert_eq!(checkpoint_warning(&ended(1999), &checkpoint), "");
+        let discarded = Checkpoint { is_discarding: true, ..checkpoint };
+        assert_eq!(checkpoint_warning(&scrub(), &discarded), "");
+    }
 
     #[test]
     fn durations() {

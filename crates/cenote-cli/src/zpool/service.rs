@@ -53,8 +53,9 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, io| {
         if verb == "clear" && devices.is_empty() {
-            let cleared = engine.leaves().clear(None).await;
-            return cleared.map_err(|error| failure(verb, pool, cause_text::<EngineError>(&error)));
+            let failed = |error| failure(verb, pool, cause_text::<EngineError>(&error));
+            engine.leaves().clear(None).await.map_err(failed)?;
+            return bring_up_to_date(source, engine).await.map_err(failed);
         }
         // A failure does not keep the others from being processed.
         let mut status = Ok(());
@@ -90,7 +91,21 @@ async fn serve(
         _ if parsed.has('f') => engine.leaves().fault(vdev.guid, parsed.has('t')).await,
         _ => engine.leaves().offline(vdev.guid, parsed.has('t')).await,
     };
-    outcome.map_err(|error| failure(verb, &vdev_name(vdev), cause_text::<EngineError>(&error)))
+    let failed = |error| failure(verb, &vdev_name(vdev), cause_text::<EngineError>(&error));
+    outcome.map_err(failed)?;
+    if matches!(verb, "clear" | "online") {
+        bring_up_to_date(source, engine).await.map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// Devices that are back get what they missed. Without a daemon nobody would carry that out: the
+/// command ends.
+async fn bring_up_to_date(source: &Source, engine: &Engine) -> cenote_rt::Result<()> {
+    if source.session.is_none() {
+        return Ok(());
+    }
+    engine.scans().resume().await
 }
 
 /// Returns a failure in OpenZFS's form, which has no quotes here.

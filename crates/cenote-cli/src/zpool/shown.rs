@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::Engine;
+use cenote_engine::{Engine, ScanPass};
 use cenote_ondisk::config::VdevConfig;
 use cenote_pool::Pool;
 use cenote_pool::props::{PropRow, Property};
@@ -80,6 +80,15 @@ impl<'a> Shown<'a> {
         };
         let read = in_time(Box::pin(pool.status())).await;
         Ok(read.and_then(Result::ok).unwrap_or_else(|| engine.health().status_from_memory()))
+    }
+
+    /// What a scan did since the pool was opened; `None` if no process keeps the pool open.
+    pub(super) fn scan_pass(self, source: &Source) -> Option<ScanPass> {
+        let engine = match self {
+            Self::Read(pool) => source.session.as_ref()?.pool(pool.name()).ok()?,
+            Self::FromMemory(engine) => Arc::clone(engine),
+        };
+        Some(engine.scans().pass())
     }
 
     /// The properties, with those of these names.

@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 
 use cenote_fs::FileSystem;
-use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::ddt::DdtStat;
 use cenote_pool::accounting::DedupStats;
 use cenote_pool::status::PoolStatus;
@@ -14,6 +13,7 @@ use serde_json::Map;
 use super::config_table::{self, Options};
 use super::json::{self, Form};
 use super::names::Names;
+use super::shown::Shown;
 use super::{
     Pools, Repeat, block_on, in_time, no_such_pool, pools_in_memory, scan, status_json,
     status_text, timestamp,
@@ -102,7 +102,7 @@ async fn print(
             out!(io)?;
         }
         is_first = false;
-        let text = one(source, pool.pool(), &pool.vdevs(), &status, parsed).await?;
+        let text = one(source, pool, &status, parsed).await?;
         write!(io.out, "{text}")?;
     }
     if is_first && parsed.has('x') && is_of_all {
@@ -111,11 +111,10 @@ async fn print(
     Ok(())
 }
 
-/// Formats one pool. `pool` is `None` if its metadata cannot be read.
+/// Formats one pool.
 async fn one(
     source: &Source,
-    pool: Option<&Arc<Pool>>,
-    vdevs: &VdevConfig,
+    pool: Shown<'_>,
     status: &PoolStatus,
     parsed: &Parsed,
 ) -> Result<String, Exit> {
@@ -129,10 +128,11 @@ async fn one(
     if let Some(id) = status.reason.message_id() {
         let _ = writeln!(text, "   see: {MESSAGE_URL}{id}");
     }
-    text.push_str(&scan::lines(status));
+    let pass = pool.scan_pass(source);
+    text.push_str(&scan::lines(status, pass));
     text.push_str("config:\n\n");
     let options = Options {
-        names: Names::of(parsed).within(vdevs),
+        names: Names::of(parsed).within(&pool.vdevs()),
         is_import: false,
         is_literal: parsed.has('p'),
         has_slow: parsed.has('s'),
@@ -140,11 +140,12 @@ async fn one(
         only_bad: parsed.has('e'),
         has_initialize: parsed.has('i'),
         has_trim: parsed.has('t'),
+        pass,
     };
     text.push_str(&config_table::render(status, &options));
     text.push('\n');
-    text.push_str(&errors(source, pool, status, parsed).await?);
-    if parsed.has('D') && pool.is_some() {
+    text.push_str(&errors(source, pool.pool(), status, parsed).await?);
+    if parsed.has('D') && pool.pool().is_some() {
         text.push_str(&dedup(status));
     }
     Ok(text)
@@ -304,7 +305,11 @@ async fn print_json(
             _ => None,
         };
         let errors = errors.unwrap_or_default();
-        let work = status_json::Work { has_initialize: parsed.has('i'), has_trim: parsed.has('t') };
+        let work = status_json::Work {
+            has_initialize: parsed.has('i'),
+            has_trim: parsed.has('t'),
+            pass: pool.scan_pass(source),
+        };
         let map = status_json::pool(pool, &status, &names, &errors, (form, work));
         all.insert(pool.key(form), map.into());
     }

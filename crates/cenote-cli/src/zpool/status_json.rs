@@ -1,5 +1,6 @@
 //! The status of a pool as JSON: keys and order as OpenZFS 2.3 prints them.
 
+use cenote_engine::ScanPass;
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
@@ -14,17 +15,22 @@ use super::json::Form;
 use super::names::Names;
 use super::shown::Shown;
 use super::status::MESSAGE_URL;
-use super::status_text;
+use super::{scan, status_text};
 use crate::nicenum;
 use crate::zfs::value;
 
-/// The kinds of leaf work to include.
+/// Form of times, that of the C library's `_DATE_FMT`.
+const TIME: &str = "%a %b %e %H:%M:%S %Z %Y";
+
+/// The work to include: kinds of work on leaves, and the running scan.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Work {
     /// `-i`
     pub(super) has_initialize: bool,
     /// `-t`
     pub(super) has_trim: bool,
+    /// What a scan did since the pool was opened.
+    pub(super) pass: Option<ScanPass>,
 }
 
 struct Writer<'a> {
@@ -45,9 +51,10 @@ pub(super) fn pool(
     let writer = Writer { form, work, names, status };
     let mut map = pool.json(form, false);
     if let Some((text, action)) = status_text::texts(status.reason) {
-        let one_line = |text: &str| text.replace('|', " ");
-        map.insert("status".into(), one_line(text).into());
-        map.insert("action".into(), one_line(action).into());
+        // As OpenZFS prints them: with the line breaks of its other output.
+        let lines = |text: &str| text.replace('|', "\n\t") + "\n";
+        map.insert("status".into(), lines(text).into());
+        map.insert("action".into(), lines(action).into());
     }
     if let Some(id) = status.reason.message_id() {
         map.insert("msgid".into(), format!("ZFS-8000-{id}").into());
@@ -77,11 +84,20 @@ impl Writer<'_> {
         if self.form.has_numbers { bytes.into() } else { nicenum::bytes(bytes).into() }
     }
 
+    /// Formats bytes, with a "B" on small numbers.
+    fn bytes_b(&self, bytes: u64) -> Value {
+        if self.form.has_numbers { bytes.into() } else { nicenum::bytes_b(bytes).into() }
+    }
+
+    /// Formats a time; 0 is none.
     fn time(&self, seconds: u64) -> Value {
         if self.form.has_numbers {
             return seconds.into();
         }
-        value::date(seconds, value::CTIME).into()
+        if seconds == 0 {
+            return "-".into();
+        }
+        value::date(seconds, TIME).into()
     }
 
     /// Adds scan, removal, checkpoint, expansion.
@@ -146,11 +162,19 @@ impl Writer<'_> {
         part.insert("state".into(), state.into());
         part.insert("start_time".into(), self.time(scan.start_time));
         part.insert("end_time".into(), self.time(scan.end_time));
-        part.insert("to_examine".into(), self.bytes(scan.to_examine));
-        part.insert("examined".into(), self.bytes(scan.examined));
-        part.insert("skipped".into(), self.bytes(scan.skipped));
-        part.insert("processed".into(), self.bytes(scan.processed));
+        part.insert("to_examine".into(), self.bytes_b(scan.to_examine));
+        part.insert("examined".into(), self.bytes_b(scan.examined));
+        part.insert("skipped".into(), self.bytes_b(scan.skipped));
+        part.insert("processed".into(), self.bytes_b(scan.processed));
         part.insert("errors".into(), self.form.number(scan.errors));
+        let pass = self.work.pass.unwrap_or_default();
+        let issued = scan::issued(scan, self.work.pass);
+        part.insert("bytes_per_scan".into(), self.bytes_b(pass.examined));
+        part.insert("pass_start".into(), self.form.number(pass.started));
+        part.insert("scrub_pause".into(), self.time(scan::paused(scan, self.work.pass)));
+        part.insert("scrub_spent_paused".into(), self.form.number(pass.spent_paused));
+        part.insert("issued_bytes_per_scan".into(), self.bytes_b(pass.issued));
+        part.insert("issued".into(), self.bytes_b(issued));
         Some(part)
     }
 
@@ -253,6 +277,7 @@ impl Writer<'_> {
         }
         if let Some(bytes) = vdev.device_size {
             size("rep_dev_size", bytes);
+            size("self_healed", vdev.stats.repaired_bytes);
             size("phys_space", bytes);
         }
         map.insert("read_errors".into(), self.form.number(vdev.stats.read_errors));

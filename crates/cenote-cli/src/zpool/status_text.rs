@@ -30,9 +30,8 @@ fn devices(reason: Reason) -> Option<(&'static str, &'static str)> {
             "One or more devices are missing data that was written while they were offline|\
              or failing.  The pool continues to function with less redundancy than|\
              its layout has.",
-            "Keep the other devices of the pool in service.  'cenote verify' tells how|\
-             much is missing.  This version does not resilver; OpenZFS does when it|\
-             imports the pool.",
+            "Keep the other devices of the pool in service, and bring these up to date|\
+             with 'zpool resilver'.  'cenote verify' tells how much is missing.",
         ),
         Reason::CorruptLabelReplicated => (
             "One or more devices could not be used because the label is missing or|\

@@ -8,8 +8,10 @@ use std::time::Duration;
 
 use cenote_engine::{CheckpointState, Engine};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
+use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys};
+use cenote_ondisk::zap::Value;
 
-use super::{Repeat, block_on, timestamp};
+use super::{Repeat, block_on, scan, timestamp};
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
@@ -32,6 +34,10 @@ const ACTIVITIES: [&str; 9] = [
 const WIDTH_MIN: usize = 6;
 /// Interval of progress checks.
 const STEP: Duration = Duration::from_millis(20);
+/// Longest wait for the end of a scan between two progress checks.
+const SCAN_STEP: Duration = Duration::from_millis(500);
+/// The activities that are scans.
+const SCANS: [(&str, ScanFunc); 2] = [("resilver", ScanFunc::Resilver), ("scrub", ScanFunc::Scrub)];
 
 /// Runs `zpool wait`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -55,6 +61,12 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let helps = source.is_trusted();
         if helps && (is_wanted("initialize") || is_wanted("trim")) {
             engine.leaves().resume_work().await?;
+        }
+        let scans = SCANS.iter().filter(|(activity, _)| is_wanted(activity));
+        let scans: Vec<ScanFunc> = scans.map(|(_, kind)| *kind).collect();
+        // The daemon resumes the scans of its pools itself.
+        if source.session.is_none() && !scans.is_empty() {
+            engine.scans().resume().await?;
         }
         let mut shown: Option<Duration> = None;
         loop {
@@ -87,6 +99,13 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     Some(synced) => drop(synced?),
                     None => return Ok(()),
                 }
+            } else if let Some(kind) = scans.iter().find(|kind| engine.scans().is_running(**kind)) {
+                let step = repeat.interval.map_or(SCAN_STEP, |interval| interval.min(SCAN_STEP));
+                let ended = cenote_rt::until(step, engine.scans().wait(*kind));
+                match source.while_waited_for(ended).await {
+                    Some(ended) => ended.transpose().map(drop)?,
+                    None => return Ok(()),
+                }
             } else if !source.sleep(STEP).await {
                 return Ok(());
             }
@@ -108,11 +127,27 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
+            "resilver" => of_scan(engine, ScanFunc::Resilver).await?,
+            "scrub" => of_scan(engine, ScanFunc::Scrub).await?,
             // A pool that is open for writing here never has other activities.
             _ => 0,
         };
     }
     Ok(left)
+}
+
+/// Returns the bytes that a running scan has not read yet.
+async fn of_scan(engine: &Engine, kind: ScanFunc) -> Result<u64, Exit> {
+    if !engine.scans().is_running(kind) {
+        return Ok(0);
+    }
+    let view = engine.view().await?;
+    let words = view.directory_value(SCAN).map(Value::words).unwrap_or_default();
+    let left = ScanPhys::decode(&words).ok().filter(|phys| phys.func == kind).map(|phys| {
+        phys.to_examine.saturating_sub(scan::issued(&phys, Some(engine.scans().pass())))
+    });
+    // As long as it runs, something is left.
+    Ok(left.unwrap_or(0).max(1))
 }
 
 async fn of_leaves(engine: &Engine, kind: LeafWorkKind) -> Result<u64, Exit> {

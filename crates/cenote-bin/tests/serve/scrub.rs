@@ -1,0 +1,116 @@
+//! Scrubs by the daemon: a damaged side of a mirror is repaired, and a scrub survives the daemon.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+
+use cenote_rt::Rng;
+
+use crate::daemon::{House, has_fuse};
+use crate::succeeds;
+
+/// Size of a record.
+const RECORD: usize = 128 << 10;
+/// Records of the file.
+const RECORDS: usize = 64;
+
+/// Overwrites every second record of `t/file` on the device `d0` with zeros, and returns their
+/// number.
+fn damage(house: &House) -> usize {
+    let folder = house.text("pool");
+    let shown = succeeds(&mut house.command(&["where", "-H", "-d", &folder, "t", "file"]));
+    let device = File::options().write(true).open(house.path("pool/d0")).unwrap();
+    let extents = shown.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    let on_device: Vec<_> = extents.filter(|row| row[4].ends_with("/d0")).collect();
+    assert_eq!(on_device.len(), RECORDS, "{shown}");
+    let damaged = on_device.iter().step_by(2);
+    for row in damaged.clone() {
+        let (at, len): (u64, usize) = (row[1].parse().unwrap(), row[2].parse().unwrap());
+        assert_eq!((row[3], len), ("data", RECORD), "{shown}");
+        device.write_all_at(&vec![0; len], at).unwrap();
+    }
+    device.sync_all().unwrap();
+    damaged.len()
+}
+
+/// Returns the counters of the device `d0`.
+fn counters(status: &str) -> [&str; 3] {
+    let row = status.lines().find(|line| line.contains("/pool/d0 ")).expect("the device");
+    let words: Vec<_> = row.split_whitespace().collect();
+    [words[2], words[3], words[4]]
+}
+
+fn judge(house: &House) {
+    let folder = house.text("pool");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &folder, "t"]));
+    if let Some(zdb) = cenote_oracle::zdb() {
+        let said = zdb.pool("t", Path::new(&folder), &["-bcc"]);
+        assert!(said.is_clean(), "{said}");
+    }
+}
+
+#[test]
+fn scrub_repairs_a_damaged_side_of_a_mirror() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("scrub-repairs");
+    house.create(&house.text("at"));
+    let mut bytes = vec![0; RECORDS * RECORD];
+    Rng::seeded(1).fill(&mut bytes);
+    std::fs::write(house.path("at/file"), &bytes).unwrap();
+    house.run("zpool export t");
+    house.run("daemon stop");
+    let damaged = damage(&house);
+
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    house.run("zpool events -c");
+    assert_eq!(house.run("zpool scrub -w t"), "");
+    let status = house.run("zpool status t");
+    assert!(status.contains("  scan: scrub repaired 4M in 00:00:"), "{status}");
+    assert!(status.contains(" with 0 errors on "), "{status}");
+    assert!(status.contains("status: One or more devices has experienced an unrecoverable error."));
+    assert_eq!(counters(&status), ["0", "0", &damaged.to_string()], "{status}");
+    assert!(!status.contains("(repairing)"), "a note of a scrub in progress: {status}");
+    assert!(status.ends_with("errors: No known data errors\n"), "{status}");
+    let json: serde_json::Value =
+        serde_json::from_str(&house.run("zpool status -j --json-int t")).unwrap();
+    let scan = &json["pools"]["t"]["scan_stats"];
+    assert_eq!((&scan["state"], &scan["processed"]), (&"FINISHED".into(), &(4 << 20).into()));
+    assert!(scan["issued"].as_u64() > Some(RECORDS as u64 * RECORD as u64), "{scan}");
+    let events = house.run("zpool events -H");
+    let class = |name: &str| events.lines().filter(|line| line.ends_with(name)).count();
+    assert_eq!((class("fs.zfs.scrub_start"), class("fs.zfs.scrub_finish")), (1, 1), "{events}");
+    assert_eq!(class("ereport.fs.zfs.checksum"), damaged, "{events}");
+    assert_eq!(std::fs::read(house.path("at/file")).unwrap(), bytes);
+
+    house.run("zpool clear t");
+    house.run("zpool scrub -w t");
+    let status = house.run("zpool status t");
+    assert!(status.contains("  scan: scrub repaired 0B in "), "{status}");
+    assert_eq!(counters(&status), ["0"; 3], "{status}");
+    assert_eq!(house.run("zpool status -x t"), "pool 't' is healthy\n");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
+
+/// A scrub goes on with the next daemon.
+#[test]
+fn scrub_goes_on_after_a_kill() {
+    let house = House::new("scrub-kill");
+    house.create("none");
+    for number in 0..20 {
+        house.run(&format!("zfs create -o mountpoint=none t/a{number}"));
+    }
+    house.run("zpool scrub t");
+    house.kill();
+    house.run("zpool wait -t scrub t");
+    let status = house.run("zpool status t");
+    assert!(status.contains("  scan: scrub repaired 0B in "), "{status}");
+    let (_, said) = house.fails("zpool scrub -s t");
+    assert_eq!(said, "cannot cancel scrubbing t: there is no active scrub\n");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
