@@ -1,16 +1,18 @@
 //! Comparison of a pool with the model: after each import, and at the end of a history.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_engine::{Engine, Event};
+use cenote_engine::{Engine, Event, ScrubOptions};
 use cenote_fs::format::FsOwners;
 use cenote_fs::{FileSystem, Mount, WritableVolume};
+use cenote_ondisk::scan::ScanFunc;
+use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Dataset, Pool, leaks};
 use cenote_poolkit::crash::facts;
 use cenote_poolkit::crash::model::check_object;
 use cenote_poolkit::pools;
-use cenote_rt::Error;
+use cenote_rt::{BoxFuture, Error, Kind};
 
 use crate::look;
 use crate::model::slots::Slot;
@@ -253,6 +255,66 @@ pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()
         return Err("the error log is not empty".into());
     }
     counts(history, engine)
+}
+
+/// Brings every disk up to date, and scrubs the pool: afterwards nothing is wrong or missing on any
+/// disk, also on those that had faults.
+pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    match engine.space().discard_checkpoint().await {
+        Err(error) if error.kind() != Kind::NotFound => return Err(fail(error)),
+        _ => {}
+    }
+    while engine.space().has_pending_frees().await.map_err(fail)? {
+        engine.sync().await.map_err(fail)?;
+    }
+    let leaves: Vec<_> =
+        engine.tree().leaves().map(|(_, leaf)| (leaf.guid(), leaf.is_writable())).collect();
+    for (device, (leaf, is_in_service)) in history.machine.devices().into_iter().zip(leaves) {
+        if !is_in_service {
+            engine.leaves().online(leaf, Some(device)).await.map_err(fail)?;
+        }
+    }
+    let scans = engine.scans();
+    if scans.stop().await.is_err_and(|error| error.kind() != Kind::NotFound) {
+        return Err("the scan cannot be stopped".into());
+    }
+    scans.resume().await.map_err(fail)?;
+    scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
+    scans.scrub(ScrubOptions::default()).await.map_err(fail)?;
+    scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
+    scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
+    let view = engine.view().await.map_err(fail)?;
+    let progress = Arc::<Progress>::default();
+    let observer = Arc::<Findings>::default();
+    let run = verify::pool(&view, Arc::<Findings>::clone(&observer), Arc::clone(&progress));
+    run.await.map_err(fail)?;
+    let findings = observer.take();
+    if !findings.is_empty() {
+        return Err(format!("after a scrub: {findings}"));
+    }
+    let missing = progress.missing();
+    if !missing.is_empty() {
+        return Err(format!("after a resilver: {missing:?}"));
+    }
+    history.tally().check("scrubs of everything");
+    Ok(())
+}
+
+/// Collects all findings of a verification.
+#[derive(Default)]
+struct Findings(Mutex<Vec<String>>);
+
+impl Findings {
+    fn take(&self) -> String {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).join("; ")
+    }
+}
+
+impl Observer for Findings {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(format!("{finding:?}"));
+        Box::pin(async {})
+    }
 }
 
 /// Has OpenZFS check the disks of an exported pool.

@@ -357,6 +357,7 @@ async fn is_behind(history: &History, txg: u64) -> Result<bool, String> {
 async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> {
     set_pin_deadline(CHECK_MS)?;
     check::whole(history, &running.engine).await?;
+    check::scrubbed(history, &running.engine).await?;
     running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;
     let pool = pools::open_read_only(history.machine.devices()).await.map_err(fail)?;
     let report = cenote_pool::leaks::check(&pool).await.map_err(fail)?;

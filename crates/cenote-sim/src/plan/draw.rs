@@ -85,6 +85,7 @@ fn tunables(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("zfs_prefetch_disable", 4, &[1]);
     maybe("zfs_vdev_aggregation_limit", 4, &[0, 16_384]);
     maybe("cenote_unflushed_max", 4, &[1 << 20]);
+    maybe("cenote_scan_round_bytes", 2, &[65_536, 1 << 20]);
     chosen
 }
 
@@ -370,7 +371,11 @@ fn reader_op(rng: &mut Rng) -> Op {
 
 fn operator_op(rng: &mut Rng) -> Op {
     let disk = number(rng);
-    match rng.below(34) {
+    match rng.below(42) {
+        34..37 => Op::Scrub,
+        37..40 => Op::Resilver,
+        40 => Op::PauseScrub,
+        41.. => Op::StopScan,
         30.. => Op::LimitCache { mib: [1, 1, 2, 64][rng.below(4) as usize] },
         0..14 => Op::Sync,
         14..19 => Op::DropCache,

@@ -319,6 +319,14 @@ pub(crate) enum Op {
     Trim,
     /// Initializes a disk for a moment.
     Initialize { disk: u32 },
+    /// Starts a scrub, or resumes a paused one.
+    Scrub,
+    /// Starts a resilver if a disk in service lacks data.
+    Resilver,
+    /// Pauses a scrub.
+    PauseScrub,
+    /// Cancels a scrub or resilver.
+    StopScan,
 }
 
 impl Plan {
@@ -404,6 +412,10 @@ impl Op {
             Self::DiscardCheckpoint => "discard checkpoint",
             Self::Trim => "trim",
             Self::Initialize { .. } => "initialize",
+            Self::Scrub => "scrub",
+            Self::Resilver => "resilver",
+            Self::PauseScrub => "pause scrub",
+            Self::StopScan => "stop scan",
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Operations on the pool and its devices.
 
-use cenote_engine::{Stop, TrimOptions};
+use cenote_engine::{ScrubOptions, Stop, TrimOptions};
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::{Kind, Result, tunables};
 
@@ -62,6 +62,15 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
             settle(running, done, &[Kind::Busy, Kind::ReadOnly])
         }
         Op::Initialize { disk } => initialize(running, disk).await,
+        Op::Scrub => {
+            let done = engine.scans().scrub(ScrubOptions::default()).await;
+            settle(running, done, &[Kind::Busy])
+        }
+        Op::Resilver => settle(running, engine.scans().resume().await, &[]),
+        Op::PauseScrub => {
+            settle(running, engine.scans().pause().await, &[Kind::Busy, Kind::NotFound])
+        }
+        Op::StopScan => settle(running, engine.scans().stop().await, &[Kind::NotFound]),
         _ => Ok(Outcome::Refused),
     }
 }
