@@ -203,7 +203,9 @@ impl BlockStore {
         });
         let (mended, repaired) = task.await.map_err(|error| {
             // How much was written is not known.
-            lacking.iter().for_each(|leaf| self.tree().leaf(*leaf).note_missing_txg(birth));
+            for leaf in &lacking {
+                self.tree().leaf(*leaf).note_missing_txg(birth);
+            }
             Error::new(Kind::Io, error)
         })?;
         self.tell_mended(bp, &bad, repaired);

@@ -240,12 +240,13 @@ impl Visitor for Collect {
         }
         let bytes = bp.dvas().map(|dva| dva.asize).sum::<u64>();
         self.examined = self.examined.saturating_add(bytes);
-        self.left = self.left.saturating_sub(bytes);
         self.runner.count_examined(bytes);
         let birth = bp.physical_birth();
         if birth <= self.limits.0 || birth >= self.limits.1 {
             return Ok(Flow::Continue);
         }
+        // Only now: each recorded round makes new objects, and blocks of those must not end it.
+        self.left = self.left.saturating_sub(bytes);
         if self.mender.engine.store.lacks_parts(bp) {
             self.fills.push((*bp, *place));
             if self.fills.len() >= WINDOW_BLOCKS {
