@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize};
 
 use cenote_device::Device;
 use cenote_ondisk::config::{VdevConfig, VdevKind as ConfigKind};
@@ -58,7 +58,7 @@ impl Tree {
         let tops = vdevs.first_mut().map(|root| std::mem::take(&mut root.children));
         let tree = Self {
             vdevs: vdevs.into(),
-            tops: tops.unwrap_or_default().into(),
+            tops: tops.into_iter().flatten().map(AtomicUsize::new).collect::<Vec<_>>().into(),
             leaves: leaves.into(),
             is_writable: options.is_writable,
             is_closed: AtomicBool::new(false),
@@ -91,7 +91,7 @@ impl Tree {
     pub(crate) fn derive_states(&self) {
         // Serialized: the last caller sees every change made before.
         let _one = self.deriving.lock();
-        for vdev in self.vdevs.iter().rev() {
+        for vdev in self.indices().into_iter().rev().map(|index| &self.vdevs[index]) {
             let child = |child: &Vdev| ChildState { state: child.state(), is_log: child.is_log };
             let children: Vec<_> = self.children(vdev).map(child).collect();
             let status = match (&vdev.layout, vdev.kind) {
@@ -238,7 +238,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
                 (VdevState::Faulted, recorded)
             }
             None if !is_distributed => {
-                let aux = self.options.leaf_aux.get(&leaf.guid).copied();
+                let aux = self.options.leaf_aux.get(&config.guid).copied();
                 (VdevState::CantOpen, aux.unwrap_or(VdevAux::OpenFailed))
             }
             Some(size) if label::leaf_asize(size) == 0 => (VdevState::CantOpen, VdevAux::TooSmall),

@@ -24,7 +24,7 @@ use cenote_device::Device;
 use cenote_rt::Result;
 use futures_util::future::join_all;
 
-use crate::leaf::closed;
+use crate::leaf::{Leaf, closed};
 use crate::tree::Tree;
 
 impl Tree {
@@ -46,7 +46,7 @@ impl Tree {
     /// the devices that did not answer in that time.
     pub async fn close(&self, timeout: Duration) -> Vec<String> {
         self.is_closed.store(true, Ordering::Release);
-        let handles: Vec<_> = self.leaves().flat_map(|(_, leaf)| leaf.revoke()).collect();
+        let handles: Vec<_> = self.leaves.iter().flat_map(Leaf::revoke).collect();
         // All devices are revoked before the first is waited for.
         let closed = join_all(handles.iter().map(|handle| handle.close(timeout))).await;
         let silent = handles.iter().zip(closed).filter(|(_, is_quiet)| !is_quiet);
@@ -56,10 +56,11 @@ impl Tree {
         silent
     }
 
-    /// Returns for each leaf the number of I/Os in flight on its devices, and the number of I/Os
-    /// answered so far. A leaf hangs when the first is not zero and the second does not grow.
+    /// Returns for each leaf that the tree ever had the number of I/Os in flight on its devices,
+    /// and the number of I/Os answered so far. A leaf hangs when the first is not zero and the
+    /// second does not grow.
     pub fn activity(&self) -> Vec<(usize, u64)> {
-        self.leaves().map(|(_, leaf)| leaf.activity()).collect()
+        self.leaves.iter().map(Leaf::activity).collect()
     }
 
     /// Returns the number of I/Os in flight on all devices.
@@ -69,7 +70,7 @@ impl Tree {
 
     /// Revokes the devices of leaves that were added while the tree was being closed.
     pub(crate) fn revoke_leaves(&self) {
-        for handle in self.leaves().flat_map(|(_, leaf)| leaf.revoke()) {
+        for handle in self.leaves.iter().flat_map(Leaf::revoke) {
             handle.revoke();
         }
     }

@@ -12,6 +12,7 @@
 //! finds the vdev finds all of it. The caller must not rely on the number of leaves meanwhile.
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use cenote_device::Device;
 use cenote_ondisk::config::VdevConfig;
@@ -70,15 +71,17 @@ impl Tree {
         }
         let place = vdev_base + 1;
         let (leaf_end, vdev_end) = (leaf_base + leaves.len(), place + vdevs.len());
+        let reshaping = self.deriving.lock();
         self.leaves.grow(leaves);
         self.vdevs.grow(vdevs);
-        self.tops.grow(vec![place]);
+        self.tops.grow(vec![AtomicUsize::new(place)]);
         let (leaf_count, vdev_count) = (self.leaves.len(), self.vdevs.len());
         ensure!(
             "R2",
             (leaf_count, vdev_count) == (leaf_end, vdev_end),
             "{leaf_count} leaves and {vdev_count} vdevs, instead of {leaf_end} and {vdev_end}"
         );
+        drop(reshaping);
         if let Err(error) = self.check_open() {
             // The tree was closed concurrently, and `close` may have missed these leaves.
             self.revoke_leaves();
@@ -90,7 +93,7 @@ impl Tree {
 }
 
 /// Shifts the indices of vdevs and leaves; the root stays index 0.
-fn shift(vdev: &mut Vdev, vdevs: usize, leaves: usize) {
+pub(crate) fn shift(vdev: &mut Vdev, vdevs: usize, leaves: usize) {
     let moved = |index: &mut usize| *index += vdevs;
     vdev.parent.iter_mut().filter(|parent| **parent > 0).for_each(moved);
     vdev.children.iter_mut().for_each(moved);

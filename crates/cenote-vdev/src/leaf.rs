@@ -25,6 +25,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
@@ -102,6 +103,9 @@ struct Dtl {
 /// Most writes in flush on a leaf.
 const WRITES_MAX: u32 = 1 << 20;
 
+/// Time between two looks at whether a device is idle.
+const IDLE_POLL: Duration = Duration::from_millis(5);
+
 /// DeviceAccess to one device of a leaf; requests to this device wait for no other device.
 #[derive(Debug)]
 pub(crate) struct DeviceAccess {
@@ -151,8 +155,11 @@ pub(crate) enum Freshness {
 /// A leaf vdev.
 #[derive(Debug)]
 pub struct Leaf {
-    pub(crate) guid: u64,
+    /// Changes when the leaf takes the place of its parent ([`crate::reshape`]).
+    guid: AtomicU64,
     pub(crate) path: String,
+    /// Whether it left the tree, for good.
+    is_retired: AtomicBool,
     /// Bytes of data that its device must have room for; 0 if the config does not say.
     pub(crate) least_asize: u64,
     /// Written when a device returns and when the tree is closed; held only to copy the `Arc`.
@@ -186,7 +193,8 @@ impl Leaf {
         let unflushed =
             device.as_ref().map_or_else(Unflushed::default, |_| Unflushed::of_opened_device());
         Self {
-            guid,
+            guid: AtomicU64::new(guid),
+            is_retired: AtomicBool::new(false),
             path,
             least_asize: 0,
             devices: RwLock::new(
@@ -211,7 +219,23 @@ impl Leaf {
 
     /// Its guid.
     pub fn guid(&self) -> u64 {
-        self.guid
+        self.guid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_guid(&self, guid: u64) {
+        self.guid.store(guid, Ordering::Relaxed);
+    }
+
+    /// Whether it left the tree.
+    pub(crate) fn is_retired(&self) -> bool {
+        self.is_retired.load(Ordering::Acquire)
+    }
+
+    /// It left the tree: nothing begins on it any more, and its log means nothing.
+    pub(crate) fn retire(&self) {
+        self.is_retired.store(true, Ordering::Release);
+        self.set_service(false, false);
+        self.drop_unflushed();
     }
 
     /// Path of its device; the path in the config if there is no device.
@@ -231,7 +255,29 @@ impl Leaf {
     }
 
     fn access(&self) -> Option<Arc<DeviceAccess>> {
+        if self.is_retired() {
+            return None;
+        }
         self.devices.read().current.clone()
+    }
+
+    /// Takes the device of a leaf that left the tree, once no I/O is in flight there any more. A
+    /// device that is not idle in `timeout` is cut off instead, and its callers get an error.
+    pub(crate) async fn take_device(&self, timeout: Duration) -> Option<Arc<dyn Device>> {
+        let access = self.devices().current.take()?;
+        let mut left = timeout;
+        // Each I/O that began before the leaf was retired holds the access.
+        while Arc::strong_count(&access) > 1 {
+            if left.is_zero() {
+                access.handle.close(Duration::ZERO).await;
+                self.devices().former.push(Arc::downgrade(&access.handle));
+                return None;
+            }
+            let pause = left.min(IDLE_POLL);
+            cenote_rt::sleep(pause).await;
+            left -= pause;
+        }
+        Some(Arc::<Revocable>::clone(&access.handle))
     }
 
     fn devices(&self) -> WriteGuard<'_, Devices> {
@@ -430,7 +476,7 @@ impl Leaf {
             "W3",
             offset >= DATA_START && end <= DATA_START.saturating_add(size),
             "{len} bytes at {offset:#x} of leaf {}, which has {size} between its labels",
-            self.guid
+            self.guid()
         );
         Ok(())
     }
@@ -472,7 +518,7 @@ impl Leaf {
     }
 
     /// Adds txgs to the log.
-    pub(crate) fn note_missing(&self, txgs: &TxgRanges) {
+    pub fn note_missing(&self, txgs: &TxgRanges) {
         let mut dtl = self.dtl.write();
         // A later flush does not make these writes complete.
         dtl.unflushed_txgs = dtl.unflushed_txgs.subtract(txgs);
@@ -572,7 +618,7 @@ impl Leaf {
     }
 
     fn no_device(&self, offset: u64) -> Error {
-        Error::new(Kind::Io, NoDevice { guid: self.guid }).on_device(&self.path, offset)
+        Error::new(Kind::Io, NoDevice { guid: self.guid() }).on_device(&self.path, offset)
     }
 
     /// Writes `parts`, which are in ascending order and do not overlap, as part of `txg`; `None`
@@ -617,7 +663,7 @@ impl Leaf {
         );
         if is_full {
             self.count_write_error();
-            return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid }));
+            return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid() }));
         }
         let in_flight = InFlight::start(&self.counters.in_flight);
         // Waits while buffered writes are written again: an old one could overwrite this one.
@@ -663,7 +709,7 @@ impl Leaf {
             Err(error) if error.kind() == Kind::Closed => {}
             Err(_) => self.count_write_error(),
         }
-        (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid))), is_full)
+        (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid()))), is_full)
     }
 
     /// Flushes if the buffered writes exceed the threshold. The flush of a leaf that failed waits
@@ -733,7 +779,7 @@ impl Leaf {
                         self.count_write_error();
                     }
                     self.note_failed_flush(&txgs);
-                    return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid))));
+                    return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid()))));
                 }
                 _ => {}
             }
@@ -763,7 +809,7 @@ impl Leaf {
                     self.mark_failed();
                     self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
                 }
-                Err(error.with_at(|at| at.vdev = Some(self.guid)))
+                Err(error.with_at(|at| at.vdev = Some(self.guid())))
             }
         }
     }

@@ -62,15 +62,15 @@ impl Tree {
 
     /// The top-level vdev of the leaf with this guid.
     pub fn top_of(&self, guid: u64) -> Option<&Vdev> {
-        let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
-        Some(&self.vdevs[self.top_above(index)?])
+        Some(&self.vdevs[self.top_above(self.index_of(guid)?)?])
     }
 
     /// Counts how often leaves left service or got another device. A caller that writes, flushes,
     /// and finds the same count as before knows that the flush covered the devices that took its
     /// writes: a leaf that left service in between is not flushed, and fails no flush.
     pub fn service_changes(&self) -> u64 {
-        self.leaves().map(|(_, leaf)| leaf.generation()).sum()
+        // Also those that left the tree, so that the sum never falls.
+        self.leaves.iter().map(Leaf::generation).sum()
     }
 
     /// Whether an I/O of some leaf failed since [`take_failed`](Self::take_failed).

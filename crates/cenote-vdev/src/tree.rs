@@ -7,14 +7,16 @@
 //!          |- top-level vdev 1: hole
 //!          `- top-level vdev 2: leaf
 //!
-//! A tree changes its shape only by growing: vdevs lie in an arena and refer to each other by
-//! index. Facts that are read through the tree itself (mappings of removed vdevs, dirty time logs,
-//! progress of an expansion) are set later, behind locks that are never held across I/O. Any other
-//! change of the pool's shape builds a new tree (spec 06 §1).
+//! Vdevs lie in an arena and refer to each other by index. A vdev never changes its place: the tree
+//! changes its shape by growing ([`crate::grow`]), or by getting another version of everything
+//! below the root in place of one top-level vdev ([`crate::reshape`]). An I/O finds its top-level
+//! vdev once, and uses that version to its end. Leaves belong to all versions. Facts that are read
+//! through the tree itself (mappings of removed vdevs, dirty time logs, progress of an expansion)
+//! are set later, behind locks that are never held across I/O.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use cenote_ondisk::blkptr::Dva;
 use cenote_rt::lock::{Mutex, RwLock};
@@ -180,10 +182,11 @@ impl Vdev {
 /// The vdevs of a pool.
 #[derive(Debug)]
 pub struct Tree {
-    /// The root first, and every parent before its children.
+    /// The root first; earlier versions too.
     pub(crate) vdevs: Arena<Vdev>,
-    /// The children of the root, whose own list of children is empty.
-    pub(crate) tops: Arena<usize>,
+    /// The children of the root, whose own list of children is empty: the present version of each.
+    pub(crate) tops: Arena<AtomicUsize>,
+    /// All leaves that the tree ever had.
     pub(crate) leaves: Arena<Leaf>,
     pub(crate) is_writable: bool,
     /// Set once, by [`Tree::close`].
@@ -192,7 +195,8 @@ pub struct Tree {
     pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
     pub(crate) reflow: RwLock<Reflow>,
-    /// Held while states of parents are derived from those of their children.
+    /// Held while states of parents are derived from those of their children, and while the tree
+    /// changes its shape.
     pub(crate) deriving: Mutex<()>,
 }
 
@@ -204,12 +208,28 @@ impl Tree {
 
     /// Every vdev, each parent before its children.
     pub fn vdevs(&self) -> impl Iterator<Item = &Vdev> {
-        self.vdevs.iter()
+        self.indices().into_iter().map(|index| &self.vdevs[index])
+    }
+
+    /// The arena indices of the present vdevs, each parent before its children.
+    pub(crate) fn indices(&self) -> Vec<usize> {
+        let mut all = vec![0];
+        let mut at = 0;
+        while let Some(index) = all.get(at).copied() {
+            all.extend(self.child_indices(&self.vdevs[index]));
+            at += 1;
+        }
+        all
+    }
+
+    /// The arena index of the vdev with that guid.
+    pub(crate) fn index_of(&self, guid: u64) -> Option<usize> {
+        self.indices().into_iter().find(|index| self.vdevs[*index].guid == guid && guid != 0)
     }
 
     /// The vdev with that guid.
     pub fn vdev(&self, guid: u64) -> Option<&Vdev> {
-        self.vdevs.iter().find(|vdev| vdev.guid == guid && guid != 0)
+        self.index_of(guid).map(|index| &self.vdevs[index])
     }
 
     /// The children of a vdev of this tree.
@@ -222,7 +242,8 @@ impl Tree {
         vdev: &'a Vdev,
     ) -> impl DoubleEndedIterator<Item = usize> + 'a {
         let tops = (vdev.kind == VdevKind::Root).then(|| self.tops.iter());
-        vdev.children.iter().chain(tops.into_iter().flatten()).copied()
+        let tops = tops.into_iter().flatten().map(|top| top.load(Ordering::Acquire));
+        vdev.children.iter().copied().chain(tops)
     }
 
     /// The top-level vdevs, by id.
@@ -236,7 +257,7 @@ impl Tree {
     }
 
     pub(crate) fn top_index(&self, id: u64) -> Option<usize> {
-        self.tops.get(usize::try_from(id).ok()?).copied()
+        Some(self.tops.get(usize::try_from(id).ok()?)?.load(Ordering::Acquire))
     }
 
     /// Whether the tree may be written: it was built for writing, and is not closed.
@@ -262,12 +283,13 @@ impl Tree {
 
     /// All leaves.
     pub fn leaves(&self) -> impl Iterator<Item = (LeafId, &Leaf)> {
-        self.leaves.iter().enumerate().map(|(index, leaf)| (LeafId(index), leaf))
+        let leaves = self.leaves.iter().enumerate();
+        leaves.filter(|(_, leaf)| !leaf.is_retired()).map(|(index, leaf)| (LeafId(index), leaf))
     }
 
     /// Sum of all guids, wrapping, as the uberblock has it (spec 01 §7).
     pub fn guid_sum(&self) -> u64 {
-        self.vdevs.iter().fold(0, |sum, vdev| sum.wrapping_add(vdev.guid))
+        self.vdevs().fold(0, |sum, vdev| sum.wrapping_add(vdev.guid))
     }
 
     /// Sets the txgs that the leaf with this guid may lack. Returns false if there is no such leaf.
@@ -278,13 +300,13 @@ impl Tree {
     /// Returns the leaves whose logs changed since the last call, by guid, each with its whole log:
     /// the logs to store in the syncing txg.
     pub fn changed_dtls(&self) -> Vec<(u64, TxgRanges)> {
-        let changed = |leaf: &Leaf| Some((leaf.guid, leaf.take_changed_dtl()?));
-        self.leaves.iter().filter_map(changed).collect()
+        let changed = |(_, leaf): (_, &Leaf)| Some((leaf.guid(), leaf.take_changed_dtl()?));
+        self.leaves().filter_map(changed).collect()
     }
 
     /// Whether some leaf's log changed since [`changed_dtls`](Self::changed_dtls) was called.
     pub fn has_changed_dtls(&self) -> bool {
-        self.leaves.iter().any(Leaf::has_changed_dtl)
+        self.leaves().any(|(_, leaf)| leaf.has_changed_dtl())
     }
 
     /// Removes all txgs before `txg` from the log of the leaf with this guid: nothing that is
@@ -295,8 +317,7 @@ impl Tree {
 
     /// Returns a log of the vdev with this guid, computed from those of its leaves (spec 06 §8).
     pub fn dtl(&self, guid: u64, kind: DtlKind) -> Option<TxgRanges> {
-        let index = self.vdevs.iter().position(|vdev| vdev.guid == guid)?;
-        Some(self.dtl_at(index, kind))
+        Some(self.dtl_at(self.index_of(guid)?, kind))
     }
 
     pub(crate) fn dtl_at(&self, index: usize, kind: DtlKind) -> TxgRanges {
@@ -340,8 +361,8 @@ impl Tree {
     /// Data missing on a leaf below a replacing or spare vdev counts only if the other leaves below
     /// it lack it too: each of them can stand in for the others.
     pub fn missing_redundancy(&self) -> Vec<MissingRedundancy> {
-        let missing = self.vdevs.iter().enumerate().filter_map(|(index, vdev)| {
-            let (leaf, own) = (vdev.leaf()?, self.dtl_at(index, DtlKind::Outage));
+        let missing = self.indices().into_iter().filter_map(|index| {
+            let (leaf, own) = (self.vdevs[index].leaf()?, self.dtl_at(index, DtlKind::Outage));
             let is_absent = own == TxgRanges::all();
             let group = self.dtl_at(self.stand_in_group(index), DtlKind::Outage);
             let txgs = own.intersection(&group);
@@ -364,9 +385,7 @@ impl Tree {
 
     /// Whether the leaf with this guid has the only copy of some data (`vdev_dtl_required`).
     pub fn is_dtl_required(&self, guid: u64) -> bool {
-        let Some(index) = self.vdevs.iter().position(|vdev| vdev.guid == guid) else {
-            return false;
-        };
+        let Some(index) = self.index_of(guid) else { return false };
         let Some(top) = self.top_above(index) else { return false };
         !self.dtl_without(top, DtlKind::Outage, Some(index)).is_empty()
     }

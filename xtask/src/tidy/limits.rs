@@ -46,7 +46,7 @@ const METHODS: [Exception; 5] = [
     ("cenote-block", "SpaceAllocator", 46, WHOLE),
     ("cenote-fs", "Mount", 55, WHOLE),
     ("cenote-pool", "Pool", 46, WHOLE),
-    ("cenote-vdev", "Tree", 65, WHOLE),
+    ("cenote-vdev", "Tree", 67, WHOLE),
 ];
 
 /// Sizes by crate and type.

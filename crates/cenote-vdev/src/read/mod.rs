@@ -344,7 +344,7 @@ impl BlockRead<'_> {
         if leaf.freshness(self.birth) != Freshness::Fresh {
             return;
         }
-        let (guid, path, len) = (leaf.guid, leaf.path.clone(), len as u64);
+        let (guid, path, len) = (leaf.guid(), leaf.path.clone(), len as u64);
         let bad = BadChild { leaf: id, guid, path, offset, len, cause };
         self.bad.lock().push(bad);
     }
@@ -462,7 +462,7 @@ impl Tree {
     pub fn count_checksum_errors<'a>(&self, bad: impl IntoIterator<Item = &'a BadChild>) {
         for bad in bad.into_iter().filter(|bad| matches!(bad.cause, Cause::Checksum)) {
             let leaf = self.leaf(bad.leaf);
-            if leaf.guid == bad.guid {
+            if leaf.guid() == bad.guid {
                 leaf.count_checksum_error();
             }
         }
@@ -559,7 +559,7 @@ impl Tree {
 
     /// The parts of a block that leaves in service lack, according to their dirty time logs.
     pub fn missing_parts(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<BadChild> {
-        if !self.leaves.iter().any(|leaf| leaf.is_missing(birth)) {
+        if !self.leaves().any(|(_, leaf)| leaf.is_missing(birth)) {
             return Vec::new();
         }
         let ranges =
@@ -568,7 +568,7 @@ impl Tree {
         let lacking = ranges.into_iter().filter_map(|range| {
             let leaf = self.leaf(range.leaf);
             let lacks = leaf.is_missing(birth);
-            let (guid, path, cause) = (leaf.guid, leaf.path.clone(), Cause::Missing);
+            let (guid, path, cause) = (leaf.guid(), leaf.path.clone(), Cause::Missing);
             let LeafRange { leaf, offset, len } = range;
             lacks.then_some(BadChild { leaf, guid, path, offset, len, cause })
         });

@@ -17,7 +17,7 @@ use crate::{DtlKind, TxgRanges, VdevState};
 
 impl Bench {
     fn put(&self, leaf: LeafId, offset: i64, bytes: &[u8]) {
-        let guid = self.tree.leaf(leaf).guid;
+        let guid = self.tree.leaf(leaf).guid();
         let start = (offset + DATA_START as i64) as usize;
         self.devices[&guid]
             .edit(|device| device[start..start + bytes.len()].copy_from_slice(bytes));
@@ -164,7 +164,7 @@ fn up_to_parity_children_may_be_absent_fail_or_lie() {
 
 fn guids_touched(tree: &Tree, offset: u64, psize: u64) -> Vec<u64> {
     let ranges = tree.leaf_ranges(Place { vdev: 0, offset }, psize, BIRTH);
-    ranges.iter().map(|range| tree.leaf(range.leaf).guid).collect()
+    ranges.iter().map(|range| tree.leaf(range.leaf).guid()).collect()
 }
 
 #[test]
@@ -261,7 +261,7 @@ fn stale_children_are_read_last_and_not_reported() {
         let got = read(&tree, 0, &data).expect("the others");
         assert!(got.bad.is_empty() && got.data[..] == data[..]);
         assert!(scrub(&tree, 0, &data).bad.is_empty());
-        let (_, leaf) = tree.leaves().find(|(_, leaf)| leaf.guid == stale).expect("leaf");
+        let (_, leaf) = tree.leaves().find(|(_, leaf)| leaf.guid() == stale).expect("leaf");
         assert_eq!(leaf.stats().reads, 0);
         // Where no other child is left it is read all the same.
         let absent: Vec<u64> =

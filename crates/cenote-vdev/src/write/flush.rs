@@ -71,9 +71,8 @@ impl Tree {
     /// If `needs_logs`, a loss on log vdevs is an error like any other.
     async fn flush_leaves(&self, needs_logs: bool) -> Result<FlushOutcome> {
         let leaves: Vec<(usize, LeafId)> = self
-            .tops
-            .iter()
-            .flat_map(|top| self.leaves_below(*top).into_iter().map(move |leaf| (*top, leaf)))
+            .child_indices(self.root())
+            .flat_map(|top| self.leaves_below(top).into_iter().map(move |leaf| (top, leaf)))
             .collect();
         let flushes = join_all(leaves.iter().map(|(_, leaf)| branch(self.leaf(*leaf).flush())));
         let results = if leaves.len() > 1 { side_by_side(flushes).await } else { flushes.await };
@@ -82,7 +81,7 @@ impl Tree {
         for ((top, id), result) in leaves.iter().zip(results) {
             let Err((txgs, error)) = result else { continue };
             let leaf = self.leaf(*id);
-            let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));
+            let (guid, path, error) = (leaf.guid(), leaf.path.clone(), Arc::new(error));
             outcome.failed.push(FailedWrite { leaf: *id, guid, path, offset: 0, error });
             lost.push((*top, txgs));
         }

@@ -221,7 +221,7 @@ impl Tree {
         let writes: Vec<LeafWrite> = writes
             .into_iter()
             .map(|write| {
-                let guid = self.leaf(write.leaf).guid;
+                let guid = self.leaf(write.leaf).guid();
                 let bad = bad.iter().filter(|bad| bad.leaf == write.leaf && bad.guid == guid);
                 let ranges: Vec<_> = bad.map(|bad| (bad.offset, bad.offset + bad.len)).collect();
                 let parts = write.parts.iter().filter_map(|part| cut(part, &ranges)).collect();
@@ -304,7 +304,7 @@ impl Tree {
                 }
             };
             if let Err(error) = result {
-                let (guid, path, error) = (leaf.guid, leaf.path.clone(), Arc::new(error));
+                let (guid, path, error) = (leaf.guid(), leaf.path.clone(), Arc::new(error));
                 failed.push((number, FailedWrite { leaf: write.leaf, guid, path, offset, error }));
             }
         }

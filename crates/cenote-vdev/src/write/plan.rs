@@ -200,7 +200,7 @@ impl<'a> Builder<'a> {
         assert!(
             ends.zip(parts.iter().skip(1)).all(|(end, next)| end <= next.offset),
             "parts of a block overlap on leaf {}",
-            leaf.guid
+            leaf.guid()
         );
         self.writes.push(LeafWrite { leaf: id, parts });
         Plan::Leaf(self.writes.len() - 1)

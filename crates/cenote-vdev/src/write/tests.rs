@@ -205,7 +205,7 @@ fn leaves_that_fail_a_write_are_reported_and_read_last() {
                 .tree
                 .leaf_ranges(Place { vdev: 0, offset }, psize, BIRTH)
                 .iter()
-                .map(|range| bench.tree.leaf(range.leaf).guid)
+                .map(|range| bench.tree.leaf(range.leaf).guid())
                 .collect();
             let victims = some_leaves(&mut rng, width, 1 + round % bears);
             let (absent, refusing): (Vec<u64>, Vec<u64>) =
@@ -245,7 +245,7 @@ fn a_block_that_cannot_be_read_back_is_an_error() {
         let data = random(&mut Rng::seeded(24), 100 << 12);
         let place = Place { vdev: 0, offset: 0 };
         let ranges = bench.tree.leaf_ranges(place, data.len() as u64, BIRTH);
-        let touched = ranges.iter().map(|range| bench.tree.leaf(range.leaf).guid);
+        let touched = ranges.iter().map(|range| bench.tree.leaf(range.leaf).guid());
         let victims: Vec<u64> = touched.take(bears + 1).collect();
         let tree = failing(&bench, &victims[..1], &victims[1..]);
         let error = write(&tree, 0, &data).expect_err(name);
@@ -287,7 +287,7 @@ fn bad_parts_are_written_again_and_nothing_else() {
                 if victims.contains(guid) {
                     want.fill(DAMAGED);
                 }
-                let own = |range: &&LeafRange| tree.leaf(range.leaf).guid == *guid;
+                let own = |range: &&LeafRange| tree.leaf(range.leaf).guid() == *guid;
                 for range in outcome.repaired.iter().filter(own) {
                     let range = range.offset as usize..(range.offset + range.len) as usize;
                     want[range.clone()].copy_from_slice(&before[range]);
@@ -544,7 +544,7 @@ fn a_distributed_spare_takes_writes_for_its_failed_leaf() {
     let plain = Bench::new(config.clone());
     let place = Place { vdev: 0, offset: 0 };
     let ranges = plain.tree.leaf_ranges(place, 0x3000, BIRTH);
-    let needed: Vec<u64> = ranges.iter().map(|range| plain.tree.leaf(range.leaf).guid).collect();
+    let needed: Vec<u64> = ranges.iter().map(|range| plain.tree.leaf(range.leaf).guid()).collect();
     let gone = needed[2];
     let id = gone - 100;
     let slot = &mut config.children[0].children[id as usize];
