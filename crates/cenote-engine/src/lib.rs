@@ -16,7 +16,7 @@
 //!   dsl     operations on datasets, snapshots, bookmarks and their properties
 //!   zil     intent logs
 //!   space   space maps, the checkpoint, giving back what was destroyed
-//!   leaf    devices that fail and come back, trim and initialize
+//!   leaf    devices that fail and come back, come and go; trim and initialize
 //!   admin   creating, opening and setting up the pool itself; its events and views
 //! ```
 //!
@@ -60,6 +60,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use leaf::Leaves;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
+pub use leaf::shape::{Attach, NewLeaf, ShapeError};
 pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};
 pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};

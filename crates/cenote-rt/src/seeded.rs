@@ -173,6 +173,14 @@ pub enum Bug {
     ScanMissesLastTxg,
     /// What a scrub could not repair is in no log.
     LostBlocksForgotten,
+    /// A leaf is detached although it has the only copy of some data.
+    DetachIgnoresLogs,
+    /// A replaced leaf goes before its replacement has everything.
+    ReplacedTooEarly,
+    /// The log of a new leaf lacks the txgs that are being written when it comes.
+    NewLeafLogTooShort,
+    /// A leaf that was detached keeps its labels.
+    DetachedKeepsLabels,
 }
 
 impl Bug {
@@ -227,6 +235,13 @@ impl Bug {
         Self::ParityNotMended,
         Self::ScanMissesLastTxg,
         Self::LostBlocksForgotten,
+    ];
+    /// Bugs found by attaching, replacing and detaching leaves.
+    pub const OF_SHAPES: [Self; 4] = [
+        Self::DetachIgnoresLogs,
+        Self::ReplacedTooEarly,
+        Self::NewLeafLogTooShort,
+        Self::DetachedKeepsLabels,
     ];
     /// Bugs found by histories of whole pools, besides those of the suites above.
     pub const OF_HISTORIES: [Self; 35] = [

@@ -52,6 +52,23 @@ pub(super) fn add(tx: &mut Tx<'_>, aux: Aux, vdevs: &[VdevConfig]) -> TxResult<(
         there.list_array(aux.key()).unwrap_or_default().to_vec()
     };
     lists.extend(vdevs.iter().map(VdevConfig::encode_aux));
+    put(tx, aux, object, lists)
+}
+
+/// Keeps the vdevs of a list that `keeps` accepts. One that cannot be decoded stays.
+pub(crate) fn retain(
+    tx: &mut Tx<'_>,
+    aux: Aux,
+    keeps: impl Fn(&VdevConfig) -> bool,
+) -> TxResult<()> {
+    let Some(object) = dsl::directory_object(tx, aux.key())? else { return Ok(()) };
+    let there = nvlist::read(tx, object)?;
+    let mut lists = there.list_array(aux.key()).unwrap_or_default().to_vec();
+    lists.retain(|list| VdevConfig::decode(list).map_or(true, |vdev| keeps(&vdev)));
+    put(tx, aux, object, lists)
+}
+
+fn put(tx: &mut Tx<'_>, aux: Aux, object: u64, lists: Vec<NvList>) -> TxResult<()> {
     let mut list = NvList::new();
     list.insert(aux.key(), lists);
     nvlist::write(tx, object, &list)

@@ -37,6 +37,9 @@ const SYNC_BPOBJ_BLOCK: u64 = 16 << 10;
 /// Block size of the config.
 pub(crate) const CONFIG_BLOCK: u64 = 16 << 10;
 
+/// Pool directory entry: property objects of the vdevs.
+pub(crate) const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
+
 /// The contents of a new MOS that differ between pools.
 #[derive(Debug)]
 pub(crate) struct NewPool<'a> {
@@ -111,7 +114,7 @@ pub(crate) fn fill(tx: &mut Tx<'_>, ctx: &Context, new: &NewPool<'_>) -> TxResul
 
 /// Creates the property objects of all vdevs, and lists them in the pool directory.
 fn vdev_zaps(tx: &mut Tx<'_>, new: &NewPool<'_>) -> TxResult<VdevConfig> {
-    let map = dsl::new_directory_zap(tx, "com.delphix:vdev_zap_map")?;
+    let map = dsl::new_directory_zap(tx, VDEV_ZAP_MAP)?;
     let mut root = new.vdevs.root.clone();
     if new.features.iter().any(|feature| feature.name == "vdev_zaps_v2") {
         root.zap_root = Some(vdev_zap(tx, map)?);
@@ -139,6 +142,19 @@ pub(crate) fn add_vdev_zaps(
         vdev.top.zap_top = Some(vdev_zap(tx, map)?);
     }
     vdev.children.iter_mut().try_for_each(|child| add_vdev_zaps(tx, map, child, false))
+}
+
+/// Creates the property object of a leaf that comes to an existing vdev.
+pub(crate) fn add_leaf_zap(tx: &mut Tx<'_>, leaf: &mut VdevConfig) -> TxResult<()> {
+    let map = dsl::need_directory_object(tx, VDEV_ZAP_MAP)?;
+    add_vdev_zaps(tx, map, leaf, false)
+}
+
+/// Frees the property object of a leaf that goes.
+pub(crate) fn remove_leaf_zap(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
+    let map = dsl::need_directory_object(tx, VDEV_ZAP_MAP)?;
+    zap::remove_number(tx, map, object)?;
+    tx.free(object)
 }
 
 fn vdev_zap(tx: &mut Tx<'_>, map: u64) -> TxResult<u64> {

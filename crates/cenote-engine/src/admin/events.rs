@@ -105,6 +105,10 @@ pub enum PoolEvent {
     ResilverFinished,
     /// A resilver was cancelled.
     ResilverAborted,
+    /// The leaf with this guid was attached, or is to replace another one.
+    Attached(u64),
+    /// The leaf with this guid left its mirror.
+    Detached(u64),
 }
 
 /// A recorded event.

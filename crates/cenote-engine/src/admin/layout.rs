@@ -10,10 +10,11 @@ use cenote_rt::Result;
 pub use cenote_vdev::create::{
     CreateError, CreateSpec as PoolLayout, LeafSpec, Redundancy, TopSpec, VdevClass,
 };
-use cenote_vdev::create::{Created, Guids, cache, distributed_spares, pool, spare, top};
+use cenote_vdev::create::{Created, Guids, attached, cache, distributed_spares, pool, spare, top};
 
 use super::create::FIRST_TXG;
 use super::{Admin, NewVdevs};
+use crate::NewLeaf;
 
 /// Open devices by the guids of their leaves.
 pub type LeafDevices = Vec<(u64, Arc<dyn Device>)>;
@@ -63,6 +64,15 @@ impl Admin<'_> {
         let devices = devices_of(leaves.chain(&spares).chain(&caches), devices);
         Ok(NewVdevs { tops, spares, caches, devices })
     }
+}
+
+/// Returns a leaf with a new guid that is to be attached to a vdev, or to replace a leaf.
+///
+/// # Errors
+/// `Kind::Invalid` with a [`CreateError`], or an error of the source of random numbers.
+pub fn plan_leaf(spec: &LeafSpec, device: Arc<dyn Device>) -> Result<NewLeaf> {
+    let config = attached(spec, &mut Guids::unguessable())?;
+    Ok(NewLeaf { config, device, ashift: spec.logical_ashift })
 }
 
 /// Returns the devices with the paths of the leaves, by leaf guid. Distributed spares have none.

@@ -12,7 +12,7 @@
 //!
 //! Sources: spec 01 §10-§15.
 
-mod aux;
+pub(crate) mod aux;
 pub(crate) mod birth;
 mod case;
 mod command;

@@ -32,9 +32,6 @@ use crate::dsl;
 use crate::dsl::{Context, features};
 use crate::{Answer, Config, EngineError, Scope, Task};
 
-/// Pool directory entry: property objects of the vdevs.
-const VDEV_ZAP_MAP: &str = "com.delphix:vdev_zap_map";
-
 /// Vdevs to be added.
 pub struct NewVdevs {
     /// Top-level vdevs with their allocation classes. Their ids follow those of the pool.
@@ -168,7 +165,7 @@ impl Admin<'_> {
 /// Writes new vdevs to the config and the MOS.
 fn record(tx: &mut Tx<'_>, ctx: &Context, config: &mut Config, new: &NewVdevs) -> TxResult<()> {
     let map = if config.has_vdev_zaps {
-        Some(dsl::need_directory_object(tx, VDEV_ZAP_MAP)?)
+        Some(dsl::need_directory_object(tx, birth::VDEV_ZAP_MAP)?)
     } else {
         None
     };

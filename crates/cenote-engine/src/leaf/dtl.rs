@@ -28,10 +28,15 @@ impl Leaves<'_> {
             let object = self.dtl_object(guid);
             let stamp = spacemap::Stamp { txg, pass };
             let new = self.engine.mos_apply(txg, |tx| store(tx, object, &ranges, stamp)).await?;
-            if new != object {
+            let is_whole = ranges.is_empty();
+            if new != object || is_whole {
                 let is_stored = scope.change_config(|config| {
                     let Some(leaf) = config.root.find_mut(guid) else { return false };
                     leaf.leaf.dtl_object = new;
+                    if is_whole {
+                        (leaf.leaf.resilver_txg, leaf.leaf.rebuild_txg) = (None, None);
+                        leaf.leaf.resilver_defer = false;
+                    }
                     config.touch();
                     true
                 });
@@ -44,6 +49,12 @@ impl Leaves<'_> {
     fn dtl_object(self, guid: u64) -> Option<u64> {
         self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.dtl_object)
     }
+}
+
+/// Frees the DTL of a leaf that left the pool.
+pub(super) fn free(tx: &mut Tx<'_>, object: Option<u64>, txg: u64) -> TxResult<()> {
+    let stamp = spacemap::Stamp { txg, pass: 1 };
+    store(tx, object, &TxgRanges::default(), stamp).map(drop)
 }
 
 /// Makes the space map contain `ranges`. Returns its object, which is freed when `ranges` is empty.

@@ -218,7 +218,8 @@ impl Leaves<'_> {
             }
         }
         self.engine.health.damage.note(Event::State { leaf: guid, state: VdevState::Healthy });
-        self.forget_faults(vec![guid], Vec::new()).await
+        self.forget_faults(vec![guid], Vec::new()).await?;
+        self.release_spares(guid).await
     }
 
     /// Clears errors of one vdev or of all, brings faulted leaves back if they answer, and resumes

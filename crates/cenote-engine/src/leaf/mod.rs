@@ -1,7 +1,8 @@
-//! Leaves: failures and recovery, dirty time logs, trim and initialize.
+//! Leaves: failures and recovery, dirty time logs, trim and initialize; leaves that come and go.
 
 mod dtl;
 pub(crate) mod leafwork;
+pub(crate) mod shape;
 
 use crate::Engine;
 use crate::scan::ScanTasks;

@@ -43,6 +43,9 @@ use crate::dsl::operation::Request;
 use crate::{Engine, Notice};
 use run::Runner;
 
+/// Most txgs that a new leaf lacks and that are not synced yet.
+const TXGS_TO_COME: u32 = 3;
+
 /// Why a scan is not started, paused or stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum ScanError {
@@ -288,7 +291,8 @@ impl<'e> Scans<'e> {
             Some(phys) if is_resilver(&phys) => self.begin(Wanted::Resilver).await,
             _ if lacks => self.begin(Wanted::Resilver).await,
             Some(_) => self.start().await,
-            None => Ok(()),
+            // A crash may have come between the end of a resilver and that.
+            None => self.engine.leaves().end_replacements().await,
         }
     }
 
@@ -342,6 +346,13 @@ impl<'e> Scans<'e> {
     async fn begin(self, wanted: Wanted) -> Result<()> {
         self.halt().await;
         self.takes_next();
+        // A leaf that has just come, or came before a crash, lacks txgs that are still to come:
+        // once they are synced, no write is in flight that misses it.
+        for _ in 0..TXGS_TO_COME {
+            if self.missing().max().is_some_and(|last| last > self.engine.uberblock().txg) {
+                self.engine.sync().await?;
+            }
+        }
         let figures = self.engine.alloc.vdev_figures();
         let allocated = figures.iter().map(|vdev| vdev.space.allocated).sum();
         let missing = self.missing();

@@ -305,6 +305,7 @@ impl Scans<'_> {
             let event =
                 if is_scrub { PoolEvent::ScrubFinished } else { PoolEvent::ResilverFinished };
             engine.health.damage.note(Event::Pool(event));
+            engine.leaves().end_replacements().await?;
         }
         Ok(true)
     }

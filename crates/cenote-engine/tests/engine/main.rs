@@ -18,6 +18,7 @@ mod paths;
 mod races;
 mod readers;
 mod scans;
+mod shapes;
 mod short;
 mod space;
 mod stale;

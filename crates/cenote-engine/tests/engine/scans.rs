@@ -24,7 +24,7 @@ use cenote_testkit::golden::golden;
 use cenote_vdev::DtlKind;
 
 /// Redundancy, devices, and how many of them may be bad.
-const LAYOUTS: [(&str, usize, usize); 6] = [
+pub(crate) const LAYOUTS: [(&str, usize, usize); 6] = [
     ("mirror", 2, 1),
     ("mirror", 3, 2),
     ("raidz1", 3, 1),
@@ -32,7 +32,7 @@ const LAYOUTS: [(&str, usize, usize); 6] = [
     ("raidz3", 6, 3),
     ("draid1:2d:6c:1s", 6, 1),
 ];
-const BLOCKS: u64 = 24;
+pub(crate) const BLOCKS: u64 = 24;
 
 struct Silent;
 
@@ -43,17 +43,17 @@ impl Observer for Silent {
 }
 
 /// A pool with heads, snapshots and a clone.
-struct Fixture {
-    devices: Vec<Arc<ImageDevice>>,
-    engine: Arc<Engine>,
+pub(crate) struct Fixture {
+    pub(crate) devices: Vec<Arc<ImageDevice>>,
+    pub(crate) engine: Arc<Engine>,
 }
 
-fn scan_of(pool: &Pool) -> ScanPhys {
+pub(crate) fn scan_of(pool: &Pool) -> ScanPhys {
     ScanPhys::decode(&pool.directory_value(SCAN).unwrap().words()).unwrap()
 }
 
 impl Fixture {
-    async fn new(layout: &str, count: usize) -> Self {
+    pub(crate) async fn new(layout: &str, count: usize) -> Self {
         let builder = PoolBuilder::of(layout, count).with_size(96 << 20);
         let (engine, devices) = builder.create_in_memory().await;
         let pool = Self { devices, engine };
@@ -69,7 +69,7 @@ impl Fixture {
         pool
     }
 
-    async fn write(&self, name: &str, blocks: std::ops::Range<u64>, salt: u64) {
+    pub(crate) async fn write(&self, name: &str, blocks: std::ops::Range<u64>, salt: u64) {
         let head = self.engine.head(name).await.unwrap();
         let found = head.live().inspect(|tx| {
             for object in 1..64 {
@@ -89,12 +89,12 @@ impl Fixture {
         self.engine.sync().await.unwrap();
     }
 
-    async fn snap(&self, name: &str) {
+    pub(crate) async fn snap(&self, name: &str) {
         self.engine.snapshots().create(vec![name.into()]).await.unwrap();
     }
 
     /// Returns the object of a dataset that has data, and the pointer to one of its blocks.
-    async fn block_of(&self, name: &str, block: u64) -> (u64, BlockPtr) {
+    pub(crate) async fn block_of(&self, name: &str, block: u64) -> (u64, BlockPtr) {
         let view = self.engine.view().await.unwrap();
         let found = view.dataset(name).await.unwrap().open().await.unwrap();
         for object in 1..64 {
@@ -105,12 +105,12 @@ impl Fixture {
         panic!("{name} has no data");
     }
 
-    fn leaf(&self, index: usize) -> u64 {
+    pub(crate) fn leaf(&self, index: usize) -> u64 {
         self.engine.admin().vdev_config().leaves().nth(index).unwrap().guid
     }
 
     /// Changes a byte of every 32 KiB of a device between its labels, where anything is stored.
-    async fn damage(&self, device: usize) -> usize {
+    pub(crate) async fn damage(&self, device: usize) -> usize {
         let device = &self.devices[device];
         let (mut image, mut count) = (device.image(), 0);
         for at in (4 << 20..device.info().size - (4 << 20)).step_by(32 << 10) {
@@ -127,7 +127,7 @@ impl Fixture {
     }
 
     /// Scrubs to the end.
-    async fn scrub(&self) -> ScanPhys {
+    pub(crate) async fn scrub(&self) -> ScanPhys {
         self.engine.store().clear_cache();
         self.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
         self.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
@@ -135,20 +135,20 @@ impl Fixture {
     }
 
     /// Brings leaves up to date.
-    async fn resilver(&self) {
+    pub(crate) async fn resilver(&self) {
         self.engine.scans().resume().await.unwrap();
         self.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
     }
 
     /// Syncs until nothing is to be freed.
-    async fn settle(&self) {
+    pub(crate) async fn settle(&self) {
         while self.engine.space().has_pending_frees().await.unwrap() {
             self.engine.sync().await.unwrap();
         }
     }
 
     /// Exports the pool; returns what a verification of it finds.
-    async fn finish(self) -> Summary {
+    pub(crate) async fn finish(self) -> Summary {
         self.engine.export().await.unwrap();
         drop(self.engine);
         let (summary, is_whole) = verify_of(as_devices(&self.devices)).await;
@@ -159,7 +159,7 @@ impl Fixture {
 }
 
 /// Verifies a pool; also returns whether no leaf lacks anything.
-async fn verify_of(devices: Vec<Arc<dyn Device>>) -> (Summary, bool) {
+pub(crate) async fn verify_of(devices: Vec<Arc<dyn Device>>) -> (Summary, bool) {
     let pool = pools::open_read_only(devices).await.unwrap();
     let progress = Arc::<Progress>::default();
     let summary = verify::pool(&pool, Arc::new(Silent), Arc::clone(&progress)).await.unwrap();
@@ -167,10 +167,10 @@ async fn verify_of(devices: Vec<Arc<dyn Device>>) -> (Summary, bool) {
 }
 
 /// Small rounds, so that a scan has many.
-struct Rounds;
+pub(crate) struct Rounds;
 
 impl Rounds {
-    fn of(bytes: u64) -> Self {
+    pub(crate) fn of(bytes: u64) -> Self {
         tunables::SCAN_ROUND_BYTES.set(bytes).unwrap();
         Self
     }
@@ -316,9 +316,9 @@ fn resilver_keeps_what_fails_meanwhile() {
 
 /// A device that refuses writes to one place.
 #[derive(Debug)]
-struct Failing {
-    inner: Arc<ImageDevice>,
-    bad: AtomicU64,
+pub(crate) struct Failing {
+    pub(crate) inner: Arc<ImageDevice>,
+    pub(crate) bad: AtomicU64,
 }
 
 impl Device for Failing {
@@ -545,7 +545,7 @@ fn scrub_follows_changes_of_datasets() {
 }
 
 /// Whether a scenario fails in an engine with a mistake.
-fn fails(bug: Bug, scenario: impl Future<Output = ()>) -> bool {
+pub(crate) fn fails(bug: Bug, scenario: impl Future<Output = ()>) -> bool {
     let run = AssertUnwindSafe(|| {
         simulate(1, async {
             seeded::set(Some(bug));

@@ -1,0 +1,488 @@
+//! Leaves that come to a vdev in use, and leave it: `zpool attach`, `replace` and `detach` (spec 06
+//! §9.3, §10).
+//!
+//! ```text
+//!   attach   labels of txg 0 ──flush──> config, tree, log of what it lacks: one txg ──> resilver
+//!   end      a resilver has ended: leaves whose replacement has everything are detached
+//!   detach   config, tree: one txg ──> no I/O in flight ──> label of a device without a pool
+//! ```
+//!
+//! A new leaf lacks everything, also what is being written while it comes: writes of the syncing
+//! and the open txg may still use the vdev without it. So its log has the txgs up to those, and a
+//! resilver that is to write them begins once they are synced ([`crate::scan`]).
+//!
+//! A crash leaves either shape. A leaf that was detached and not relabelled has the labels of an
+//! older txg, and is ignored while any other device of the pool is there.
+//!
+//! Invariants
+//! * SH1  A leaf that has the only copy of some data is not detached.
+//! * SH2  The dirty time log of a new leaf has every txg whose writes may have missed it.
+
+mod config;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_device::Device;
+use cenote_dmu::{Tx, TxResult, TxStop};
+use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list};
+use cenote_ondisk::label;
+use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{BoxFuture, Error, Kind, Result, ensure};
+use cenote_vdev::{DtlKind, LeafId, TxgRanges, VdevAux, VdevState, labels};
+
+use super::dtl;
+use crate::admin::aux::{self, Aux};
+use crate::admin::create::FIRST_TXG;
+use crate::admin::events::{Event, PoolEvent};
+use crate::admin::{birth, write_aux_label};
+use crate::dsl::{Env, features, history};
+use crate::leaf::leafwork::{LeafWorkError, Stop};
+use crate::space::checkpoint::{self, CheckpointError};
+use crate::{Answer, Config, EngineError, Leaves, Scope, Task};
+
+/// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
+const TXGS_IN_FLIGHT: u64 = 1;
+/// Time for I/O in flight on a detached device.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// Why a leaf is not attached or detached, in OpenZFS's words.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum ShapeError {
+    /// There is no such leaf.
+    #[error("no such device in pool")]
+    NoSuchLeaf,
+    /// The vdev is no mirror and no disk of its own.
+    #[error("can only attach to mirrors and top-level disks")]
+    NotAMirror,
+    /// The leaf, or a spare, stands in for another one already.
+    #[error("already in replacing/spare config; wait for completion or use 'zpool detach'")]
+    Replacing,
+    /// A hot spare is to stand in for a log device.
+    #[error("cannot replace a log with a spare")]
+    SpareForLog,
+    /// The device is smaller than the data of the vdev.
+    #[error("device is too small")]
+    TooSmall,
+    /// The sectors of the device are larger than those of the vdev.
+    #[error(
+        "new device has a different optimal sector size; use the option '-o ashift=N' to override \
+         the optimal size"
+    )]
+    Ashift,
+    /// The leaf is not below a mirror, replacing or spare vdev.
+    #[error("only applicable to mirror and replacing vdevs")]
+    NotAGroup,
+    /// The leaf has the only copy of some data.
+    #[error("no valid replicas")]
+    NoReplicas,
+}
+
+impl From<ShapeError> for Error {
+    fn from(error: ShapeError) -> Self {
+        let kind = match error {
+            ShapeError::NoSuchLeaf => Kind::NotFound,
+            ShapeError::NoReplicas => Kind::Busy,
+            _ => Kind::Invalid,
+        };
+        Self::new(kind, error)
+    }
+}
+
+impl From<ShapeError> for TxStop {
+    fn from(error: ShapeError) -> Self {
+        Error::from(error).into()
+    }
+}
+
+/// A leaf that comes to a vdev.
+#[derive(Debug, Clone)]
+pub struct NewLeaf {
+    /// Its config, with a guid of its own. That of a hot spare is the entry in the list of spares.
+    pub config: VdevConfig,
+    /// Its device, open for writing.
+    pub device: Arc<dyn Device>,
+    /// Log2 of its sector size.
+    pub ashift: u64,
+}
+
+/// How a leaf comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Attach {
+    /// As another side of a mirror.
+    Mirror,
+    /// In place of the other leaf, once it has everything.
+    Replace,
+}
+
+impl Attach {
+    /// Returns the kind of the vdev above the new leaf.
+    const fn parent(self, new: &NewLeaf) -> VdevKind {
+        match self {
+            Self::Mirror => VdevKind::Mirror,
+            Self::Replace if new.config.leaf.is_spare => VdevKind::Spare,
+            Self::Replace => VdevKind::Replacing,
+        }
+    }
+}
+
+/// How a change of the config changes the tree.
+struct Shape {
+    /// The top-level vdev that changes.
+    top: VdevConfig,
+    /// A leaf that takes the place of its parent: its guid before and now.
+    renamed: Option<(u64, u64)>,
+    /// Guid of a leaf that is new.
+    added: Option<u64>,
+}
+
+impl Leaves<'_> {
+    /// Adds a leaf beside the leaf `beside`: to its mirror, or in its place. Returns when it is a
+    /// part of the pool; a resilver is to be started ([`Scans::resume`](crate::Scans::resume)).
+    ///
+    /// # Errors
+    /// A [`ShapeError`], a [`CheckpointError`], or an error of the new device, and nothing was
+    /// changed but the labels of that device; errors of a sync.
+    pub async fn attach(self, beside: u64, new: NewLeaf, how: Attach) -> Result<()> {
+        self.engine.space().check_no_checkpoint()?;
+        let engine = self.engine;
+        let root = engine.config().root;
+        check_attach(&root, beside, &new, how)?;
+        if !new.config.leaf.is_spare {
+            let facts = PoolFacts { txg: 0, ..engine.config().stored() };
+            let list = label_list(&facts, &new.config, new.config.guid);
+            labels::write_initial(&*new.device, &list).await?;
+            new.device.flush().await?;
+        }
+        let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
+        let (device, path) = (Arc::clone(&new.device), path_of(&new.config));
+        let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
+            // A checkpoint may have been taken earlier in the same sync.
+            if features::is_active(tx, checkpoint::FEATURE)? {
+                return Err(Error::from(CheckpointError::Exists).into());
+            }
+            // The shape may have changed since.
+            check_attach(&config.root, beside, &new, how)?;
+            let mut leaf = new.config.clone();
+            leaf.leaf.resilver_txg = Some(env.txg);
+            if config.has_vdev_zaps {
+                birth::add_leaf_zap(tx, &mut leaf)?;
+            }
+            let old = config.root.find(beside).map(path_of).unwrap_or_default();
+            let top = config::top_of(&config.root, beside).map(|top| top.guid);
+            let top = top.and_then(|guid| config.root.find_mut(guid));
+            let top = top.ok_or(ShapeError::NoSuchLeaf)?;
+            let guid = leaf.guid;
+            if !config::attach(top, beside, leaf, (kind.clone(), parent)) {
+                return Err(ShapeError::NoSuchLeaf.into());
+            }
+            let shape = Shape { top: top.clone(), renamed: None, added: Some(guid) };
+            let text = match how {
+                Attach::Mirror => format!("attach vdev={path} to vdev={old}"),
+                Attach::Replace if kind == VdevKind::Spare => {
+                    format!("spare in vdev={path} for vdev={old}")
+                }
+                Attach::Replace => format!("replace vdev={path} for vdev={old}"),
+            };
+            history::log_pool(tx, env, "vdev attach", &text)?;
+            Ok((shape, guid))
+        };
+        let (guid, _) = self.reshape(task, Some(device)).await?;
+        self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
+        Ok(())
+    }
+
+    /// Removes a leaf from its mirror, replacing or spare vdev; with `parent` only if that is its
+    /// parent still. Its device is relabelled, so that it is no pool's.
+    ///
+    /// # Errors
+    /// A [`ShapeError`], and nothing was changed; errors of a sync.
+    pub async fn detach(self, guid: u64, parent: Option<u64>) -> Result<()> {
+        let Some(engine) = self.engine.me.upgrade() else {
+            return Err(Error::new(Kind::Closed, EngineError::Closed));
+        };
+        // It goes on if the caller is gone: the device is to be given back.
+        let task = cenote_rt::spawn(async move { engine.leaves().detach_here(guid, parent).await });
+        task.await.map_err(|error| Error::new(Kind::Io, error))?
+    }
+
+    async fn detach_here(self, guid: u64, parent: Option<u64>) -> Result<()> {
+        check_detach(&self.engine.config().root, guid, parent)?;
+        self.suspend_work_of(guid).await?;
+        let tree = Arc::clone(&self.engine.tree);
+        let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
+            check_detach(&config.root, guid, parent)?;
+            // Last of all checks, because it takes the leaf out of service.
+            let is_out = tree.vdev(guid).is_none_or(|vdev| !vdev.state().is_readable());
+            let is_free = if is_out {
+                !tree.is_dtl_required(guid)
+            } else {
+                let (state, aux) = (VdevState::Offline, VdevAux::None);
+                tree.take_out_of_service_unless_needed(guid, state, aux)
+            };
+            // Checks SH1.
+            if !is_free && !is_on(Bug::DetachIgnoresLogs) {
+                return Err(ShapeError::NoReplicas.into());
+            }
+            let top = config::top_of(&config.root, guid).map(|top| top.guid);
+            let top = top.and_then(|guid| config.root.find_mut(guid));
+            let top = top.ok_or(ShapeError::NoSuchLeaf)?;
+            let removed = config::detach(top, guid).ok_or(ShapeError::NotAGroup)?;
+            let shape = Shape { top: top.clone(), renamed: removed.renamed, added: None };
+            if let Some(object) = removed.leaf.leaf.zap_leaf {
+                birth::remove_leaf_zap(tx, object)?;
+            }
+            dtl::free(tx, removed.leaf.leaf.dtl_object, env.txg)?;
+            if removed.unspared.is_some() {
+                let gone = path_of_unspared(&shape.top, removed.unspared);
+                aux::retain(tx, Aux::Spares, |spare| path_of(spare) != gone)?;
+            }
+            let text = format!("vdev={}", path_of(&removed.leaf));
+            history::log_pool(tx, env, "detach", &text)?;
+            Ok((shape, removed.leaf))
+        };
+        let (leaf, retired) = self.reshape(task, None).await?;
+        self.engine.health.damage.note(Event::Pool(PoolEvent::Detached(guid)));
+        for id in retired {
+            self.give_back(id, &leaf).await;
+        }
+        Ok(())
+    }
+
+    /// Relabels a detached device, if it answers: a hot spare as one, any other as no pool's.
+    async fn give_back(self, id: LeafId, leaf: &VdevConfig) {
+        let Some(device) = self.engine.tree.take_device(id, IDLE_TIMEOUT).await else { return };
+        // A device that fails cannot be relabelled; its labels are of an earlier txg.
+        if leaf.leaf.is_spare {
+            drop(write_aux_label(&device, PoolState::Spare, leaf).await);
+            return;
+        }
+        if is_on(Bug::DetachedKeepsLabels) {
+            return;
+        }
+        let facts = PoolFacts { txg: 0, ..self.engine.config().stored() };
+        let mut blank = leaf.clone();
+        (blank.leaf.dtl_object, blank.leaf.zap_leaf) = (None, None);
+        let list = label_list(&facts, &blank, leaf.guid);
+        if labels::write_initial(&*device, &list).await.is_ok() {
+            drop(device.flush().await);
+        }
+    }
+
+    /// Ends replacements that are complete, and spares that are not needed any more. To be called
+    /// when a resilver has ended, and after an import.
+    ///
+    /// # Errors
+    /// Errors of a sync.
+    pub(crate) async fn end_replacements(self) -> Result<()> {
+        // Each round ends one; a leaf that cannot go yet is left.
+        let mut tried = Vec::new();
+        while let Some((guid, parent)) = self.replaced_leaf(&tried) {
+            tried.push(guid);
+            match self.detach(guid, Some(parent)).await {
+                Ok(()) => {}
+                Err(error) if error.cause::<ShapeError>().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+
+    /// A leaf is back: the spares that stand in for it go once it has everything.
+    pub(crate) async fn release_spares(self, guid: u64) -> Result<()> {
+        let is_first_of_spare = move |root: &VdevConfig| {
+            config::parent_of(root, guid).is_some_and(|parent| {
+                parent.kind == VdevKind::Spare
+                    && parent.children.first().is_some_and(|first| first.guid == guid)
+            })
+        };
+        if !is_first_of_spare(&self.engine.config().root) {
+            return Ok(());
+        }
+        let change = move |_: &mut Tx<'_>, _: &_, config: &mut Config| {
+            let is_wanted = is_first_of_spare(&config.root);
+            if let Some(leaf) = config.root.find_mut(guid).filter(|_| is_wanted) {
+                leaf.leaf.unspare = true;
+                config.touch();
+            }
+            Ok(())
+        };
+        self.engine.admin().change(change).await
+    }
+
+    /// Returns a leaf whose replacement has everything, and its parent.
+    fn replaced_leaf(self, tried: &[u64]) -> Option<(u64, u64)> {
+        let root = self.engine.config().root;
+        root.walk().find_map(|group| {
+            let (first, last) = (group.children.first()?, group.children.last()?);
+            let (goes, stays) = match group.kind {
+                VdevKind::Replacing => (first, last),
+                VdevKind::Spare if last.leaf.unspare => (first, last),
+                VdevKind::Spare if first.leaf.unspare => (last, first),
+                _ => return None,
+            };
+            let is_done = goes.guid != stays.guid
+                && goes.kind.is_leaf()
+                && !tried.contains(&goes.guid)
+                && (self.is_whole(stays.guid) || is_on(Bug::ReplacedTooEarly))
+                && !self.engine.tree.is_dtl_required(goes.guid);
+            is_done.then_some((goes.guid, group.guid))
+        })
+    }
+
+    /// Whether a vdev lacks nothing, and is in service.
+    fn is_whole(self, guid: u64) -> bool {
+        let tree = &self.engine.tree;
+        let lacks = |kind| tree.dtl(guid, kind).is_none_or(|txgs| !txgs.is_empty());
+        !lacks(DtlKind::Missing) && !lacks(DtlKind::Outage)
+    }
+
+    /// Suspends trim and initialize of a leaf, and of the leaves beside it: one of them may get
+    /// another guid.
+    async fn suspend_work_of(self, guid: u64) -> Result<()> {
+        use cenote_ondisk::leaf_work::LeafWorkKind;
+        let root = self.engine.config().root;
+        let parent = config::parent_of(&root, guid);
+        let leaves: Vec<_> =
+            parent.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
+        for leaf in leaves {
+            for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
+                match self.stop_work(&[leaf], kind, Stop::Suspend).await {
+                    Ok(()) => {}
+                    Err(error) if error.cause::<LeafWorkError>().is_some() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes the config and the tree in one txg. Returns what `change` returns, and the leaves
+    /// that left the tree.
+    async fn reshape<T: Send + 'static>(
+        self,
+        change: impl FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Shape, T)> + Send + 'static,
+        device: Option<Arc<dyn Device>>,
+    ) -> Result<(T, Vec<LeafId>)> {
+        let answer = Answer::new();
+        let task = Reshape { change, device, answer: Arc::clone(&answer) };
+        self.engine.run_task(Box::new(task)).await?;
+        answer.take()
+    }
+}
+
+/// The task that changes the shape of the pool.
+struct Reshape<F, T> {
+    change: F,
+    device: Option<Arc<dyn Device>>,
+    answer: Arc<Answer<(T, Vec<LeafId>)>>,
+}
+
+impl<F, T> Task for Reshape<F, T>
+where
+    F: FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Shape, T)> + Send,
+    T: Send,
+{
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let Scope { engine, context } = scope;
+            let before = engine.config();
+            let env = engine.datasets().env(context.txg);
+            let change = &mut self.change;
+            let result = engine
+                .mos_apply(context.txg, |tx| {
+                    // The closure may run several times: each time from the same state.
+                    let mut config = before.clone();
+                    let (shape, value) = change(tx, &env, &mut config)?;
+                    Ok((shape, value, config))
+                })
+                .await;
+            let Some((shape, value, mut config)) = self.answer.unless_refused(result)? else {
+                return Ok(());
+            };
+            // The MOS has the new shape: from here on a failure is one of the pool.
+            let device = &self.device;
+            let reshaped = engine
+                .tree
+                .reshape(&shape.top, shape.renamed, |_| device.as_ref().map(Arc::clone))?;
+            let is_one = reshaped.added.len() == usize::from(shape.added.is_some());
+            ensure!("SH2", is_one, "{} leaves are new", reshaped.added.len());
+            // As in OpenZFS, which has one more txg in the making.
+            let mut end = context.txg + TXGS_IN_FLIGHT + 2;
+            if is_on(Bug::NewLeafLogTooShort) {
+                end = context.txg;
+            }
+            for id in &reshaped.added {
+                let leaf = engine.tree.leaf(*id);
+                leaf.note_missing(&TxgRanges::new([(FIRST_TXG, end)]));
+            }
+            config.touch();
+            scope.replace_config(config)?;
+            self.answer.put(Ok((value, reshaped.retired)));
+            Ok(())
+        })
+    }
+}
+
+/// Checks whether `new` can come to the leaf `beside`.
+fn check_attach(
+    root: &VdevConfig,
+    beside: u64,
+    new: &NewLeaf,
+    how: Attach,
+) -> std::result::Result<(), ShapeError> {
+    let top = config::top_of(root, beside).ok_or(ShapeError::NoSuchLeaf)?;
+    let old = top.find(beside).ok_or(ShapeError::NoSuchLeaf)?;
+    let parent = config::parent_of(root, beside).ok_or(ShapeError::NoSuchLeaf)?;
+    let is_spare = new.config.leaf.is_spare;
+    if !old.kind.is_leaf() {
+        return Err(ShapeError::NotAMirror);
+    }
+    if root.find(new.config.guid).is_some() {
+        return Err(ShapeError::Replacing);
+    }
+    match how {
+        Attach::Mirror if !matches!(parent.kind, VdevKind::Mirror | VdevKind::Root) => {
+            return Err(ShapeError::NotAMirror);
+        }
+        Attach::Replace if top.top.is_log && is_spare => return Err(ShapeError::SpareForLog),
+        Attach::Replace if parent.kind == VdevKind::Spare && is_spare != old.leaf.is_spare => {
+            return Err(ShapeError::Replacing);
+        }
+        _ => {}
+    }
+    let room = label::leaf_asize(new.device.info().size);
+    let least = config::least_asize(top, beside).unwrap_or(u64::MAX);
+    if room == 0 || room < least {
+        return Err(ShapeError::TooSmall);
+    }
+    if new.ashift > top.top.ashift {
+        return Err(ShapeError::Ashift);
+    }
+    Ok(())
+}
+
+/// Checks whether a leaf is below a vdev from which it can be detached.
+fn check_detach(
+    root: &VdevConfig,
+    guid: u64,
+    parent: Option<u64>,
+) -> std::result::Result<(), ShapeError> {
+    let vdev = root.find(guid).ok_or(ShapeError::NoSuchLeaf)?;
+    let above = config::parent_of(root, guid).ok_or(ShapeError::NoSuchLeaf)?;
+    if !vdev.kind.is_leaf() || !config::is_group(&above.kind) {
+        return Err(ShapeError::NotAGroup);
+    }
+    if parent.is_some_and(|parent| parent != above.guid) {
+        return Err(ShapeError::NoReplicas);
+    }
+    Ok(())
+}
+
+fn path_of(vdev: &VdevConfig) -> String {
+    vdev.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+fn path_of_unspared(top: &VdevConfig, guid: Option<u64>) -> String {
+    guid.and_then(|guid| top.find(guid)).map(path_of).unwrap_or_default()
+}
