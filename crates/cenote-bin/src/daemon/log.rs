@@ -107,6 +107,8 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::ResilverStarted => "resilver started",
                 PoolEvent::ResilverFinished => "resilver finished",
                 PoolEvent::ResilverAborted => "resilver cancelled",
+                PoolEvent::Attached(_) => "device attached",
+                PoolEvent::Detached(_) => "device detached",
                 PoolEvent::Created => "pool created",
                 PoolEvent::Imported => "pool imported",
                 PoolEvent::Exported => "pool exported",

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_rt::Rng;
 
@@ -90,6 +91,56 @@ fn scrub_repairs_a_damaged_side_of_a_mirror() {
     assert!(status.contains("  scan: scrub repaired 0B in "), "{status}");
     assert_eq!(counters(&status), ["0"; 3], "{status}");
     assert_eq!(house.run("zpool status -x t"), "pool 't' is healthy\n");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
+
+/// A disk dies under load, and is replaced; the daemon is killed in the middle. Then a third side
+/// comes to the mirror, and an old one leaves.
+#[test]
+fn devices_are_replaced_under_load() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("replaces");
+    house.create(&house.text("at"));
+    let device = |name: &str| {
+        let path = house.path(&format!("pool/{name}"));
+        File::create(&path).unwrap().set_len(256 << 20).unwrap();
+        house.text(&format!("pool/{name}"))
+    };
+    let (old, new, third) = (house.text("pool/d0"), device("new"), device("third"));
+    let mut bytes = vec![0; RECORDS * RECORD];
+    Rng::seeded(2).fill(&mut bytes);
+    std::fs::write(house.path("at/file"), &bytes).unwrap();
+    house.run(&format!("zpool offline -f t {old}"));
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            let mut round = 0;
+            while !is_done.load(Ordering::Relaxed) && round < 200 {
+                // The mount goes with the daemon that is killed.
+                let _ = std::fs::write(house.path(&format!("at/{}", round % 8)), &bytes[..1 << 20]);
+                round += 1;
+            }
+        });
+        house.run(&format!("zpool replace t {old} {new}"));
+        house.kill();
+        house.run("zpool wait -t replace t");
+        is_done.store(true, Ordering::Relaxed);
+    });
+    let status = house.run("zpool status t");
+    assert!(status.contains(" state: ONLINE") && !status.contains("replacing"), "{status}");
+    assert!(status.contains(&new) && !status.contains(&format!("{old} ")), "{status}");
+    house.run(&format!("zpool attach -w t {new} {third}"));
+    house.run(&format!("zpool detach t {new}"));
+    house.run("zpool scrub -w t");
+    let status = house.run("zpool status t");
+    assert!(status.contains(" with 0 errors on ") && !status.contains(&new), "{status}");
+    let events = house.run("zpool events -H");
+    assert!(events.contains("fs.zfs.vdev_attach") && events.contains("fs.zfs.vdev_remove"));
+    assert_eq!(std::fs::read(house.path("at/file")).unwrap(), bytes);
     house.run("zpool export t");
     house.run("daemon stop");
     judge(&house);

@@ -238,7 +238,13 @@ impl Table<'_> {
                 (false, false) => format!("  {name:width$}  {state:8} {0:>5} {0:>5} {0:>5}", 0),
             };
             let is_missing = !self.options.is_import && device.state == VdevState::CantOpen;
-            self.line(&(line + if is_missing { "  cannot open" } else { "" }));
+            let is_in_use = !self.options.is_import && state == "INUSE";
+            let note = match (is_missing, is_in_use) {
+                (true, _) => "  cannot open",
+                (_, true) => "  currently in use",
+                _ => "",
+            };
+            self.line(&(line + note));
         }
     }
 }
@@ -329,7 +335,6 @@ fn import_cause(aux: VdevAux) -> &'static str {
 /// Returns why a vdev of an open pool is unhealthy.
 fn status_cause(aux: VdevAux) -> &'static str {
     match aux {
-        VdevAux::Spared => "currently in use",
         VdevAux::BadLog => "bad intent log",
         VdevAux::External => "external device fault",
         other => import_cause(other),

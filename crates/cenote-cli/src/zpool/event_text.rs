@@ -53,6 +53,8 @@ pub(super) fn class(event: &Event) -> &'static str {
             PoolEvent::ScrubAborted | PoolEvent::ResilverAborted => "sysevent.fs.zfs.scrub_abort",
             PoolEvent::ResilverStarted => "sysevent.fs.zfs.resilver_start",
             PoolEvent::ResilverFinished => "sysevent.fs.zfs.resilver_finish",
+            PoolEvent::Attached(_) => "sysevent.fs.zfs.vdev_attach",
+            PoolEvent::Detached(_) => "sysevent.fs.zfs.vdev_remove",
         },
     }
 }
@@ -123,7 +125,8 @@ pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -
             pairs.state("vdev_state", *state);
             pairs.path(known, *leaf);
         }
-        Event::Trim { leaf, .. } => {
+        Event::Trim { leaf, .. }
+        | Event::Pool(PoolEvent::Attached(leaf) | PoolEvent::Detached(leaf)) => {
             pairs.number("vdev_guid", *leaf);
             pairs.path(known, *leaf);
         }

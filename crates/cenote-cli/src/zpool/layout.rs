@@ -351,6 +351,11 @@ impl Devices {
         self.all.iter().any(|opened| is_same(opened.device.path(), Path::new(path)))
     }
 
+    /// Returns the first device, and the specification of its leaf.
+    pub(super) fn first(&self) -> Option<(&LeafSpec, &PoolDevice)> {
+        self.all.first().map(|first| (&first.spec, &first.device))
+    }
+
     /// Returns the open devices.
     pub(super) fn opened(&self) -> Vec<PoolDevice> {
         self.all.iter().map(|opened| opened.device.clone()).collect()
@@ -359,7 +364,7 @@ impl Devices {
 
 /// Returns the path of a device: given as a path, or as a short name in a folder of the source or
 /// in `/dev`.
-fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
+pub(super) fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
     let path = argument::path(word);
     if path.is_absolute() {
         if path.exists() {
@@ -378,7 +383,8 @@ fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
     }
 }
 
-fn is_same(one: &Path, other: &Path) -> bool {
+/// Whether two paths lead to the same file or block device.
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // A block device may have several nodes.
     let identity = |path: &Path| {

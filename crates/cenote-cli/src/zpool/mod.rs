@@ -6,6 +6,7 @@
 //!
 //! Sources: spec 06 §19, spec 05 §6.6, the manual pages.
 
+mod attach;
 pub mod cache;
 mod change;
 mod checkpoint;
@@ -71,6 +72,8 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
             change::run(verb, source, args, io)
         }
         "clear" | "online" | "offline" => service::run(verb, source, args, io),
+        "attach" | "replace" => attach::run(verb, source, args, io),
+        "detach" => attach::detach(source, args, io),
         "checkpoint" => checkpoint::run(source, args, io),
         "trim" => leafwork::trim(source, args, io),
         "initialize" => leafwork::initialize(source, args, io),

@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use cenote_engine::{CheckpointState, Engine};
+use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys};
 use cenote_ondisk::zap::Value;
@@ -37,7 +38,8 @@ const STEP: Duration = Duration::from_millis(20);
 /// Longest wait for the end of a scan between two progress checks.
 const SCAN_STEP: Duration = Duration::from_millis(500);
 /// The activities that are scans.
-const SCANS: [(&str, ScanFunc); 2] = [("resilver", ScanFunc::Resilver), ("scrub", ScanFunc::Scrub)];
+const SCANS: [(&str, ScanFunc); 3] =
+    [("replace", ScanFunc::Resilver), ("resilver", ScanFunc::Resilver), ("scrub", ScanFunc::Scrub)];
 
 /// Runs `zpool wait`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -127,6 +129,7 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
+            "replace" if is_replacing(engine) => of_scan(engine, ScanFunc::Resilver).await?,
             "resilver" => of_scan(engine, ScanFunc::Resilver).await?,
             "scrub" => of_scan(engine, ScanFunc::Scrub).await?,
             // A pool that is open for writing here never has other activities.
@@ -134,6 +137,12 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
         };
     }
     Ok(left)
+}
+
+/// Whether a device is being replaced.
+fn is_replacing(engine: &Engine) -> bool {
+    let root = engine.admin().vdev_config();
+    root.walk().any(|vdev| vdev.kind == VdevKind::Replacing)
 }
 
 /// Returns the bytes that a running scan has not read yet.

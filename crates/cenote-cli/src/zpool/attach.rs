@@ -1,0 +1,209 @@
+//! `zpool attach`, `zpool replace` and `zpool detach`.
+//!
+//! In a session the resilver of a new device goes on in the background, and `-w` waits for it. With
+//! `--embedded` no process keeps the pool between two commands: without `-w` the device only
+//! becomes a part of the pool, and the next import by a daemon, `zpool resilver` or `zpool wait`
+//! writes to it what it lacks.
+//!
+//! As in OpenZFS, the new device is examined before the old one is looked for, and what the engine
+//! refuses ends with status 255.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use cenote_engine::create::{CreateError, plan_leaf};
+use cenote_engine::{Attach, CheckpointError, Engine, NewLeaf, ShapeError};
+use cenote_ondisk::scan::ScanFunc;
+use cenote_pool::import::AuxDevice;
+use cenote_rt::Error;
+
+use super::layout::{self, Devices, Layout};
+use super::setting::Wanted;
+use super::{block_on, names};
+use crate::getopt::{self, Parsed};
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, command_line};
+
+/// Status of a command that the engine refused.
+const STATUS: i32 = 255;
+
+/// Runs `zpool attach` or `zpool replace`.
+pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let how = if verb == "replace" { Attach::Replace } else { Attach::Mirror };
+    let parsed = getopt::parse(args, "fo:sw", &[])?;
+    check_properties(&parsed)?;
+    let (pool, old, new) = match &parsed.operands[..] {
+        [] => return Err(Exit::usage("missing pool name argument")),
+        [_] => return Err(Exit::usage("missing <device> specification")),
+        [pool, old] if how == Attach::Replace => (pool, old, old),
+        [_, _] => return Err(Exit::usage("missing <new_device> specification")),
+        [pool, old, new] => (pool, old, new),
+        _ => return Err(Exit::usage("too many arguments")),
+    };
+    let join = if how == Attach::Replace { "with" } else { "to" };
+    let (first, second) = if how == Attach::Replace { (old, new) } else { (new, old) };
+    let cannot = format!("cannot {verb} {first} {join} {second}");
+    let line = command_line(Tool::Zpool, verb, args);
+    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+        let device = new_device(source, engine, new, parsed.has('f'), how).await?;
+        let root = engine.admin().vdev_config();
+        let found = names::find(&root, old, &source.path(old));
+        let beside = match found {
+            Ok(vdev) => vdev.guid,
+            Err(why) => {
+                let reserved = reserved(engine, old).await?;
+                return Err(refusal(&cannot, reserved.map_or(why.to_string(), str::to_owned)));
+            }
+        };
+        if engine.is_read_only() {
+            return Err(refusal(&cannot, "pool is read-only"));
+        }
+        if parsed.has('s') {
+            let why = "sequential reconstruction is not supported by this version of cenote";
+            return Err(refusal(&cannot, why));
+        }
+        let leaf = device.leaf().map_err(|error| refusal(&cannot, words(&error)))?;
+        let attached = engine.leaves().attach(beside, leaf, how).await;
+        attached.map_err(|error| refusal(&cannot, words(&error)))?;
+        // Without a daemon nobody would carry the resilver out: the command ends.
+        if source.session.is_none() && !parsed.has('w') {
+            return Ok(());
+        }
+        engine.scans().resume().await?;
+        if parsed.has('w') {
+            let ended = engine.scans().wait(ScanFunc::Resilver);
+            source.while_waited_for(ended).await.transpose()?;
+        }
+        Ok(())
+    }))
+}
+
+/// Runs `zpool detach`.
+pub(super) fn detach(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "", &[])?;
+    let missing = ["missing pool name argument", "missing <device> specification"];
+    let [pool, word] = getopt::exactly(&parsed.operands, missing)?;
+    let line = command_line(Tool::Zpool, "detach", args);
+    let cannot = format!("cannot detach {word}");
+    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+        let root = engine.admin().vdev_config();
+        let guid = match names::find(&root, word, &source.path(word)) {
+            Ok(vdev) => vdev.guid,
+            Err(why) => {
+                let reserved = reserved(engine, word).await?;
+                return Err(refusal(&cannot, reserved.map_or(why.to_string(), str::to_owned)));
+            }
+        };
+        if engine.is_read_only() {
+            return Err(refusal(&cannot, "pool is read-only"));
+        }
+        let detached = engine.leaves().detach(guid, None).await;
+        detached.map_err(|error| refusal(&cannot, words(&error)))
+    }))
+}
+
+/// Checks `-o`: the only property is `ashift`. Like OpenZFS's, the vdev keeps the one that it has.
+fn check_properties(parsed: &Parsed) -> CommandResult {
+    let mut wanted = Wanted::default();
+    for text in parsed.values('o') {
+        match text.split_once('=') {
+            Some(("ashift", value)) => {
+                wanted.add("ashift", value, true).map_err(Exit::failed)?;
+            }
+            // OpenZFS says no more here.
+            Some(_) => return Err(Exit::usage("")),
+            None => return Err(Exit::usage("missing '=' for -o option")),
+        }
+    }
+    Ok(())
+}
+
+/// A device that is to come to a vdev.
+enum NewDevice {
+    /// A device that belongs to nobody.
+    Plain(Devices),
+    /// A hot spare of the pool.
+    Spare(Box<AuxDevice>, Devices),
+}
+
+impl NewDevice {
+    fn leaf(&self) -> Result<NewLeaf, Error> {
+        let (Self::Plain(devices) | Self::Spare(_, devices)) = self;
+        let first = devices.first();
+        let (spec, device) = first.ok_or_else(|| Error::not_found(ShapeError::NoSuchLeaf))?;
+        let mut leaf = plan_leaf(spec, Arc::clone(device.device()))?;
+        if let Self::Spare(spare, _) = self {
+            let mut config = spare.config.clone();
+            config.leaf.is_spare = true;
+            leaf.config = config;
+        }
+        Ok(leaf)
+    }
+}
+
+/// Opens the new device. A hot spare of the pool itself may replace a device.
+async fn new_device(
+    source: &Source,
+    engine: &Arc<Engine>,
+    word: &str,
+    force: bool,
+    how: Attach,
+) -> Result<NewDevice, Exit> {
+    let view = engine.view().await?;
+    let path = layout::resolve(source, word)?;
+    let is_it = |aux: &&AuxDevice| {
+        aux.config
+            .leaf
+            .path
+            .as_ref()
+            .and_then(|path| path.to_str())
+            .is_some_and(|of| layout::is_same(Path::new(of), &path))
+    };
+    let spare = view.spares().iter().find(is_it).filter(|_| how == Attach::Replace);
+    let layout = Layout::parse(&[word.to_owned()])?;
+    if let Some(spare) = spare {
+        let layout = Layout { spares: vec![word.to_owned()], ..Layout::default() };
+        let devices = Devices::open(source, &layout, force).await?;
+        return Ok(NewDevice::Spare(Box::new(spare.clone()), devices));
+    }
+    let devices = Devices::open(source, &layout, force).await?;
+    let cannot = "invalid vdev specification";
+    devices.check_reserved(source, (&layout, Some(engine)), cannot, force).await?;
+    Ok(NewDevice::Plain(devices))
+}
+
+/// Returns why a spare or cache device of the pool cannot be the old device.
+async fn reserved(engine: &Arc<Engine>, word: &str) -> Result<Option<&'static str>, Exit> {
+    let view = engine.view().await?;
+    let has = |devices: &[AuxDevice]| {
+        devices.iter().any(|aux| {
+            let path = aux.config.leaf.path.as_ref().and_then(|path| path.to_str());
+            path == Some(word) || aux.config.guid.to_string() == word
+        })
+    };
+    Ok(match (has(view.spares()), has(view.caches())) {
+        (true, _) => Some("device is reserved as a hot spare"),
+        (_, true) => Some("device is in use as a cache"),
+        _ => None,
+    })
+}
+
+/// Returns why a request failed, in OpenZFS's words.
+fn words(error: &Error) -> String {
+    if let Some(why) = error.cause::<ShapeError>() {
+        return why.to_string();
+    }
+    match (error.cause::<CheckpointError>(), error.cause::<CreateError>()) {
+        (Some(CheckpointError::Exists), _) => "checkpoint exists".to_owned(),
+        (Some(CheckpointError::Discarding), _) => "currently discarding checkpoint".to_owned(),
+        (_, Some(CreateError::TooSmall { .. })) => "device is too small".to_owned(),
+        _ => error.to_string(),
+    }
+}
+
+/// Returns the failure of what the engine refused.
+fn refusal(cannot: &str, why: impl std::fmt::Display) -> Exit {
+    Exit::FailedWith(format!("{cannot}: {why}"), STATUS)
+}

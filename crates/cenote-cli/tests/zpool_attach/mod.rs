@@ -1,0 +1,137 @@
+//! `zpool attach`, `zpool replace` and `zpool detach`: messages, and the pools that they leave.
+
+use crate::Shed;
+
+/// Commands of the recording, in the order of execution here.
+const RECORDED: &[&str] = &[
+    "zpool create -f -O compression=off -O atime=off -m /mnt/t t /dev/shm/v/a",
+    "zpool attach",
+    "zpool attach t",
+    "zpool attach t /dev/shm/v/a",
+    "zpool attach nope /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach t /dev/shm/v/b /dev/shm/v/c",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/nope",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/tiny",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/small",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/b /dev/shm/v/c",
+    "zpool attach -o ashift=12 t /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach -o nosuch=1 t /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach -x t /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach -w t /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/b",
+    "zpool attach t mirror-0 /dev/shm/v/c",
+    "zpool detach",
+    "zpool detach t",
+    "zpool detach nope /dev/shm/v/a",
+    "zpool detach t /dev/shm/v/c",
+    "zpool detach t mirror-0",
+    "zpool detach t /dev/shm/v/b",
+    "zpool detach t /dev/shm/v/a",
+    "zpool detach -x t /dev/shm/v/a",
+    "zpool replace",
+    "zpool replace t",
+    "zpool replace t /dev/shm/v/nope /dev/shm/v/b",
+    "zpool replace t /dev/shm/v/a",
+    "zpool replace t /dev/shm/v/a /dev/shm/v/a",
+    "zpool replace t /dev/shm/v/a /dev/shm/v/tiny",
+    "zpool replace t /dev/shm/v/a /dev/shm/v/small",
+    "zpool replace t /dev/shm/v/a /dev/shm/v/nope",
+    "zpool replace -w t /dev/shm/v/a /dev/shm/v/b",
+    "zpool replace t /dev/shm/v/a /dev/shm/v/c",
+];
+
+#[test]
+fn messages_of_attach_replace_and_detach_are_those_of_openzfs() {
+    let Some(all) = cenote_testkit::wordings("second.txt") else { return };
+    let shed = Shed::new("attach-words", 0);
+    for name in ["a", "b", "c"] {
+        shed.add(name, crate::SIZE);
+    }
+    shed.add("tiny", 32 << 20);
+    shed.add("small", 96 << 20);
+    let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
+    let from = all.iter().position(|there| there.command == "zpool attach").expect("recorded");
+    let create = all[..from].iter().rposition(|there| there.command.contains("zpool create"));
+    let mut rest = all[create.expect("recorded")..].iter();
+    for command in RECORDED {
+        let want = rest.find(|there| there.command == *command);
+        let want = want.unwrap_or_else(|| panic!("{command} is not there"));
+        if *command == "zpool detach t /dev/shm/v/b" {
+            // With --embedded nobody has resilvered it yet.
+            shed.succeeds("zpool wait -t resilver t");
+        }
+        let (out, err, status) = shed.run(&command.replace("/dev/shm/v/", &folder));
+        let want =
+            (want.out.clone(), want.err.clone().replace("/dev/shm/v/", &folder), want.status);
+        assert_eq!((out, err, status), want, "{command}");
+    }
+    let status = shed.succeeds("zpool status t");
+    assert!(
+        status.contains(&format!("  {folder}b  ONLINE")) && !status.contains("mirror"),
+        "{status}"
+    );
+    let history = shed.succeeds("zpool history -i t");
+    for text in [
+        format!("vdev attach attach vdev={folder}b to vdev={folder}a"),
+        format!("detach vdev={folder}b"),
+        format!("vdev attach replace vdev={folder}b for vdev={folder}a"),
+        format!("detach vdev={folder}a"),
+    ] {
+        assert!(history.contains(&text), "{text}: {history}");
+    }
+    shed.judge("t");
+}
+
+/// Devices of each layout are replaced one after the other, also one that is gone, and by its own
+/// path.
+#[test]
+fn devices_are_replaced_in_every_layout() {
+    for (layout, count) in [("mirror", 2), ("raidz1", 3), ("raidz2", 4)] {
+        let shed = Shed::new("replaced", count + 2);
+        let devices: Vec<_> = (0..count).map(|number| format!("d{number}")).collect();
+        shed.succeeds(&format!("zpool create t {layout} {}", devices.join(" ")));
+        shed.succeeds("zfs create t/a");
+        shed.succeeds(&format!("zpool replace t d0 d{count}"));
+        let status = shed.succeeds("zpool status t");
+        assert!(status.contains("    replacing-0 "), "{status}");
+        shed.succeeds("zpool wait -t replace t");
+        let status = shed.succeeds("zpool status t");
+        assert!(!status.contains("replacing"), "{status}");
+        // The first one is nobody's, and comes back in place of a device that is gone.
+        std::fs::remove_file(shed.path().join("d1")).expect("removed");
+        std::fs::rename(shed.path().join("d0"), shed.path().join("d1")).expect("renamed");
+        let status = shed.succeeds("zpool status t");
+        assert!(status.contains("DEGRADED"), "{status}");
+        let path = shed.path().join("d1");
+        let path = path.to_str().expect("UTF-8");
+        shed.succeeds(&format!("zpool replace -w t {path}"));
+        let status = shed.succeeds("zpool status t");
+        assert!(status.contains(" state: ONLINE") && !status.contains("old"), "{status}");
+        shed.succeeds("zpool scrub -w t");
+        shed.judge("t");
+    }
+}
+
+/// A replacement is cancelled, and a spare takes the place of a device.
+#[test]
+fn spares_are_used_and_given_back() {
+    let shed = Shed::new("spares", 4);
+    shed.succeeds("zpool create t mirror d0 d1 spare d2");
+    shed.succeeds("zpool replace t d0 d3");
+    shed.succeeds("zpool detach t d3");
+    shed.succeeds("zpool offline -f t d0");
+    shed.succeeds("zpool replace -w t d0 d2");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains("    spare-0 "), "{status}");
+    assert!(status.contains("  INUSE     currently in use\n"), "{status}");
+    shed.succeeds("zpool detach t d2");
+    let status = shed.succeeds("zpool status t");
+    assert!(!status.contains("spare-0") && status.contains("AVAIL"), "{status}");
+    shed.succeeds("zpool replace -w t d0 d2");
+    shed.succeeds("zpool detach t d0");
+    let status = shed.succeeds("zpool status t");
+    assert!(!status.contains("\tspares\n") && status.contains(" state: ONLINE"), "{status}");
+    let (_, err, status) = shed.run("zpool detach t d0");
+    assert_eq!((err.trim_end(), status), ("cannot detach d0: no such device in pool", 255));
+    shed.judge("t");
+}
