@@ -22,6 +22,9 @@ use cenote_ondisk::scan::{ScanFlags, ScanPhys};
 /// The bookmark between two datasets, and after the last one.
 const BETWEEN: Bookmark = Bookmark { objset: u64::MAX, object: 0, level: 0, blkid: 0 };
 
+/// The place after the walk of the dedup tables, for blocks of the classes up to 0 (none).
+pub(super) const PAST_DDT: [u64; 4] = [1, 0, 0, 0];
+
 /// The part of a scan that changes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Position {
@@ -46,6 +49,9 @@ impl Position {
     /// Stores all but the queue.
     pub(super) fn store(&self, phys: &mut ScanPhys) {
         phys.bookmark = self.bookmark;
+        // No block is left to a walk of the dedup tables: OpenZFS takes such a walk for unfinished
+        // otherwise, and asserts that no other has begun.
+        (phys.ddt_class_max, phys.ddt_bookmark) = (0, PAST_DDT);
         phys.flags.set(ScanFlags::VISIT_DS_AGAIN, self.is_again);
         (phys.cur_min_txg, phys.cur_max_txg) = self.bounds;
     }

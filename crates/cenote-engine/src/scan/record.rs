@@ -28,7 +28,7 @@ use cenote_pool::mos::DIRECTORY;
 use cenote_rt::seeded::{Bug, is_on};
 
 use super::ScanError;
-use super::position::Position;
+use super::position::{PAST_DDT, Position};
 use crate::dsl::{Effects, Env, errors, get_dataset, history};
 
 /// Keys that pools of old versions have (spec 04 §21).
@@ -127,6 +127,7 @@ pub(super) fn setup(
         cur_max_txg: max_txg,
         start_time,
         to_examine,
+        ddt_bookmark: PAST_DDT,
         ..none
     };
     store(tx, &phys)?;

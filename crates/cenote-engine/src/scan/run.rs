@@ -292,10 +292,17 @@ impl Scans<'_> {
             Some(false) => return Ok(false),
             Some(true) => {}
         }
+        // As in OpenZFS, a scan ends once nothing is being destroyed: it visits no blocks of
+        // destroyed datasets, and they are read until they are freed.
+        let space = engine.space();
+        if space.has_background_work().await {
+            return Ok(false);
+        }
         // Ordering that data depends on: the commit of this txg flushes what was written before the
         // uberblock makes the leaves forget that it was missing. A flush that fails enters the txgs
         // again, and is recorded in the same txg.
-        let is_whole = self.is_whole(start_time);
+        // What cannot be freed stays, and was not visited.
+        let is_whole = self.is_whole(start_time) && !space.has_pending_frees().await?;
         let ended = engine
             .datasets()
             .operate(request(), move |tx, env, effects| record::finish(tx, env, effects, is_whole))
