@@ -33,13 +33,12 @@ use cenote_device::Device;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolState, VdevConfig};
 use cenote_ondisk::nvlist::NvString;
-use cenote_rt::{BoxFuture, Error, Result};
+use cenote_rt::{BoxFuture, Result};
 use cenote_vdev::labels;
 
 use crate::admin::events::{Event, PoolEvent};
-use crate::dsl::{Context, features};
+use crate::dsl::Context;
 use crate::space::checkpoint;
-use crate::space::checkpoint::CheckpointError;
 use crate::{Answer, Config, Engine, Scope, Task};
 pub use command::Command;
 pub use settings::{PoolSetting, is_maintained};
@@ -71,10 +70,7 @@ impl Admin<'_> {
         // The checkpoint's uberblock has the old guid sum.
         self.engine.space().check_no_checkpoint()?;
         self.change(move |tx, _, config| {
-            // A checkpoint may have been taken earlier in the same sync.
-            if features::is_active(tx, checkpoint::FEATURE)? {
-                return Err(Error::from(CheckpointError::Exists).into());
-            }
+            checkpoint::check_none(tx)?;
             config.facts.pool_guid = guid;
             config.root.guid = guid;
             config.touch();

@@ -215,9 +215,15 @@ fn replacement_is_cancelled() {
     .unwrap();
 }
 
+/// Returns the length of the list of hot spares on disk.
+async fn spare_count(pool: &Fixture) -> usize {
+    let mut view = pools::open_copy(&pool.devices).await.unwrap();
+    Arc::get_mut(&mut view).unwrap().aux_configs().await[0].len()
+}
+
 /// A hot spare stands in for a leaf, and becomes its successor, or goes when the leaf is back.
-async fn spare_stands_in(stays: bool) {
-    let mut pool = Fixture::new("mirror", 2).await;
+async fn spare_stands_in((layout, count): (&str, usize), stays: bool) {
+    let mut pool = Fixture::new(layout, count).await;
     let (failed, device) = (pool.leaf(0), new_device(SIZE));
     let mut spare = leaf_on(&device);
     spare.config.leaf.is_spare = true;
@@ -228,25 +234,24 @@ async fn spare_stands_in(stays: bool) {
         devices: vec![(spare.config.guid, Arc::<ImageDevice>::clone(&device) as _)],
     };
     pool.engine.admin().add_vdevs(new).await.unwrap();
-    pool.engine.leaves().fault(failed, false).await.unwrap();
+    if count > 1 {
+        pool.engine.leaves().fault(failed, false).await.unwrap();
+    }
     pool.devices.push(Arc::clone(&device));
     let guid = spare.config.guid;
     pool.engine.leaves().attach(failed, spare, Attach::Replace).await.unwrap();
     pool.write("tank/a", 0..6, 80).await;
     pool.resilver().await;
     assert!(kinds(&pool.engine).contains(&VdevKind::Spare) && !pool.lacks(guid));
-    let spares = async || {
-        let mut view = pools::open_copy(&pool.devices).await.unwrap();
-        Arc::get_mut(&mut view).unwrap().aux_configs().await[0].len()
-    };
+    assert_eq!(spare_count(&pool).await, 1);
     if stays {
         pool.engine.leaves().detach(failed, None).await.unwrap();
-        assert_eq!(spares().await, 0);
+        assert_eq!(spare_count(&pool).await, 0);
         pool.devices.remove(0);
     } else {
         pool.engine.leaves().online(failed, None).await.unwrap();
         pool.resilver().await;
-        assert_eq!((spares().await, pool.leaf(0)), (1, failed));
+        assert_eq!((spare_count(&pool).await, pool.leaf(0)), (1, failed));
         assert!(!is_member(&device).await, "it is a spare again");
         pool.devices.truncate(2);
     }
@@ -256,8 +261,10 @@ async fn spare_stands_in(stays: bool) {
 
 #[test]
 fn spare_stands_in_for_a_leaf() {
-    simulate(1, spare_stands_in(true)).unwrap();
-    simulate(1, spare_stands_in(false)).unwrap();
+    let mirror = ("mirror", 2);
+    for (layout, stays) in [(mirror, true), (mirror, false), (("disk", 1), true)] {
+        simulate(1, spare_stands_in(layout, stays)).unwrap();
+    }
 }
 
 /// The new device refuses a write: the old one stays until the new one has everything.

@@ -23,6 +23,11 @@ pub(super) fn top_of(root: &VdevConfig, guid: u64) -> Option<&VdevConfig> {
     root.children.iter().find(|top| top.find(guid).is_some())
 }
 
+/// Like [`top_of`], mutable.
+pub(super) fn top_of_mut(root: &mut VdevConfig, guid: u64) -> Option<&mut VdevConfig> {
+    root.children.iter_mut().find(|top| top.find(guid).is_some())
+}
+
 /// Returns the parent of the vdev with this guid.
 pub(super) fn parent_of(root: &VdevConfig, guid: u64) -> Option<&VdevConfig> {
     root.walk().find(|vdev| vdev.children.iter().any(|child| child.guid == guid))
@@ -126,7 +131,6 @@ pub(super) fn detach(top: &mut VdevConfig, guid: u64) -> Option<Removed> {
         if is_top {
             // The guid of a top-level vdev does not change.
             renamed = Some((child.guid, parent.guid)).filter(|_| child.kind.is_leaf());
-            unspared = unspared.map(|_| child.guid);
             child.guid = parent.guid;
         }
         child.top = std::mem::take(&mut parent.top);

@@ -36,9 +36,9 @@ use crate::admin::aux::{self, Aux};
 use crate::admin::create::FIRST_TXG;
 use crate::admin::events::{Event, PoolEvent};
 use crate::admin::{birth, write_aux_label};
-use crate::dsl::{Env, features, history};
+use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
-use crate::space::checkpoint::{self, CheckpointError};
+use crate::space::checkpoint;
 use crate::{Answer, Config, EngineError, Leaves, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
@@ -141,8 +141,8 @@ impl Leaves<'_> {
     /// part of the pool; a resilver is to be started ([`Scans::resume`](crate::Scans::resume)).
     ///
     /// # Errors
-    /// A [`ShapeError`], a [`CheckpointError`], or an error of the new device, and nothing was
-    /// changed but the labels of that device; errors of a sync.
+    /// A [`ShapeError`], a [`CheckpointError`](crate::CheckpointError), or an error of the new
+    /// device, and nothing was changed but the labels of that device; errors of a sync.
     pub async fn attach(self, beside: u64, new: NewLeaf, how: Attach) -> Result<()> {
         self.engine.space().check_no_checkpoint()?;
         let engine = self.engine;
@@ -157,10 +157,7 @@ impl Leaves<'_> {
         let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
         let (device, path) = (Arc::clone(&new.device), path_of(&new.config));
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
-            // A checkpoint may have been taken earlier in the same sync.
-            if features::is_active(tx, checkpoint::FEATURE)? {
-                return Err(Error::from(CheckpointError::Exists).into());
-            }
+            checkpoint::check_none(tx)?;
             // The shape may have changed since.
             check_attach(&config.root, beside, &new, how)?;
             let mut leaf = new.config.clone();
@@ -169,8 +166,7 @@ impl Leaves<'_> {
                 birth::add_leaf_zap(tx, &mut leaf)?;
             }
             let old = config.root.find(beside).map(path_of).unwrap_or_default();
-            let top = config::top_of(&config.root, beside).map(|top| top.guid);
-            let top = top.and_then(|guid| config.root.find_mut(guid));
+            let top = config::top_of_mut(&mut config.root, beside);
             let top = top.ok_or(ShapeError::NoSuchLeaf)?;
             let guid = leaf.guid;
             if !config::attach(top, beside, leaf, (kind.clone(), parent)) {
@@ -224,8 +220,7 @@ impl Leaves<'_> {
             if !is_free && !is_on(Bug::DetachIgnoresLogs) {
                 return Err(ShapeError::NoReplicas.into());
             }
-            let top = config::top_of(&config.root, guid).map(|top| top.guid);
-            let top = top.and_then(|guid| config.root.find_mut(guid));
+            let top = config::top_of_mut(&mut config.root, guid);
             let top = top.ok_or(ShapeError::NoSuchLeaf)?;
             let removed = config::detach(top, guid).ok_or(ShapeError::NotAGroup)?;
             let shape = Shape { top: top.clone(), renamed: removed.renamed, added: None };
@@ -233,9 +228,8 @@ impl Leaves<'_> {
                 birth::remove_leaf_zap(tx, object)?;
             }
             dtl::free(tx, removed.leaf.leaf.dtl_object, env.txg)?;
-            if removed.unspared.is_some() {
-                let gone = path_of_unspared(&shape.top, removed.unspared);
-                aux::retain(tx, Aux::Spares, |spare| path_of(spare) != gone)?;
+            if let Some(unspared) = removed.unspared {
+                aux::retain(tx, Aux::Spares, |spare| spare.guid != unspared)?;
             }
             let text = format!("vdev={}", path_of(&removed.leaf));
             history::log_pool(tx, env, "detach", &text)?;
@@ -481,8 +475,4 @@ fn check_detach(
 
 fn path_of(vdev: &VdevConfig) -> String {
     vdev.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned()).unwrap_or_default()
-}
-
-fn path_of_unspared(top: &VdevConfig, guid: Option<u64>) -> String {
-    guid.and_then(|guid| top.find(guid)).map(path_of).unwrap_or_default()
 }

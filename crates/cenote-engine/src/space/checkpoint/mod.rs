@@ -272,6 +272,15 @@ impl Task for Take {
     }
 }
 
+/// Like [`SpaceManager::check_no_checkpoint`], in a transaction: a checkpoint may have been taken
+/// earlier in the same sync.
+pub(crate) fn check_none(tx: &mut Tx<'_>) -> TxResult<()> {
+    if features::is_active(tx, FEATURE)? {
+        return Err(Error::from(CheckpointError::Exists).into());
+    }
+    Ok(())
+}
+
 fn take(tx: &mut Tx<'_>, env: &Env, uberblock: &Uberblock) -> TxResult<()> {
     if !features::is_enabled(tx, FEATURE)? {
         return Err(Error::from(CheckpointError::NotEnabled).into());
