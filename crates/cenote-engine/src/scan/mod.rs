@@ -30,8 +30,8 @@ mod run;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use cenote_dmu::TxStop;
-use cenote_ondisk::scan::{LAST_SCRUBBED_TXG, ScanFlags, ScanFunc, ScanPhys, ScanState};
+use cenote_dmu::{Tx, TxResult, TxStop};
+use cenote_ondisk::scan::{LAST_SCRUBBED_TXG, ScanFlags, ScanFunc, ScanPhys};
 use cenote_pool::mos::directory_object;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
@@ -40,6 +40,7 @@ use cenote_vdev::TxgRanges;
 
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::operation::Request;
+use crate::dsl::{Effects, Env};
 use crate::{Engine, Notice};
 use run::Runner;
 
@@ -197,9 +198,7 @@ impl<'e> Scans<'e> {
     /// A [`ScanError`], or errors of a sync.
     pub async fn pause(self) -> Result<()> {
         let _control = self.control().await;
-        let request = Request::free().changing(&[]);
-        let datasets = self.engine.datasets();
-        datasets.operate(request, |tx, _, _| record::pause(tx, true)).await?;
+        self.operate(|tx, _, _| record::pause(tx, true)).await?;
         self.halt().await;
         if let Some(runner) = self.runner() {
             runner.note_paused();
@@ -209,9 +208,7 @@ impl<'e> Scans<'e> {
     }
 
     async fn go_on(self) -> Result<()> {
-        let request = Request::free().changing(&[]);
-        let datasets = self.engine.datasets();
-        datasets.operate(request, |tx, _, _| record::pause(tx, false)).await?;
+        self.operate(|tx, _, _| record::pause(tx, false)).await?;
         self.note(PoolEvent::ScrubResumed);
         self.start().await
     }
@@ -223,9 +220,7 @@ impl<'e> Scans<'e> {
     pub async fn stop(self) -> Result<()> {
         let _control = self.control().await;
         self.takes_next();
-        let request = Request::free().changing(&[]);
-        let ended =
-            self.engine.datasets().operate(request, |tx, env, _| record::cancel(tx, env)).await?;
+        let ended = self.operate(|tx, env, _| record::cancel(tx, env)).await?;
         self.halt().await;
         let is_scrub = ended == ScanFunc::Scrub;
         self.note(if is_scrub { PoolEvent::ScrubAborted } else { PoolEvent::ResilverAborted });
@@ -258,17 +253,12 @@ impl<'e> Scans<'e> {
     }
 
     /// Continues a scan that was running when the pool was closed, and starts a resilver if a leaf
-    /// in service lacks data. To be called after an import, and when a leaf is back.
+    /// in service lacks data; does nothing while the pool is being closed. To be called after an
+    /// import, and when a leaf is back.
     ///
     /// # Errors
     /// Errors of a device.
     pub async fn resume(self) -> Result<()> {
-        self.engine.leaf.scan.is_stopped.store(false, Ordering::Release);
-        self.look().await
-    }
-
-    /// Starts what is to be done, unless the pool is being closed.
-    async fn look(self) -> Result<()> {
         let _control = self.control().await;
         if self.is_stopped() {
             return Ok(());
@@ -302,18 +292,21 @@ impl<'e> Scans<'e> {
         self.halt().await;
     }
 
+    /// The pool stays open: undoes [`suspend`](Self::suspend).
+    pub(crate) async fn unsuspend(self) -> Result<()> {
+        self.engine.leaf.scan.is_stopped.store(false, Ordering::Release);
+        self.resume().await
+    }
+
     fn is_stopped(self) -> bool {
         self.engine.leaf.scan.is_stopped.load(Ordering::Acquire)
     }
 
     async fn end_error_scrub(self) -> Result<()> {
-        if !self.engine.mos.inspect(record::has_error_scrub).await? {
+        if self.engine.mos.inspect(record::error_scrub).await?.is_none() {
             return Ok(());
         }
-        let request = Request::free().changing(&[]);
-        let datasets = self.engine.datasets();
-        let end = datasets.operate(request, |tx, env, _| record::cancel_error_scrub(tx, env));
-        if end.await? {
+        if self.operate(|tx, env, _| record::cancel_error_scrub(tx, env)).await? {
             let txg = self.engine.uberblock().txg;
             self.engine.health().add_notice(Notice::ErrorScrubCancelled { txg });
             self.note(PoolEvent::ScrubAborted);
@@ -323,8 +316,15 @@ impl<'e> Scans<'e> {
 
     /// Returns the scan in progress, paused or not.
     async fn stored(self) -> Result<Option<ScanPhys>> {
-        let found = self.engine.mos.inspect(record::find).await?;
-        Ok(found.filter(|phys| phys.state == ScanState::Scanning))
+        self.engine.mos.inspect(record::scanning).await
+    }
+
+    /// Changes the record of the scan in the next sync.
+    async fn operate<T: Send + 'static>(
+        self,
+        change: impl Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync + 'static,
+    ) -> Result<T> {
+        self.engine.datasets().operate(Request::free().changing(&[]), change).await
     }
 
     fn runner(self) -> Option<Arc<Runner>> {
@@ -356,11 +356,8 @@ impl<'e> Scans<'e> {
         let figures = self.engine.alloc.vdev_figures();
         let allocated = figures.iter().map(|vdev| vdev.space.allocated).sum();
         let missing = self.missing();
-        let request = Request::free().changing(&[]);
         let begun = self
-            .engine
-            .datasets()
-            .operate(request, move |tx, env, effects| {
+            .operate(move |tx, env, effects| {
                 let first = missing.iter().next().map(|(first, _)| first);
                 let limits = match (wanted, first) {
                     (_, Some(first)) => {

@@ -60,16 +60,19 @@ pub(super) struct Advance {
 }
 
 /// Returns the stored scan, of any state.
-pub(super) fn find(tx: &mut Tx<'_>) -> TxResult<Option<ScanPhys>> {
+fn find(tx: &mut Tx<'_>) -> TxResult<Option<ScanPhys>> {
     let value = zap::lookup(tx, DIRECTORY, SCAN)?;
     Ok(value.and_then(|value| ScanPhys::decode(&value.words()).ok()))
 }
 
 /// Returns the scan that is in progress, paused or not.
+pub(super) fn scanning(tx: &mut Tx<'_>) -> TxResult<Option<ScanPhys>> {
+    Ok(find(tx)?.filter(|phys| phys.state == ScanState::Scanning))
+}
+
+/// Like [`scanning`], with its position.
 pub(super) fn running(tx: &mut Tx<'_>) -> TxResult<Option<Record>> {
-    let Some(phys) = find(tx)?.filter(|phys| phys.state == ScanState::Scanning) else {
-        return Ok(None);
-    };
+    let Some(phys) = scanning(tx)? else { return Ok(None) };
     let queue = match phys.queue_obj {
         0 => BTreeMap::new(),
         object => zap::numbers(tx, object)?.into_iter().collect(),
@@ -174,26 +177,22 @@ fn end(tx: &mut Tx<'_>, env: &Env, phys: ScanPhys, state: ScanState) -> TxResult
     history::log_pool(tx, env, event, &format!("errors={}", ended.errors))
 }
 
-/// Whether an error scrub is in progress.
-pub(super) fn has_error_scrub(tx: &mut Tx<'_>) -> TxResult<bool> {
+/// Returns the error scrub that is in progress.
+pub(super) fn error_scrub(tx: &mut Tx<'_>) -> TxResult<Option<ErrorScrubPhys>> {
     let value = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
     let scrub = value.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok());
-    Ok(scrub.is_some_and(|scrub| scrub.state == ScanState::ErrorScrubbing))
+    Ok(scrub.filter(|scrub| scrub.state == ScanState::ErrorScrubbing))
 }
 
 /// Whether a scan is in progress.
 pub(crate) fn is_running(tx: &mut Tx<'_>) -> TxResult<bool> {
-    Ok(find(tx)?.is_some_and(|phys| phys.state == ScanState::Scanning))
+    Ok(scanning(tx)?.is_some())
 }
 
 /// Ends an error scrub that another program began: it is not continued. Returns whether there was
 /// one.
 pub(super) fn cancel_error_scrub(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
-    let Some(value) = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)? else { return Ok(false) };
-    let Ok(mut scrub) = ErrorScrubPhys::decode(&value.words()) else { return Ok(false) };
-    if scrub.state != ScanState::ErrorScrubbing {
-        return Ok(false);
-    }
+    let Some(mut scrub) = error_scrub(tx)? else { return Ok(false) };
     scrub.state = ScanState::Canceled;
     scrub.end_time = env.now;
     scrub.paused_flags = 0;
@@ -321,9 +320,7 @@ pub(super) fn finish(
 
 /// Lets the position of a scan in progress follow a change of datasets, which concerns only these.
 fn follow(tx: &mut Tx<'_>, of: &[u64], change: impl FnOnce(&mut Position)) -> TxResult<()> {
-    let Some(phys) = find(tx)?.filter(|phys| phys.state == ScanState::Scanning) else {
-        return Ok(());
-    };
+    let Some(phys) = scanning(tx)? else { return Ok(()) };
     let mut queue = BTreeMap::new();
     for object in of {
         if phys.queue_obj != 0

@@ -10,7 +10,6 @@ use cenote_rt::{Error, Kind, Notify, Result, monotonic, sleep, tunables};
 
 use super::{ScanError, ScanPass, Scans, record, round};
 use crate::admin::events::{Event, PoolEvent};
-use crate::dsl::operation::Request;
 use crate::{Engine, Notice};
 
 /// Bytes of the first round.
@@ -181,7 +180,7 @@ pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
         if let Some(engine) = engine.upgrade()
             && engine.scans().takes_next()
         {
-            drop(engine.scans().look().await);
+            drop(engine.scans().resume().await);
         }
     });
 }
@@ -278,10 +277,8 @@ impl Scans<'_> {
         let engine = self.engine;
         let start_time = done.start_time;
         let done = Arc::new(done);
-        let request = || Request::free().changing(&[]);
-        let left = engine
-            .datasets()
-            .operate(request(), move |tx, _, _| {
+        let left = self
+            .operate(move |tx, _, _| {
                 let now = record::advance(tx, &done)?;
                 Ok(now.map(|now| now.position.is_at_end()))
             })
@@ -303,9 +300,8 @@ impl Scans<'_> {
         // again, and is recorded in the same txg.
         // What cannot be freed stays, and was not visited.
         let is_whole = self.is_whole(start_time) && !space.has_pending_frees().await?;
-        let ended = engine
-            .datasets()
-            .operate(request(), move |tx, env, effects| record::finish(tx, env, effects, is_whole))
+        let ended = self
+            .operate(move |tx, env, effects| record::finish(tx, env, effects, is_whole))
             .await?;
         if let Some(func) = ended {
             let is_scrub = func == ScanFunc::Scrub;

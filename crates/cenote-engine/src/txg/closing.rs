@@ -156,7 +156,7 @@ impl Engine {
             Err(error) => {
                 // Work that cannot be resumed now is resumed by the next import.
                 drop(self.unless_suspended(self.leaves().resume_work()).await);
-                drop(self.unless_suspended(self.scans().resume()).await);
+                drop(self.unless_suspended(self.scans().unsuspend()).await);
                 return Err(error);
             }
         };
