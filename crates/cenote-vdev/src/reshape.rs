@@ -86,19 +86,19 @@ impl Tree {
                 let guid = leaf.guid();
                 let earlier = renamed.filter(|(_, now)| *now == guid).map_or(guid, |(was, _)| was);
                 let kept = before.iter().map(|index| &self.vdevs[*index]);
-                let mut kept = kept.filter(|vdev| vdev.leaf().is_some() && vdev.guid == earlier);
-                if let Some(vdev) = kept.next() {
-                    places.push((vdev.leaf(), Some(vdev)));
+                let mut kept = kept.filter(|vdev| vdev.guid == earlier);
+                if let Some((place, vdev)) = kept.find_map(|vdev| Some((vdev.leaf()?, vdev))) {
+                    places.push((place, Some(vdev)));
                     continue;
                 }
-                places.push((Some(LeafId(leaf_base + added.len())), None));
+                places.push((LeafId(leaf_base + added.len()), None));
                 leaf.set_dtl(TxgRanges::default());
                 added.push(leaf);
             }
             for vdev in &mut vdevs {
                 shift(vdev, vdev_base, 0);
                 if let Layout::Leaf(leaf) | Layout::DraidSpare(leaf, ..) = &mut vdev.layout
-                    && let Some((Some(place), kept)) = places.get(leaf.0)
+                    && let Some((place, kept)) = places.get(leaf.0)
                 {
                     *leaf = *place;
                     if let Some(kept) = kept {
@@ -108,7 +108,7 @@ impl Tree {
                 }
             }
             reshaped.added = (leaf_base..leaf_base + added.len()).map(LeafId).collect();
-            let kept: Vec<_> = places.iter().filter_map(|(place, _)| *place).collect();
+            let kept: Vec<_> = places.iter().map(|(place, _)| *place).collect();
             let gone = before.iter().filter_map(|index| self.vdevs[*index].leaf());
             reshaped.retired = gone.filter(|leaf| !kept.contains(leaf)).collect();
             let place = vdev_base + 1;
