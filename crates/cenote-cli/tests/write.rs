@@ -20,6 +20,7 @@ use std::path::Path;
 use cenote_cli::run_captured as cenote;
 use cenote_pool::import::PoolDevice;
 use cenote_testkit::golden::PrivateFolder;
+use cenote_testkit::wording::Wording;
 
 /// Size of a device.
 const SIZE: u64 = 128 << 20;
@@ -71,6 +72,26 @@ impl Shed {
     fn fails(&self, line: &str, want: &str) {
         let (_, err, status) = self.run(line);
         assert_eq!((status, err.trim_end()), (1, want), "{line}");
+    }
+
+    /// Returns a text of a recording, with the folder of these devices.
+    fn here(&self, text: &str) -> String {
+        text.replace("/dev/shm/v/", &format!("{}/", self.path().to_str().expect("UTF-8")))
+    }
+
+    /// Runs the next recording of a command here: what it prints and its status are those recorded.
+    /// Returns the status.
+    fn run_as_recorded<'w>(
+        &self,
+        rest: &mut impl Iterator<Item = &'w Wording>,
+        command: &str,
+    ) -> i32 {
+        let want = rest.find(|there| there.command == command);
+        let want = want.unwrap_or_else(|| panic!("{command} is not there"));
+        let said = self.run(&self.here(command));
+        let wanted = (self.here(&want.out), self.here(&want.err), want.status);
+        assert_eq!(said, wanted, "{command}");
+        want.status
     }
 
     /// Asserts that the pool has no errors and no leaks.
@@ -299,21 +320,11 @@ fn messages_of_changing_commands_are_those_of_openzfs() {
         shed.add(name, SIZE);
     }
     shed.add("tiny", 1 << 20);
-    let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
-    let mut from = 0;
-    let mut carried_out = Vec::new();
+    let (mut rest, mut carried_out) = (all.iter(), Vec::new());
     for command in CARRIED_OUT {
-        let next = all[from..].iter().position(|there| there.command == *command);
-        let index = from + next.unwrap_or_else(|| panic!("{command} is not there"));
-        from = index + 1;
-        let want = &all[index];
-        let here = |text: &str| text.replace("/dev/shm/v/", &folder);
-        let (out, err, status) = shed.run(&here(command));
-        assert_eq!(err, here(&want.err), "{command}");
-        assert_eq!(out, here(&want.out), "{command}");
-        assert_eq!(status, want.status, "{command}");
+        let status = shed.run_as_recorded(&mut rest, command);
         if status == 0 && !command.contains(" -n") && !command.contains(" get ") {
-            carried_out.push(here(command));
+            carried_out.push(shed.here(command));
         }
     }
     let history = shed.succeeds("zpool history t");

@@ -8,11 +8,11 @@
 //! As in OpenZFS, the new device is examined before the old one is looked for, and what the engine
 //! refuses ends with status 255.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use cenote_engine::create::{CreateError, plan_leaf};
 use cenote_engine::{Attach, CheckpointError, Engine, NewLeaf, ShapeError};
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::scan::ScanFunc;
 use cenote_pool::import::AuxDevice;
 use cenote_rt::Error;
@@ -48,18 +48,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     let line = command_line(Tool::Zpool, verb, args);
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
         let device = new_device(source, engine, new, parsed.has('f'), how).await?;
-        let root = engine.admin().vdev_config();
-        let found = names::find(&root, old, &source.path(old));
-        let beside = match found {
-            Ok(vdev) => vdev.guid,
-            Err(why) => {
-                let reserved = reserved(engine, old).await?;
-                return Err(refusal(&cannot, reserved.map_or(why.to_string(), str::to_owned)));
-            }
-        };
-        if engine.is_read_only() {
-            return Err(refusal(&cannot, "pool is read-only"));
-        }
+        let beside = device_of(source, engine, old, &cannot).await?;
         if parsed.has('s') {
             let why = "sequential reconstruction is not supported by this version of cenote";
             return Err(refusal(&cannot, why));
@@ -88,20 +77,31 @@ pub(super) fn detach(source: &Source, args: &[String], io: &mut Io<'_>) -> Comma
     let line = command_line(Tool::Zpool, "detach", args);
     let cannot = format!("cannot detach {word}");
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
-        let root = engine.admin().vdev_config();
-        let guid = match names::find(&root, word, &source.path(word)) {
-            Ok(vdev) => vdev.guid,
-            Err(why) => {
-                let reserved = reserved(engine, word).await?;
-                return Err(refusal(&cannot, reserved.map_or(why.to_string(), str::to_owned)));
-            }
-        };
-        if engine.is_read_only() {
-            return Err(refusal(&cannot, "pool is read-only"));
-        }
+        let guid = device_of(source, engine, word, &cannot).await?;
         let detached = engine.leaves().detach(guid, None).await;
         detached.map_err(|error| refusal(&cannot, words(&error)))
     }))
+}
+
+/// Returns the guid of a device of the pool, which must be open for writing.
+async fn device_of(
+    source: &Source,
+    engine: &Arc<Engine>,
+    word: &str,
+    cannot: &str,
+) -> Result<u64, Exit> {
+    let root = engine.admin().vdev_config();
+    let guid = match names::find(&root, word, &source.path(word)) {
+        Ok(vdev) => vdev.guid,
+        Err(why) => {
+            let reserved = reserved(engine, word).await?;
+            return Err(refusal(cannot, reserved.map_or(why.to_string(), str::to_owned)));
+        }
+    };
+    if engine.is_read_only() {
+        return Err(refusal(cannot, "pool is read-only"));
+    }
+    Ok(guid)
 }
 
 /// Checks `-o`: the only property is `ashift`. Like OpenZFS's, the vdev keeps the one that it has.
@@ -121,23 +121,20 @@ fn check_properties(parsed: &Parsed) -> CommandResult {
 }
 
 /// A device that is to come to a vdev.
-enum NewDevice {
-    /// A device that belongs to nobody.
-    Plain(Devices),
-    /// A hot spare of the pool.
-    Spare(Box<AuxDevice>, Devices),
+struct NewDevice {
+    devices: Devices,
+    /// Its config, if it is a hot spare of the pool.
+    spare: Option<VdevConfig>,
 }
 
 impl NewDevice {
     fn leaf(&self) -> Result<NewLeaf, Error> {
-        let (Self::Plain(devices) | Self::Spare(_, devices)) = self;
-        let first = devices.first();
+        let first = self.devices.first();
         let (spec, device) = first.ok_or_else(|| Error::not_found(ShapeError::NoSuchLeaf))?;
         let mut leaf = plan_leaf(spec, Arc::clone(device.device()))?;
-        if let Self::Spare(spare, _) = self {
-            let mut config = spare.config.clone();
-            config.leaf.is_spare = true;
-            leaf.config = config;
+        if let Some(spare) = &self.spare {
+            leaf.config = spare.clone();
+            leaf.config.leaf.is_spare = true;
         }
         Ok(leaf)
     }
@@ -153,25 +150,18 @@ async fn new_device(
 ) -> Result<NewDevice, Exit> {
     let view = engine.view().await?;
     let path = layout::resolve(source, word)?;
-    let is_it = |aux: &&AuxDevice| {
-        aux.config
-            .leaf
-            .path
-            .as_ref()
-            .and_then(|path| path.to_str())
-            .is_some_and(|of| layout::is_same(Path::new(of), &path))
-    };
-    let spare = view.spares().iter().find(is_it).filter(|_| how == Attach::Replace);
-    let layout = Layout::parse(&[word.to_owned()])?;
-    if let Some(spare) = spare {
-        let layout = Layout { spares: vec![word.to_owned()], ..Layout::default() };
-        let devices = Devices::open(source, &layout, force).await?;
-        return Ok(NewDevice::Spare(Box::new(spare.clone()), devices));
+    let spare = view.spares().iter().find(|spare| layout::is_at(spare, &path));
+    let spare = spare.filter(|_| how == Attach::Replace).map(|spare| spare.config.clone());
+    let mut layout = Layout::parse(&[word.to_owned()])?;
+    if spare.is_some() {
+        layout = Layout { spares: vec![word.to_owned()], ..Layout::default() };
     }
     let devices = Devices::open(source, &layout, force).await?;
-    let cannot = "invalid vdev specification";
-    devices.check_reserved(source, (&layout, Some(engine)), cannot, force).await?;
-    Ok(NewDevice::Plain(devices))
+    if spare.is_none() {
+        let cannot = "invalid vdev specification";
+        devices.check_reserved(source, (&layout, Some(engine)), cannot, force).await?;
+    }
+    Ok(NewDevice { devices, spare })
 }
 
 /// Returns why a spare or cache device of the pool cannot be the old device.

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_engine::create::{LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass};
 use cenote_ondisk::config::PoolState;
-use cenote_ondisk::nvlist::NvString;
 use cenote_pool::import::{AuxDevice, DeviceError, Found, PoolDevice};
 use cenote_rt::Kind;
 
@@ -308,12 +307,7 @@ impl Devices {
             let (view, name) = (pool.view().await?, pool.name());
             for Opened { word, device, .. } in &self.all {
                 let path = device.path();
-                let has = |devices: &[AuxDevice]| {
-                    let is_it = |path_of: &NvString| {
-                        path_of.to_str().is_some_and(|path_of| is_same(Path::new(path_of), path))
-                    };
-                    devices.iter().any(|aux| aux.config.leaf.path.as_ref().is_some_and(is_it))
-                };
+                let has = |devices: &[AuxDevice]| devices.iter().any(|aux| is_at(aux, path));
                 let (is_spare, is_cache) = (has(view.spares()), has(view.caches()));
                 match layout.spares.contains(word) {
                     true if is_spare && !is_own => {}
@@ -384,7 +378,7 @@ pub(super) fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
 }
 
 /// Whether two paths lead to the same file or block device.
-pub(super) fn is_same(one: &Path, other: &Path) -> bool {
+fn is_same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // A block device may have several nodes.
     let identity = |path: &Path| {
@@ -393,6 +387,12 @@ pub(super) fn is_same(one: &Path, other: &Path) -> bool {
         Some(if is_block_device { (None, meta.rdev()) } else { (Some(meta.dev()), meta.ino()) })
     };
     identity(one).is_some_and(|id| identity(other) == Some(id))
+}
+
+/// Whether a spare or cache device is at this path.
+pub(super) fn is_at(aux: &AuxDevice, path: &Path) -> bool {
+    let recorded = aux.config.leaf.path.as_ref().and_then(|recorded| recorded.to_str());
+    recorded.is_some_and(|recorded| is_same(Path::new(recorded), path))
 }
 
 /// Opens a device for writing; the inner error names the pool that uses it.
@@ -431,9 +431,7 @@ async fn is_left(source: &Source, path: &Path) -> Result<bool, Exit> {
     for engine in session.host.pools() {
         let view = engine.view().await?;
         let mut leaves = view.spares().iter().chain(view.caches());
-        let is_it =
-            |text: &NvString| text.to_str().is_some_and(|text| is_same(Path::new(text), path));
-        if leaves.any(|leaf| leaf.config.leaf.path.as_ref().is_some_and(is_it)) {
+        if leaves.any(|leaf| is_at(leaf, path)) {
             return Ok(false);
         }
     }

@@ -49,21 +49,16 @@ fn messages_of_attach_replace_and_detach_are_those_of_openzfs() {
     }
     shed.add("tiny", 32 << 20);
     shed.add("small", 96 << 20);
-    let folder = format!("{}/", shed.path().to_str().expect("UTF-8"));
+    let folder = shed.here("/dev/shm/v/");
     let from = all.iter().position(|there| there.command == "zpool attach").expect("recorded");
     let create = all[..from].iter().rposition(|there| there.command.contains("zpool create"));
     let mut rest = all[create.expect("recorded")..].iter();
     for command in RECORDED {
-        let want = rest.find(|there| there.command == *command);
-        let want = want.unwrap_or_else(|| panic!("{command} is not there"));
         if *command == "zpool detach t /dev/shm/v/b" {
             // With --embedded nobody has resilvered it yet.
             shed.succeeds("zpool wait -t resilver t");
         }
-        let (out, err, status) = shed.run(&command.replace("/dev/shm/v/", &folder));
-        let want =
-            (want.out.clone(), want.err.clone().replace("/dev/shm/v/", &folder), want.status);
-        assert_eq!((out, err, status), want, "{command}");
+        shed.run_as_recorded(&mut rest, command);
     }
     let status = shed.succeeds("zpool status t");
     assert!(
