@@ -436,17 +436,6 @@ pub fn spare(
     Ok(config)
 }
 
-/// Returns the config of a leaf that is to be attached to a vdev, or to replace a leaf.
-///
-/// # Errors
-/// As [`leaf`].
-pub fn attached(
-    spec: &LeafSpec,
-    guids: &mut Guids<impl FnMut() -> Result<u64>>,
-) -> Result<VdevConfig> {
-    leaf(spec, 0, 0, guids)
-}
-
 /// Returns the config of a cache device.
 ///
 /// # Errors

@@ -10,7 +10,7 @@ use cenote_rt::Result;
 pub use cenote_vdev::create::{
     CreateError, CreateSpec as PoolLayout, LeafSpec, Redundancy, TopSpec, VdevClass,
 };
-use cenote_vdev::create::{Created, Guids, attached, cache, distributed_spares, pool, spare, top};
+use cenote_vdev::create::{Created, Guids, cache, distributed_spares, leaf, pool, spare, top};
 
 use super::create::FIRST_TXG;
 use super::{Admin, NewVdevs};
@@ -71,7 +71,7 @@ impl Admin<'_> {
 /// # Errors
 /// `Kind::Invalid` with a [`CreateError`], or an error of the source of random numbers.
 pub fn plan_leaf(spec: &LeafSpec, device: Arc<dyn Device>) -> Result<NewLeaf> {
-    let config = attached(spec, &mut Guids::unguessable())?;
+    let config = leaf(spec, 0, 0, &mut Guids::unguessable())?;
     Ok(NewLeaf { config, device, ashift: spec.logical_ashift })
 }
 
