@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use cenote_engine::{Engine, Event, ScrubOptions};
+use cenote_engine::create::{LeafSpec, plan_leaf};
+use cenote_engine::{Attach, Engine, Event, ScrubOptions};
 use cenote_fs::format::FsOwners;
 use cenote_fs::{FileSystem, Mount, WritableVolume};
 use cenote_ondisk::scan::ScanFunc;
@@ -219,7 +220,10 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
     for noted in engine.health().events().after(0) {
         match &noted.event {
             Event::Lost { .. } => return Err(format!("{:?}", noted.event)),
-            Event::Bad { leaf, .. } if !victim_guids.contains(leaf) => {
+            // A disk that left the pool had faults.
+            Event::Bad { leaf, .. }
+                if !victim_guids.contains(leaf) && engine.tree().leaf_of(*leaf).is_some() =>
+            {
                 return Err(format!("{:?}", noted.event));
             }
             _ => {}
@@ -267,11 +271,20 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     while engine.space().has_pending_frees().await.map_err(fail)? {
         engine.sync().await.map_err(fail)?;
     }
-    let leaves: Vec<_> =
-        engine.tree().leaves().map(|(_, leaf)| (leaf.guid(), leaf.is_writable())).collect();
-    for (device, (leaf, is_in_service)) in history.machine.devices().into_iter().zip(leaves) {
-        if !is_in_service {
-            engine.leaves().online(leaf, Some(device)).await.map_err(fail)?;
+    let devices = history.machine.devices();
+    let out = engine.tree().leaves().filter(|(_, leaf)| !leaf.is_writable());
+    let out: Vec<_> = out.map(|(_, leaf)| (leaf.guid(), leaf.path().to_owned())).collect();
+    for (leaf, path) in out {
+        let device = devices.iter().find(|device| device.info().path == path);
+        match engine.leaves().online(leaf, device.cloned()).await {
+            // It came back with what it had before it belonged to the pool.
+            Err(error) if error.kind() == Kind::Invalid => {
+                let device = device.ok_or_else(|| format!("{path}: {error:?}"))?;
+                let new = plan_leaf(&LeafSpec::of(device.info()), Arc::clone(device));
+                let new = new.map_err(fail)?;
+                engine.leaves().attach(leaf, new, Attach::Replace).await.map_err(fail)?;
+            }
+            online => online.map_err(fail)?,
         }
     }
     let scans = engine.scans();

@@ -198,7 +198,7 @@ impl Machine {
         let size = layout.mib << 20;
         Arc::new_cyclic(|machine| {
             let hash = CommandHash::new();
-            let disks: Vec<_> = (0..layout.disks())
+            let disks: Vec<_> = (0..layout.all_disks())
                 .map(|number| {
                     let model = model(layout.model(number), size, rng.next_u64());
                     ModelDisk::new(format!("d{number}"), size, model)

@@ -218,7 +218,9 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
         .with_ashift(plan.layout.ashift)
         .with_seed(plan.seed)
         .with_file_system();
-    let engine = builder.create(history.machine.devices()).await.map_err(fail)?;
+    let mut devices = history.machine.devices();
+    devices.truncate(plan.layout.disks());
+    let engine = builder.create(devices).await.map_err(fail)?;
     let values = |properties: &[(String, u64)]| -> Vec<(String, Value)> {
         properties.iter().map(|(name, value)| (name.clone(), Value::U64(*value))).collect()
     };

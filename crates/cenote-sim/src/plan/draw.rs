@@ -371,12 +371,15 @@ fn reader_op(rng: &mut Rng) -> Op {
 
 fn operator_op(rng: &mut Rng) -> Op {
     let disk = number(rng);
-    match rng.below(42) {
+    match rng.below(48) {
+        42..44 => Op::Replace { disk, with: number(rng) },
+        44 | 45 => Op::Attach { disk, with: number(rng) },
+        46.. => Op::Detach { disk },
         34..37 => Op::Scrub,
         37..40 => Op::Resilver,
         40 => Op::PauseScrub,
-        41.. => Op::StopScan,
-        30.. => Op::LimitCache { mib: [1, 1, 2, 64][rng.below(4) as usize] },
+        41 => Op::StopScan,
+        30..34 => Op::LimitCache { mib: [1, 1, 2, 64][rng.below(4) as usize] },
         0..14 => Op::Sync,
         14..19 => Op::DropCache,
         19 | 20 => Op::Offline { disk },

@@ -19,6 +19,10 @@ pub(crate) struct Layout {
     pub(crate) mib: u64,
     /// Disks with faults: never more of a vdev than its redundancy allows.
     pub(crate) victims: Vec<usize>,
+    /// Number of disks without faults that do not belong to the pool at first. Their numbers follow
+    /// those of the others.
+    #[serde(default)]
+    pub(crate) spares: usize,
     /// Names of the models of the disks, by number; the others are like the first one.
     #[serde(default)]
     pub(crate) models: Vec<String>,
@@ -77,7 +81,8 @@ impl Layout {
         let model = |rng: &mut Rng| MODELS[rng.below(MODELS.len() as u64) as usize].to_owned();
         let models = if rng.below(4) == 0 { first } else { 1 };
         let models = (0..models).map(|_| model(rng)).collect();
-        Self { name: name.to_owned(), ashift, mib, victims, models }
+        let spares = rng.below(3) as usize;
+        Self { name: name.to_owned(), ashift, mib, victims, spares, models }
     }
 
     /// Returns its row of the table: its name and its top-level vdevs.
@@ -99,7 +104,17 @@ impl Layout {
         self.models.get(disk).or(self.models.first()).map_or(MODEL, String::as_str)
     }
 
-    /// Number of disks.
+    /// Number of disks, with those that do not belong to the pool at first.
+    pub(crate) fn all_disks(&self) -> usize {
+        self.disks() + self.spares
+    }
+
+    /// Whether a disk may leave the pool, and may come to it: one with faults, or a spare one.
+    pub(crate) fn may_move(&self, disk: usize) -> bool {
+        self.victims.contains(&disk) || disk >= self.disks()
+    }
+
+    /// Number of disks that the pool has at first.
     pub(crate) fn disks(&self) -> usize {
         self.row().1.iter().map(|(_, _, disks, _)| disks).sum()
     }

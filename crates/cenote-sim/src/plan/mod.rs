@@ -319,6 +319,12 @@ pub(crate) enum Op {
     Trim,
     /// Initializes a disk for a moment.
     Initialize { disk: u32 },
+    /// Replaces a disk by one that is free.
+    Replace { disk: u32, with: u32 },
+    /// Adds a free disk beside a disk, as another side of its mirror.
+    Attach { disk: u32, with: u32 },
+    /// Removes a disk from its mirror, or cancels its replacement.
+    Detach { disk: u32 },
     /// Starts a scrub, or resumes a paused one.
     Scrub,
     /// Starts a resilver if a disk in service lacks data.
@@ -406,6 +412,9 @@ impl Op {
             Self::DropCache => "drop cache",
             Self::LimitCache { .. } => "limit cache",
             Self::Offline { .. } => "offline",
+            Self::Replace { .. } => "replace",
+            Self::Attach { .. } => "attach",
+            Self::Detach { .. } => "detach",
             Self::Online { .. } => "online",
             Self::Clear => "clear",
             Self::Checkpoint => "checkpoint",

@@ -12,8 +12,8 @@ pub(crate) fn text(plan: &Plan) -> String {
     models.dedup();
     let _ = writeln!(
         text,
-        "seed {}: {} processors{}, interleaved {:?}; {}, ashift {}, {} disks of {} MiB ({}), faults \
-         on disks {:?}",
+        "seed {}: {} processors{}, interleaved {:?}; {}, ashift {}, {} disks of {} MiB ({}), {} \
+         spare ones, faults on disks {:?}",
         plan.seed,
         plan.processors,
         if plan.has_costs { " with costs" } else { "" },
@@ -23,6 +23,7 @@ pub(crate) fn text(plan: &Plan) -> String {
         layout.disks(),
         layout.mib,
         models.join(", "),
+        layout.spares,
         layout.victims
     );
     for (name, value) in &plan.tunables {

@@ -1,12 +1,18 @@
 //! Operations on the pool and its devices.
 
-use cenote_engine::{ScrubOptions, Stop, TrimOptions};
+use std::sync::Arc;
+
+use cenote_engine::create::{LeafSpec, plan_leaf};
+use cenote_engine::{Attach, NewLeaf, ScrubOptions, Stop, TrimOptions};
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::{Kind, Result, tunables};
 
 use super::{Ended, FULL, Outcome, Running, rest};
 use crate::plan::Op;
 
+/// Disks of a pool at most.
+const LEAVES_MAX: usize = 8;
 /// Microseconds for which a disk is initialized.
 const INITIALIZE_MICROS: u32 = 20_000;
 
@@ -45,6 +51,15 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
                 let done = engine.leaves().online(leaf, device).await;
                 // The disk may be failing, or have lost its labels.
                 settle(running, done, &[Kind::Io, Kind::Invalid, Kind::Busy])
+            }
+        },
+        Op::Replace { disk, with } => attach(running, disk, with, Attach::Replace).await,
+        Op::Attach { disk, with } => attach(running, disk, with, Attach::Mirror).await,
+        Op::Detach { disk } => match chosen(running, disk, false) {
+            None => Ok(Outcome::Refused),
+            Some(leaf) => {
+                let done = engine.leaves().detach(leaf, None).await;
+                settle(running, done, &[Kind::Busy, Kind::Invalid, Kind::NotFound])
             }
         },
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
@@ -89,8 +104,52 @@ fn settle(running: &Running, done: Result<()>, allowed: &[Kind]) -> Ended {
 fn victim(running: &Running, number: u32) -> Option<(usize, u64)> {
     let victims = &running.history.plan.layout.victims;
     let disk = *victims.get(number as usize % victims.len().max(1))?;
-    let leaf = running.engine.admin().vdev_config().leaves().nth(disk)?.guid;
-    Some((disk, leaf))
+    Some((disk, leaf_on(&running.engine.admin().vdev_config(), disk)?))
+}
+
+/// Returns the leaf that is on a disk.
+pub(super) fn leaf_on(root: &VdevConfig, disk: usize) -> Option<u64> {
+    let path = format!("d{disk}");
+    let is_on = |leaf: &&VdevConfig| {
+        leaf.leaf.path.as_ref().is_some_and(|of| of.as_bytes() == path.as_bytes())
+    };
+    root.leaves().find(is_on).map(|leaf| leaf.guid)
+}
+
+/// Returns the leaf on a disk that may leave the pool or stand beside others; any disk may get
+/// another side.
+fn chosen(running: &Running, number: u32, is_any: bool) -> Option<u64> {
+    let layout = &running.history.plan.layout;
+    let root = running.engine.admin().vdev_config();
+    let disks = (0..layout.all_disks()).filter(|disk| is_any || layout.may_move(*disk));
+    let leaves: Vec<_> = disks.filter_map(|disk| leaf_on(&root, disk)).collect();
+    leaves.get(number as usize % leaves.len().max(1)).copied()
+}
+
+/// Returns a disk that does not belong to the pool, as a new leaf.
+fn free_disk(running: &Running, number: u32) -> Option<NewLeaf> {
+    let root = running.engine.admin().vdev_config();
+    let devices = running.history.machine.devices().into_iter().enumerate();
+    let free = devices.filter(|(disk, _)| leaf_on(&root, *disk).is_none());
+    let free: Vec<_> = free.map(|(_, device)| device).collect();
+    let device = free.get(number as usize % free.len().max(1))?;
+    plan_leaf(&LeafSpec::of(device.info()), Arc::clone(device)).ok()
+}
+
+async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
+    // Vdevs with more sides than this are slow to write.
+    let is_full = running.engine.tree().leaves().count() >= LEAVES_MAX;
+    let beside = chosen(running, disk, how == Attach::Mirror);
+    let (Some(beside), Some(new), false) = (beside, free_disk(running, with), is_full) else {
+        return Ok(Outcome::Refused);
+    };
+    let done = running.engine.leaves().attach(beside, new, how).await;
+    let done = match done {
+        Ok(()) => running.engine.scans().resume().await,
+        Err(error) => Err(error),
+    };
+    // There is a checkpoint, the vdev is no mirror, or the new disk fails.
+    settle(running, done, &[Kind::Exists, Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Io])
 }
 
 /// Initializes a disk for a moment.

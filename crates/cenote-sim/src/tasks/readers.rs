@@ -10,6 +10,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_vdev::Cause;
 
 use super::files::part;
+use super::operators::leaf_on;
 use super::snapshots::dataset;
 use super::{Chosen, Ended, History, Outcome, Running, rest};
 use crate::check::is_honest;
@@ -196,11 +197,10 @@ pub(crate) async fn verify_pool(
     view: &Arc<Pool>,
     history: &History,
 ) -> Result<std::result::Result<(), String>> {
-    let guids: Vec<_> =
-        view.config().vdev_tree.leaves().map(|leaf| format!("guid: {},", leaf.guid)).collect();
-    let victims = history.plan.layout.victims.iter();
-    let victims =
-        victims.filter_map(|disk| Some((guids.get(*disk)?.clone(), is_honest(history, *disk))));
+    let victims = history.plan.layout.victims.iter().filter_map(|disk| {
+        let leaf = leaf_on(&view.config().vdev_tree, *disk)?;
+        Some((format!("guid: {leaf},"), is_honest(history, *disk)))
+    });
     let victims = victims.collect();
     let findings = Mutex::default();
     let observer = Arc::new(Strict { view: Arc::clone(view), victims, findings });
