@@ -171,6 +171,36 @@ cenote zpool status tank | grep -q "No known data errors" || die "there are erro
 cenote zpool status -p tank | awk '$1 ~ /disks/ { sum += $5 } END { exit sum != 0 }' ||
   die "something was not repaired"
 
+say "a disk dies under load: a spare comes in, the disk is replaced, and all is scrubbed"
+run "truncate -s 1G disks/spare disks/new"
+run "zpool add tank spare $folder/disks/spare"
+load=
+if [ "$has_fuse" ]; then
+  note "meanwhile: cp, again and again"
+  (while [ ! -e stop ]; do cp -a "${trees[0]}" tank/zstd/load && rm -r tank/zstd/load; done) &
+  load=$!
+fi
+run "zpool offline -f tank $folder/disks/d2"
+# The daemon calls the spare in by itself.
+for _ in $(seq 600); do
+  cenote zpool status tank | grep -q "currently in use" && break
+  sleep 0.1
+done
+run "zpool status tank"
+run "zpool wait -t resilver tank"
+run "zpool replace -w tank $folder/disks/d2 $folder/disks/new"
+run "zpool scrub tank"
+run "cenote tunable set zfs_vdev_scrub_max_active=8"
+run "zpool wait -t scrub tank"
+if [ "$load" ]; then
+  touch stop
+  wait "$load" || die "cp failed"
+fi
+run "zpool status tank"
+cenote zpool status tank | grep -q "scrub repaired .* with 0 errors" || die "the scrub found errors"
+cenote zpool status tank | grep -q "AVAIL" || die "the spare was not given back"
+if [ "$has_fuse" ]; then compare tank/lz4; compare tank/zstd; fi
+
 say "exported, and judged"
 run "zpool export tank"
 run "cenote daemon stop"

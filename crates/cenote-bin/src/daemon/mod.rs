@@ -24,6 +24,7 @@ mod record;
 mod rollback;
 mod server;
 mod silence;
+mod spares;
 mod spool;
 mod streams;
 mod wanted;

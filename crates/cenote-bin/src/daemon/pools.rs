@@ -24,11 +24,11 @@ use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
 
 use super::exports::Volumes;
-use super::log;
 use super::mounts::Mounts;
 use super::place::Place;
 use super::record::Record;
 use super::watch::Watch;
+use super::{log, spares};
 
 /// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;
@@ -315,6 +315,9 @@ impl Pools {
         let (file, shown) = self.cache_file_of(&engine, how.cache_file);
         presence.set_cache_file(shown.as_deref());
         drop(cenote_rt::spawn_background(log::follow(Arc::clone(engine.health().events()))));
+        if !engine.is_read_only() {
+            drop(cenote_rt::spawn_background(spares::follow(Arc::downgrade(&engine))));
+        }
         let mounts = Arc::new(Mounts::new(&engine));
         let (record, is_leaving) = (Arc::new(Record::new(file)), Arc::default());
         let held = Held { engine, mounts: Arc::clone(&mounts), record, is_leaving };

@@ -9,6 +9,7 @@ use cenote_rt::Rng;
 
 use crate::daemon::{House, has_fuse};
 use crate::succeeds;
+use crate::watch::until;
 
 /// Size of a record.
 const RECORD: usize = 128 << 10;
@@ -141,6 +142,48 @@ fn devices_are_replaced_under_load() {
     let events = house.run("zpool events -H");
     assert!(events.contains("fs.zfs.vdev_attach") && events.contains("fs.zfs.vdev_remove"));
     assert_eq!(std::fs::read(house.path("at/file")).unwrap(), bytes);
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
+
+/// A device dies; a spare is called in, and given back once the device is replaced.
+#[test]
+fn spare_is_called_in_and_given_back() {
+    let house = House::new("spare-called");
+    let device = |name: &str| {
+        File::create(house.path(&format!("pool/{name}"))).unwrap().set_len(256 << 20).unwrap();
+        house.text(&format!("pool/{name}"))
+    };
+    let (spare, new, cache) = (device("spare"), device("new"), device("cache"));
+    house.create("none");
+    house.run(&format!("zpool add t spare {spare}"));
+    house.run("zfs create t/a");
+    let old = house.text("pool/d0");
+    house.run(&format!("zpool offline -f t {old}"));
+    let shows = |wanted: &[&str], absent: &str| {
+        until(&format!("{wanted:?} and no {absent}"), || {
+            let status = house.run("zpool status t");
+            wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
+        });
+    };
+    shows(&["    spare-0 ", "INUSE     currently in use", "scan: resilvered "], "replacing");
+    let (_, said) = house.fails(&format!("zpool remove t {spare}"));
+    let why = "Pool busy; removal may already be in progress";
+    assert_eq!(said, format!("cannot remove {spare}: {why}\n"));
+    house.run(&format!("zpool replace -w t {old} {new}"));
+    shows(&[&new, "AVAIL", " state: ONLINE"], "spare-0");
+    house.run(&format!("zpool add t cache {cache}"));
+    house.run(&format!("zpool remove t {spare} {cache}"));
+    shows(&[&new], "\tspares\n");
+    let (_, said) = house.fails(&format!("zpool remove t {spare} {new}"));
+    let ours = "only spares and cache devices are removed by this version of cenote";
+    assert_eq!(
+        said,
+        format!("cannot remove {spare}: no such device in pool\ncannot remove {new}: {ours}\n")
+    );
+    // Its labels are gone.
+    house.fails(&format!("zpool labelclear {spare}"));
     house.run("zpool export t");
     house.run("daemon stop");
     judge(&house);

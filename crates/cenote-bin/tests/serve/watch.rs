@@ -10,7 +10,7 @@ use crate::daemon::{House, has_fuse};
 
 /// Waits until a condition holds: effects of files and other processes are delayed.
 #[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
-fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     for _ in 0..2000 {
         if holds() {
             return;

@@ -31,6 +31,7 @@ mod list_vdevs;
 pub(crate) mod names;
 mod redundancy;
 mod refuse;
+mod remove;
 mod scan;
 mod scrub;
 mod service;
@@ -73,6 +74,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         }
         "clear" | "online" | "offline" => service::run(verb, source, args, io),
         "attach" | "replace" => attach::run(verb, source, args, io),
+        "remove" => remove::run(source, args, io),
         "detach" => attach::detach(source, args, io),
         "checkpoint" => checkpoint::run(source, args, io),
         "trim" => leafwork::trim(source, args, io),

@@ -35,7 +35,6 @@ const NAME: &str = "missing pool name argument";
 
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
-    verb("remove", "npsw", &[NAME, "missing device"], Some(0), "remove from"),
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
     verb("reopen", "n", &[], Some(0), "reopen"),
     verb("split", ":gLR:lno:P", &["Missing pool name", "Missing new pool name"], Some(0), "split"),

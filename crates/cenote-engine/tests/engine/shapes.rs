@@ -221,8 +221,16 @@ async fn spare_count(pool: &Fixture) -> usize {
     Arc::get_mut(&mut view).unwrap().aux_configs().await[0].len()
 }
 
-/// A hot spare stands in for a leaf, and becomes its successor, or goes when the leaf is back.
-async fn spare_stands_in((layout, count): (&str, usize), stays: bool) {
+/// How a hot spare stops standing in for a leaf.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum SpareEnds {
+    /// The leaf is detached, and the spare stays.
+    Stays,
+    LeafIsBack,
+    LeafIsReplaced,
+}
+
+async fn spare_stands_in((layout, count): (&str, usize), ends: SpareEnds) {
     let mut pool = Fixture::new(layout, count).await;
     let (failed, device) = (pool.leaf(0), new_device(SIZE));
     let mut spare = leaf_on(&device);
@@ -244,16 +252,28 @@ async fn spare_stands_in((layout, count): (&str, usize), stays: bool) {
     pool.resilver().await;
     assert!(kinds(&pool.engine).contains(&VdevKind::Spare) && !pool.lacks(guid));
     assert_eq!(spare_count(&pool).await, 1);
-    if stays {
-        pool.engine.leaves().detach(failed, None).await.unwrap();
-        assert_eq!(spare_count(&pool).await, 0);
-        pool.devices.remove(0);
-    } else {
-        pool.engine.leaves().online(failed, None).await.unwrap();
-        pool.resilver().await;
-        assert_eq!((spare_count(&pool).await, pool.leaf(0)), (1, failed));
-        assert!(!is_member(&device).await, "it is a spare again");
-        pool.devices.truncate(2);
+    let refused = pool.engine.leaves().remove_aux(guid).await.unwrap_err();
+    assert_eq!(why(&refused), Some(ShapeError::InUse));
+    match ends {
+        SpareEnds::Stays => {
+            pool.engine.leaves().detach(failed, None).await.unwrap();
+            assert_eq!(spare_count(&pool).await, 0);
+            pool.devices.remove(0);
+        }
+        SpareEnds::LeafIsBack => {
+            pool.engine.leaves().online(failed, None).await.unwrap();
+            pool.resilver().await;
+            assert_eq!((spare_count(&pool).await, pool.leaf(0)), (1, failed));
+            assert!(!is_member(&device).await, "it is a spare again");
+            pool.devices.truncate(2);
+        }
+        SpareEnds::LeafIsReplaced => {
+            let new = pool.attach(failed, Attach::Replace).await;
+            pool.resilver().await;
+            assert_eq!((spare_count(&pool).await, pool.leaf(0)), (1, new));
+            pool.devices.drain(..1);
+            pool.devices.remove(1);
+        }
     }
     assert!(!kinds(&pool.engine).contains(&VdevKind::Spare));
     assert!(pool.finish().await.is_clean());
@@ -261,9 +281,12 @@ async fn spare_stands_in((layout, count): (&str, usize), stays: bool) {
 
 #[test]
 fn spare_stands_in_for_a_leaf() {
+    use SpareEnds::{LeafIsBack, LeafIsReplaced, Stays};
     let mirror = ("mirror", 2);
-    for (layout, stays) in [(mirror, true), (mirror, false), (("disk", 1), true)] {
-        simulate(1, spare_stands_in(layout, stays)).unwrap();
+    for (layout, ends) in
+        [(mirror, Stays), (mirror, LeafIsBack), (mirror, LeafIsReplaced), (("disk", 1), Stays)]
+    {
+        simulate(1, spare_stands_in(layout, ends)).unwrap();
     }
 }
 

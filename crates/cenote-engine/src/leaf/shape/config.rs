@@ -99,6 +99,7 @@ pub(super) fn attach(
 pub(super) fn detach(top: &mut VdevConfig, guid: u64) -> Option<Removed> {
     let parent = parent_of(top, guid)?.guid;
     let is_top = top.guid == parent;
+    let is_below_spare = parent_of(top, parent).is_some_and(|above| above.kind == VdevKind::Spare);
     let parent = top.find_mut(parent)?;
     if !is_group(&parent.kind) {
         return None;
@@ -127,7 +128,8 @@ pub(super) fn detach(top: &mut VdevConfig, guid: u64) -> Option<Removed> {
         && let Some(mut child) = parent.children.pop()
     {
         child.id = parent.id;
-        child.leaf.unspare = false;
+        // A spare that stood in for the device that was replaced is not needed any more.
+        child.leaf.unspare = is_below_spare && parent.kind == VdevKind::Replacing && at == 0;
         if is_top {
             // The guid of a top-level vdev does not change.
             renamed = Some((child.guid, parent.guid)).filter(|_| child.kind.is_leaf());

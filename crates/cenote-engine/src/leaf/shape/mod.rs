@@ -19,6 +19,7 @@
 //! * SH2  The dirty time log of a new leaf has every txg whose writes may have missed it.
 
 mod config;
+mod spares;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -76,13 +77,16 @@ pub enum ShapeError {
     /// The leaf has the only copy of some data.
     #[error("no valid replicas")]
     NoReplicas,
+    /// The spare stands in for a leaf.
+    #[error("Pool busy; removal may already be in progress")]
+    InUse,
 }
 
 impl From<ShapeError> for Error {
     fn from(error: ShapeError) -> Self {
         let kind = match error {
             ShapeError::NoSuchLeaf => Kind::NotFound,
-            ShapeError::NoReplicas => Kind::Busy,
+            ShapeError::NoReplicas | ShapeError::InUse => Kind::Busy,
             _ => Kind::Invalid,
         };
         Self::new(kind, error)

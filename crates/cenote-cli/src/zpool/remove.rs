@@ -1,0 +1,73 @@
+//! `zpool remove`: hot spares and cache devices. Removing other vdevs is refused.
+
+use cenote_engine::{Engine, ShapeError};
+use cenote_pool::import::AuxDevice;
+
+use super::{block_on, names};
+use crate::err;
+use crate::getopt;
+use crate::io::{CommandResult, Exit, Io};
+use crate::source::Source;
+use crate::usage::Tool;
+use crate::writer::{Writer, cause_text, command_line};
+
+/// Runs `zpool remove`.
+pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
+    let parsed = getopt::parse(args, "npsw", &[])?;
+    let Some((pool, devices)) = parsed.operands.split_first() else {
+        return Err(Exit::usage("missing pool name argument"));
+    };
+    if parsed.has('s') && (parsed.has('n') || parsed.has('p') || parsed.has('w')) {
+        return Err(Exit::usage("-n, -p, and -w options are not allowed with -s"));
+    }
+    if devices.is_empty() != parsed.has('s') {
+        let what = if devices.is_empty() { "missing device" } else { "too many arguments" };
+        return Err(Exit::usage(what));
+    }
+    let line = command_line(Tool::Zpool, "remove", args);
+    let line = (!parsed.has('n')).then_some(&line[..]);
+    block_on(Writer::run(source, pool, line, io, async |engine, io| {
+        if parsed.has('s') {
+            // A pool with a removal in progress cannot be opened for writing here.
+            let why = "cannot cancel removal: operation is not in progress";
+            return Err(Exit::failed(why));
+        }
+        let mut status = Ok(());
+        for word in devices {
+            match remove(source, engine, word, parsed.has('n')).await {
+                Err(Exit::Failed(message)) => {
+                    err!(io, "{message}")?;
+                    status = Err(Exit::Status(1));
+                }
+                done => done?,
+            }
+        }
+        status
+    }))
+}
+
+async fn remove(source: &Source, engine: &Engine, word: &str, is_dry: bool) -> CommandResult {
+    let cannot = |why: &str| Exit::failed(format!("cannot remove {word}: {why}"));
+    if engine.is_read_only() {
+        return Err(cannot("pool is read-only"));
+    }
+    let view = engine.view().await?;
+    let is_it = |aux: &&AuxDevice| {
+        let path = aux.config.leaf.path.as_ref().map(ToString::to_string).unwrap_or_default();
+        let file = source.path(word).to_string_lossy().into_owned();
+        path == word || path == file || aux.config.guid.to_string() == word
+    };
+    let Some(guid) =
+        view.spares().iter().chain(view.caches()).find(is_it).map(|aux| aux.config.guid)
+    else {
+        let root = engine.admin().vdev_config();
+        names::find(&root, word, &source.path(word)).map_err(|why| cannot(&why.to_string()))?;
+        return Err(cannot("only spares and cache devices are removed by this version of cenote"));
+    };
+    drop(view);
+    if is_dry {
+        return Ok(());
+    }
+    let removed = engine.leaves().remove_aux(guid).await;
+    removed.map_err(|error| cannot(&cause_text::<ShapeError>(&error)))
+}

@@ -1,0 +1,105 @@
+//! Hot spares that stand in for leaves that failed, and spares and cache devices that leave the
+//! pool (spec 06 §9.3, §10).
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_dmu::{Tx, TxStop};
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_pool::import::Found;
+use cenote_rt::{Error, Result};
+use cenote_vdev::{VdevState, labels};
+
+use super::{Attach, NewLeaf, ShapeError, config};
+use crate::admin::aux::{self, Aux};
+use crate::dsl::Context;
+use crate::{Config, Leaves};
+
+impl Leaves<'_> {
+    /// Lets the first hot spare that can stand in for a leaf do so. Returns its guid; `None` if
+    /// there is no such spare, or the leaf needs none. A resilver is to be started.
+    ///
+    /// # Errors
+    /// Errors of a sync.
+    pub async fn call_in_spare(self, failed: u64) -> Result<Option<u64>> {
+        if !self.needs_spare(failed) {
+            return Ok(None);
+        }
+        let view = self.engine.view().await?;
+        for spare in view.spares() {
+            let root = self.engine.config().root;
+            let is_free = spare.state == VdevState::Healthy
+                && spare.config.kind.is_real_leaf()
+                && root.find(spare.config.guid).is_none();
+            if !is_free {
+                continue;
+            }
+            let Some(device) = open_spare(&spare.config).await else { continue };
+            let mut config = spare.config.clone();
+            config.leaf.is_spare = true;
+            let ashift = u64::from(device.info().logical_ashift);
+            let new = NewLeaf { config, device, ashift };
+            match self.attach(failed, new, Attach::Replace).await {
+                Ok(()) => return Ok(Some(spare.config.guid)),
+                // The device is too small, or came into use meanwhile.
+                Err(error) if error.cause::<ShapeError>().is_some() => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Whether a leaf failed and nothing stands in for it.
+    fn needs_spare(self, guid: u64) -> bool {
+        let root = self.engine.config().root;
+        let state = self.engine.tree.vdev(guid).map(cenote_vdev::Vdev::state);
+        let has_failed =
+            matches!(state, Some(VdevState::Faulted | VdevState::Removed | VdevState::CantOpen));
+        let is_alone = config::parent_of(&root, guid)
+            .is_some_and(|parent| !matches!(parent.kind, VdevKind::Spare | VdevKind::Replacing));
+        let is_data = config::top_of(&root, guid).is_some_and(|top| !top.top.is_log);
+        has_failed && is_alone && is_data && root.find(guid).is_some_and(|vdev| vdev.kind.is_leaf())
+    }
+
+    /// Removes a hot spare or cache device from the pool, and clears the labels of its device if
+    /// that is at its path.
+    ///
+    /// # Errors
+    /// [`ShapeError::InUse`] if the spare stands in for a leaf, [`ShapeError::NoSuchLeaf`] if there
+    /// is no such device; errors of a sync.
+    pub async fn remove_aux(self, guid: u64) -> Result<()> {
+        let view = self.engine.view().await?;
+        let all = view.spares().iter().chain(view.caches());
+        let device = all.map(|aux| &aux.config).find(|config| config.guid == guid).cloned();
+        let device = device.ok_or_else(|| Error::from(ShapeError::NoSuchLeaf))?;
+        drop(view);
+        let change = move |tx: &mut Tx<'_>, _: &Context, config: &mut Config| {
+            if config.root.find(guid).is_some() {
+                return Err(TxStop::from(ShapeError::InUse));
+            }
+            let is_other = |vdev: &VdevConfig| vdev.guid != guid;
+            aux::retain(tx, Aux::Spares, is_other)?;
+            aux::retain(tx, Aux::Caches, is_other)?;
+            config.touch();
+            Ok(())
+        };
+        self.engine.admin().change(change).await?;
+        if let Some(device) = open_spare(&device).await {
+            // A device that fails keeps its labels, which name no pool.
+            drop(labels::clear(&*device).await);
+        }
+        Ok(())
+    }
+}
+
+/// Opens the device of a spare or cache device for writing, if its labels are still that one's.
+async fn open_spare(config: &VdevConfig) -> Option<Arc<dyn Device>> {
+    let path = PathBuf::from(config.leaf.path.as_ref()?.to_str()?);
+    let open = move || FileDevice::open(&path, OpenMode::Exclusive);
+    let device = cenote_rt::blocking(open).await.ok()?.ok()?;
+    let found = Found::read(Arc::clone(&device)).await?;
+    let is_it =
+        found.configs.iter().any(|label| label.guid == config.guid && label.member.is_none());
+    is_it.then_some(device)
+}
