@@ -99,7 +99,7 @@ impl BlockStore {
         match self.judge(bp, reading, guard) {
             Evidence::Proven(_) => {
                 let bad = copies.iter().flat_map(|copy| &copy.bad);
-                self.tree().count_checksum_errors(bad);
+                self.tree().count_checksum_errors(bad, reading.class);
                 Err(self.lost(kind, copies))
             }
             // An I/O error says nothing about the block.
@@ -133,7 +133,8 @@ impl BlockStore {
                 Ok(data) => {
                     if !copies.is_empty() || !bad.is_empty() {
                         let evidence = self.judge(bp, reading, guard);
-                        self.heal(bp, &data, (&dva, bad), copies, evidence).await;
+                        let found = (copies, reading.class);
+                        self.heal(bp, &data, (&dva, bad), found, evidence).await;
                     }
                     return Ok(Ok(data));
                 }

@@ -20,7 +20,7 @@ use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error};
-use cenote_vdev::{BadChild, Cause};
+use cenote_vdev::{BadChild, Cause, IoClass};
 
 use crate::error::CopyFailure;
 use crate::grounds::Evidence;
@@ -44,7 +44,7 @@ impl BlockStore {
         bp: &BlockPtr,
         data: &Buf,
         good: (&Dva, Vec<BadChild>),
-        lost: Vec<CopyFailure>,
+        (lost, class): (Vec<CopyFailure>, IoClass),
         evidence: Evidence,
     ) {
         let lost = lost.into_iter().filter_map(|copy| {
@@ -62,7 +62,7 @@ impl BlockStore {
         };
         self.note_recovered();
         for (_, bad) in &parts {
-            self.tree().count_checksum_errors(bad);
+            self.tree().count_checksum_errors(bad, class);
         }
         let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
         let mut repaired = 0;

@@ -182,7 +182,8 @@ impl BlockStore {
             GuardOutcome::Reused => return Err(overtaken()),
         };
         if kind == MendKind::Unread {
-            tree.count_checksum_errors(copies.iter().flat_map(|copy| &copy.bad));
+            let bad = copies.iter().flat_map(|copy| &copy.bad);
+            tree.count_checksum_errors(bad, IoClass::Scrub);
         }
         let bad: Vec<_> = copies.iter().flat_map(|copy| &copy.bad).cloned().collect();
         let lacking: Vec<_> =

@@ -87,7 +87,8 @@ impl BlockStore {
         // Checks E2.
         match self.judge(bp, reading, None) {
             Evidence::Proven(_) => {
-                self.tree().count_checksum_errors(report.bad.iter().map(|part| &part.child));
+                let bad = report.bad.iter().map(|part| &part.child);
+                self.tree().count_checksum_errors(bad, IoClass::Scrub);
                 Ok(report)
             }
             Evidence::Unproven => Ok(report),

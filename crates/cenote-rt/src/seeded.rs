@@ -181,6 +181,12 @@ pub enum Bug {
     NewLeafLogTooShort,
     /// A leaf that was detached keeps its labels.
     DetachedKeepsLabels,
+    /// Errors count for the error rate of a leaf however long ago they were.
+    ErrorsNeverAge,
+    /// Wrong bytes that a scrub finds count for the error rate of a leaf.
+    ScrubErrorsDiagnosed,
+    /// A leaf with too many errors is faulted although it has the only copy of some data.
+    LastReplicaFaulted,
 }
 
 impl Bug {
@@ -243,6 +249,9 @@ impl Bug {
         Self::NewLeafLogTooShort,
         Self::DetachedKeepsLabels,
     ];
+    /// Bugs found by leaves with known error rates.
+    pub const OF_DIAGNOSIS: [Self; 3] =
+        [Self::ErrorsNeverAge, Self::ScrubErrorsDiagnosed, Self::LastReplicaFaulted];
     /// Bugs found by histories of whole pools, besides those of the suites above.
     pub const OF_HISTORIES: [Self; 35] = [
         Self::FailedWriteNotLogged,

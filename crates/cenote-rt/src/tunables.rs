@@ -409,6 +409,22 @@ tunables! {
         "seconds that another user's client may take to read the output of a command";
     KSTAT_INTERVAL = "cenote_kstat_interval", 10, (1, 3600),
         "seconds after which the daemon writes its kstat files anew";
+    SLOW_IO_MS = "zio_slow_io_ms", 30_000, (0, u64::MAX),
+        "milliseconds after which an I/O of a device counts as slow";
+    SLOW_IO_EVENTS_PER_SECOND = "zfs_slow_io_events_per_second", 20, (0, 1 << 20),
+        "events of slow I/O per second and device, at most";
+    CHECKSUM_EVENTS_PER_SECOND = "zfs_checksum_events_per_second", 20, (0, 1 << 20),
+        "events of failed writes and flushes per second and device, at most";
+    DEADMAN_ENABLED = "zfs_deadman_enabled", 1, (0, 1),
+        "whether I/Os and transaction groups that hang are reported";
+    DEADMAN_CHECKTIME_MS = "zfs_deadman_checktime_ms", 60_000, (1, 1 << 40),
+        "milliseconds between two checks for I/Os that hang";
+    DEADMAN_ZIOTIME_MS = "zfs_deadman_ziotime_ms", 300_000, (1, 1 << 40),
+        "milliseconds after which an I/O counts as hanging";
+    DEADMAN_SYNCTIME_MS = "zfs_deadman_synctime_ms", 600_000, (1, 1 << 40),
+        "milliseconds after which the sync of a transaction group counts as hanging";
+    DEADMAN_FAILMODE = "zfs_deadman_failmode", 0, (0, 2),
+        "what follows when an I/O hangs: 0 wait, 1 continue (as 0), 2 panic: the pool is suspended";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),
         "whether indirect blocks of files count as metadata for the special class";
 }

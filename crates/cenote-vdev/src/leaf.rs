@@ -35,6 +35,7 @@ use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensur
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
+use crate::fault::{Injector, IoKind, LeafWatch, Symptom};
 pub(crate) use crate::queue::{Content, WritePart as Part};
 use crate::queue::{InFlight, Load, Queue, QueueStats};
 use crate::unflushed::{FlushInProgress, FlushResult, Unflushed};
@@ -69,6 +70,8 @@ pub struct LeafStats {
     pub repairs: u64,
     /// Bytes repaired.
     pub repaired_bytes: u64,
+    /// I/Os that took longer than `zio_slow_io_ms`.
+    pub slow_ios: u64,
 }
 
 #[derive(Debug, Default)]
@@ -111,8 +114,9 @@ const IDLE_POLL: Duration = Duration::from_millis(5);
 pub(crate) struct DeviceAccess {
     /// The device. Upper layers get only this handle, which is revoked when the tree is closed.
     handle: Arc<Revocable>,
-    /// Queue for writes and discards. Reads go past it.
+    /// Queue for reads, writes and discards of data, with the injected faults.
     queue: Queue,
+    watch: Arc<LeafWatch>,
     /// Held during a flush: one flush at a time.
     flushing: AsyncMutex<()>,
     /// Each write in flush holds one permit; a task that writes buffered writes again takes all of
@@ -165,6 +169,8 @@ pub struct Leaf {
     /// Written when a device returns and when the tree is closed; held only to copy the `Arc`.
     devices: RwLock<Devices>,
     load: Arc<Load>,
+    /// Slow I/O, error rates and injected faults.
+    pub(crate) watch: Arc<LeafWatch>,
     /// Whether its state allows reads.
     is_readable: AtomicBool,
     /// Treat all data as stale until the dirty time log is loaded.
@@ -192,19 +198,16 @@ impl Leaf {
     ) -> Self {
         let unflushed =
             device.as_ref().map_or_else(Unflushed::default, |_| Unflushed::of_opened_device());
+        let watch = LeafWatch::new(guid, load);
+        let current = device.map(|device| DeviceAccess::new(device, load, &watch));
         Self {
             guid: AtomicU64::new(guid),
             is_retired: AtomicBool::new(false),
             path,
             least_asize: 0,
-            devices: RwLock::new(
-                Rank::LeafDevices,
-                Devices {
-                    current: device.map(|device| DeviceAccess::new(device, load)),
-                    ..Devices::default()
-                },
-            ),
+            devices: RwLock::new(Rank::LeafDevices, Devices { current, ..Devices::default() }),
             load: Arc::clone(load),
+            watch,
             is_readable: AtomicBool::new(true),
             is_stale_until_dtl_loaded: false,
             is_excluded: false,
@@ -249,9 +252,9 @@ impl Leaf {
         label::leaf_asize(size) >= self.least_asize.max(1)
     }
 
-    /// Its device, if there is one.
+    /// Its device, if there is one; without the faults that are injected into the leaf.
     pub fn device(&self) -> Option<Arc<dyn Device>> {
-        self.access().map(|access| Arc::clone(access.queue.device()))
+        self.access().map(|access| Arc::<Revocable>::clone(&access.handle) as Arc<dyn Device>)
     }
 
     fn access(&self) -> Option<Arc<DeviceAccess>> {
@@ -294,7 +297,7 @@ impl Leaf {
     /// # Errors
     /// `Kind::Closed` once the tree was closed.
     pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<DeviceAccess>> {
-        let access = DeviceAccess::new(device, &self.load);
+        let access = DeviceAccess::new(device, &self.load, &self.watch);
         let mut devices = self.devices();
         // Checks T2.
         if devices.is_closed {
@@ -379,6 +382,7 @@ impl Leaf {
             flushes: get(&self.counters.flushes),
             repairs: get(&self.counters.repairs),
             repaired_bytes: get(&self.counters.repaired_bytes),
+            slow_ios: self.watch.slow_ios(),
         }
     }
 
@@ -397,8 +401,13 @@ impl Leaf {
         self.counters.in_flight.load(Ordering::Relaxed)
     }
 
-    pub(crate) fn count_checksum_error(&self) {
+    /// Counts a wrong part of a block. What a scrub or resilver finds does not count for the error
+    /// rate, so that a device does not leave service while it is being repaired.
+    pub(crate) fn count_checksum_error(&self, offset: u64, class: IoClass) {
         self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+        if !matches!(class, IoClass::Scrub | IoClass::Rebuild) || is_on(Bug::ScrubErrorsDiagnosed) {
+            self.watch.diagnosis.record(Symptom::Checksum, Some(offset));
+        }
     }
 
     pub(crate) fn count_repair(&self, len: u64) {
@@ -460,6 +469,7 @@ impl Leaf {
         ] {
             counter.store(0, Ordering::Relaxed);
         }
+        self.watch.clear();
     }
 
     /// The missing txgs, or `None` if the log was not loaded and no write failed.
@@ -572,7 +582,10 @@ impl Leaf {
         let mut dtl = self.dtl.write();
         // A log that could not be read may have more.
         let is_unknown = self.is_stale_until_dtl_loaded && !dtl.is_known;
-        if is_unknown || !self.is_writable.load(Ordering::SeqCst) {
+        if is_unknown
+            || self.watch.injections.keeps_dtl()
+            || !self.is_writable.load(Ordering::SeqCst)
+        {
             return;
         }
         let mut scrub = std::mem::take(&mut dtl.scrub);
@@ -662,8 +675,9 @@ impl Leaf {
             "a block at {first:#x} would overwrite labels"
         );
         if is_full {
-            self.count_write_error();
-            return Err(Error::new(Kind::Io, NeverFlushes { guid: self.guid() }));
+            let error = Error::new(Kind::Io, NeverFlushes { guid: self.guid() });
+            self.count_write_error((IoKind::Write, first, 0), &error);
+            return Err(error);
         }
         let in_flight = InFlight::start(&self.counters.in_flight);
         // Waits while buffered writes are written again: an old one could overwrite this one.
@@ -686,6 +700,7 @@ impl Leaf {
             result = admitted.queue().write(class, &parts).await;
         }
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
+        let offset = parts.first().map_or(0, |part| part.offset);
         let is_full = {
             let mut unflushed = self.unflushed();
             match &result {
@@ -707,7 +722,7 @@ impl Leaf {
             }
             // A closed pool is not an error of the device.
             Err(error) if error.kind() == Kind::Closed => {}
-            Err(_) => self.count_write_error(),
+            Err(error) => self.count_write_error((IoKind::Write, offset, len), error),
         }
         (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid()))), is_full)
     }
@@ -721,9 +736,10 @@ impl Leaf {
         drop(self.flush_if(Unflushed::exceeds_threshold).await);
     }
 
-    fn count_write_error(&self) {
+    fn count_write_error(&self, (kind, offset, len): (IoKind, u64, u64), error: &Error) {
         self.mark_failed();
         self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+        self.watch.failed(kind, offset, len, error);
     }
 
     /// Makes durable all writes since the last flush. An error carries the txgs that may be lost,
@@ -776,7 +792,7 @@ impl Leaf {
                 }
                 (FlushResult::Failed(txgs), Err(error)) => {
                     if error.kind() != Kind::Closed {
-                        self.count_write_error();
+                        self.count_write_error((IoKind::Flush, 0, 0), &error);
                     }
                     self.note_failed_flush(&txgs);
                     return Err((txgs, error.with_at(|at| at.vdev = Some(self.guid()))));
@@ -808,6 +824,7 @@ impl Leaf {
                 if error.kind() != Kind::Closed {
                     self.mark_failed();
                     self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                    self.watch.failed(IoKind::Read, offset, len as u64, &error);
                 }
                 Err(error.with_at(|at| at.vdev = Some(self.guid())))
             }
@@ -823,13 +840,15 @@ impl Leaf {
 }
 
 impl DeviceAccess {
-    fn new(device: Arc<dyn Device>, load: &Arc<Load>) -> Arc<Self> {
+    fn new(device: Arc<dyn Device>, load: &Arc<Load>, watch: &Arc<LeafWatch>) -> Arc<Self> {
         let handle = Revocable::new(device);
-        let queue = Queue::new(Arc::<Revocable>::clone(&handle), Arc::clone(load));
+        let injector = Injector::new(Arc::clone(&handle), Arc::clone(&watch.injections));
+        let queue = Queue::watched(injector, Arc::clone(load), Arc::clone(watch));
         let write_permits = Arc::new(Semaphore::new(WRITES_MAX as usize));
         Arc::new(Self {
             handle,
             queue,
+            watch: Arc::clone(watch),
             flushing: AsyncMutex::new(Rank::LeafFlush, ()),
             write_permits,
         })
@@ -852,6 +871,7 @@ impl DeviceAccess {
         for parts in &flush.writes {
             self.queue.write(IoClass::AsyncWrite, parts).await?;
         }
+        let _running = self.watch.begin_flush();
         self.queue.device().flush().await
     }
 }

@@ -14,6 +14,7 @@ mod close;
 pub mod create;
 pub mod draid;
 mod dtl;
+mod fault;
 mod grow;
 mod io_class;
 pub mod labels;
@@ -35,6 +36,10 @@ mod write;
 pub use build::{BuildError, BuildOptions};
 pub use cenote_ondisk::indirect::Mapping as IndirectMap;
 pub use dtl::{DtlKind, MissingRedundancy, TxgRanges};
+pub use fault::{
+    ErrorRate, ErrorRates, FaultEffect, FaultSpec, Faults, InjectedLeafFault, Injection, IoKind,
+    LeafIo, LeafObserver, Symptom,
+};
 pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};

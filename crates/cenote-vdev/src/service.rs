@@ -173,6 +173,7 @@ impl Tree {
         // If it stayed in service, its unflushed writes must be flushed before it gets more.
         leaf.flush().await.map_err(|(_, error)| error)?;
         leaf.take_failed();
+        leaf.watch.diagnosis.reset();
         if is_on(Bug::DtlEmptiedEarly) {
             leaf.excise(u64::MAX);
         }
@@ -202,7 +203,12 @@ impl Leaf {
         if !self.fits(size) {
             return Err(ServiceError::TooSmall { guid, size });
         }
-        if probe_labels(device).await { Ok(()) } else { Err(ServiceError::ProbeFailed(guid)) }
+        let fails = self.watch.injections.fails_probes();
+        if !fails && probe_labels(device).await {
+            Ok(())
+        } else {
+            Err(ServiceError::ProbeFailed(guid))
+        }
     }
 }
 

@@ -1,11 +1,13 @@
 //! Limits of a leaf's queue: a snapshot of the tunables, and the load of the pool.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cenote_rt::tunables::{self, Tunable};
 
 use super::plug::Plugs;
 use super::{CLASSES, IoClass};
+use crate::fault::LeafObserver;
 
 /// Longest aggregated I/O, whatever the limit (the format's largest block).
 pub(super) const SPAN_MAX: u64 = 16 << 20;
@@ -17,6 +19,7 @@ pub struct Load {
     dirty_max: AtomicU64,
     has_sync_task: AtomicBool,
     pub(super) plugs: Plugs,
+    observer: OnceLock<Arc<dyn LeafObserver>>,
 }
 
 impl Load {
@@ -29,6 +32,16 @@ impl Load {
     /// Sets whether a sync task waits for the transaction group.
     pub fn set_sync_task(&self, is_pending: bool) {
         self.has_sync_task.store(is_pending, Ordering::Relaxed);
+    }
+
+    /// Receiver of events of the pool's leaves.
+    pub(crate) fn observer(&self) -> Option<&Arc<dyn LeafObserver>> {
+        self.observer.get()
+    }
+
+    /// Sets the receiver of events, unless there is one.
+    pub(crate) fn set_observer(&self, observer: Arc<dyn LeafObserver>) {
+        self.observer.get_or_init(|| observer);
     }
 
     /// Most async writes in flight (spec 06 §11.3): the minimum while there is little dirty data,

@@ -61,6 +61,7 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot, tunables};
 
 use crate::IoClass;
+use crate::fault::{IoKind, LeafWatch};
 use completion::{Answer, Batch, Failed};
 pub use histogram::Histogram;
 use limits::Limits;
@@ -142,6 +143,10 @@ struct Part {
 struct State {
     scheduler: Scheduler,
     waiting: FixedMap<u64, Waiting>,
+    /// I/Os in flight, by number: their start, direction, offset and length.
+    in_flight: FixedMap<u64, (u64, Direction, u64, u64)>,
+    /// Number of the last issue.
+    last_issue: u64,
     recorded: Recorded,
     holds: usize,
     is_pump_due: bool,
@@ -151,8 +156,20 @@ struct State {
 struct Shared {
     device: Arc<dyn Device>,
     load: Arc<Load>,
+    /// Records slow I/O of a leaf.
+    watch: Option<Arc<LeafWatch>>,
     since_ns: u64,
     state: Mutex<State>,
+}
+
+impl State {
+    /// Records an issue as in flight, and returns its number.
+    fn begin(&mut self, issue: &Issue, now: u64) -> u64 {
+        self.last_issue += 1;
+        let entry = (now, issue.direction, issue.offset, issue.len);
+        self.in_flight.insert(self.last_issue, entry);
+        self.last_issue
+    }
 }
 
 /// The queue of one leaf. A clone is the same queue.
@@ -170,8 +187,24 @@ pub struct Hold {
 impl Queue {
     /// Returns a queue in front of `device`; `load` is that of the pool.
     pub fn new(device: Arc<dyn Device>, load: Arc<Load>) -> Self {
+        Self::of(device, load, None)
+    }
+
+    /// Like [`new`](Self::new), and records slow I/O.
+    pub(crate) fn watched(device: Arc<dyn Device>, load: Arc<Load>, watch: Arc<LeafWatch>) -> Self {
+        Self::of(device, load, Some(watch))
+    }
+
+    fn of(device: Arc<dyn Device>, load: Arc<Load>, watch: Option<Arc<LeafWatch>>) -> Self {
         let (since_ns, state) = (now_ns(), Mutex::with_default(Rank::Queue));
-        Self { shared: Arc::new(Shared { device, load, since_ns, state }) }
+        Self { shared: Arc::new(Shared { device, load, watch, since_ns, state }) }
+    }
+
+    /// The start of the oldest I/O in flight, its type, offset and length.
+    pub(crate) fn oldest_in_flight(&self) -> Option<(u64, IoKind, u64, u64)> {
+        let state = self.shared.lock();
+        let oldest = state.in_flight.values().min_by_key(|(since, ..)| *since).copied();
+        oldest.map(|(since, direction, offset, len)| (since, kind_of(direction), offset, len))
     }
 
     /// The device.
@@ -359,6 +392,14 @@ impl Drop for Hold {
     }
 }
 
+fn kind_of(direction: Direction) -> IoKind {
+    match direction {
+        Direction::Read => IoKind::Read,
+        Direction::Write => IoKind::Write,
+        Direction::Discard => IoKind::Discard,
+    }
+}
+
 fn now_ns() -> u64 {
     cenote_rt::monotonic().as_nanos() as u64
 }
@@ -417,9 +458,11 @@ impl Shared {
                         parts.push(Part { request: *request, waiting });
                     }
                     state.recorded.issued(&issue);
+                    let number = state.begin(&issue, now);
                     cenote_rt::charge(Op::Command, issue.len);
                     let shared = Arc::clone(self);
-                    return Some((Active { shared, issue, since_ns: now, is_ended: false }, parts));
+                    let active = Active { shared, issue, number, since_ns: now, is_ended: false };
+                    return Some((active, parts));
                 }
             }
         }
@@ -431,6 +474,8 @@ impl Shared {
 struct Active {
     shared: Arc<Shared>,
     issue: Issue,
+    /// Its number among those in flight.
+    number: u64,
     since_ns: u64,
     is_ended: bool,
 }
@@ -511,10 +556,17 @@ impl Active {
         let limits = self.shared.limits();
         let mut state = self.shared.lock();
         state.scheduler.finish(self.issue.class, &limits);
+        state.in_flight.remove(&self.number);
         let service = now.saturating_sub(self.since_ns);
         let total = since.iter().map(|since| now.saturating_sub(*since));
         state.recorded.served(&self.issue, service, total);
-        !state.waiting.is_empty()
+        let is_any_queued = !state.waiting.is_empty();
+        drop(state);
+        if let Some(watch) = &self.shared.watch {
+            let Issue { direction, offset, len, .. } = self.issue;
+            watch.served(kind_of(direction), offset, len, service);
+        }
+        is_any_queued
     }
 }
 
@@ -534,7 +586,7 @@ impl Direct {
     fn start(shared: &Arc<Shared>, request: Request) -> Option<Self> {
         let mut limits = shared.limits();
         let now = now_ns();
-        let issue = {
+        let (issue, number) = {
             let mut state = shared.lock();
             if state.is_pump_due {
                 // The deferred pump will issue them.
@@ -545,10 +597,13 @@ impl Direct {
             }
             state.recorded.individual(&request);
             state.recorded.waited(request.class, 0);
-            Issue::of(request)
+            let issue = Issue::of(request);
+            let number = state.begin(&issue, now);
+            (issue, number)
         };
         cenote_rt::charge(Op::Command, request.len);
-        Some(Self(Active { shared: Arc::clone(shared), issue, since_ns: now, is_ended: false }))
+        let shared = Arc::clone(shared);
+        Some(Self(Active { shared, issue, number, since_ns: now, is_ended: false }))
     }
 
     async fn read(self) -> Result<Buf> {

@@ -457,13 +457,17 @@ impl Tree {
         self.read_with(self, place, psize, birth, verify).await
     }
 
-    /// Counts mismatching parts against their leaves. To be called once it is certain that the
-    /// block is still where it was read (J3).
-    pub fn count_checksum_errors<'a>(&self, bad: impl IntoIterator<Item = &'a BadChild>) {
+    /// Counts mismatching parts, read by I/O of this class, against their leaves. To be called once
+    /// it is certain that the block is still where it was read (J3).
+    pub fn count_checksum_errors<'a>(
+        &self,
+        bad: impl IntoIterator<Item = &'a BadChild>,
+        class: IoClass,
+    ) {
         for bad in bad.into_iter().filter(|bad| matches!(bad.cause, Cause::Checksum)) {
             let leaf = self.leaf(bad.leaf);
             if leaf.guid() == bad.guid {
-                leaf.count_checksum_error();
+                leaf.count_checksum_error(bad.offset, class);
             }
         }
     }

@@ -205,7 +205,7 @@ fn a_bad_child_is_reported_with_leaf_and_offset() {
         assert!(matches!(bad.cause, Cause::Checksum) && bad.path == format!("d{guid}"));
         // Only the caller knows whether the device is at fault (J3).
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 0);
-        tree.count_checksum_errors([bad]);
+        tree.count_checksum_errors([bad], IoClass::SyncRead);
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 1);
         // The pad sector behind the shorter column belongs to no block.
         let pad = DATA_START + 0xa5800 + 0x600;

@@ -1,0 +1,284 @@
+//! Faults of a leaf: slow and hanging I/O, error rates, and faults that are injected for tests.
+//!
+//! ```text
+//!   queue ──> Injector ──> device          injected errors, delays and wrong bytes
+//!     │
+//!     └ ended, failed ──> LeafWatch ──> counters, error rates ──> the engine: DEGRADED, FAULTED
+//!                             └──> LeafObserver: events, a limited number per second
+//! ```
+//!
+//! A leaf and the queues of its devices share one [`LeafWatch`]. Labels and probes bypass the
+//! injector, as in OpenZFS: a leaf with injected faults is diagnosed by its error rate, and its
+//! labels stay valid.
+//!
+//! Concurrency: each lock is held for a few instructions, never across I/O or together with
+//! another one. Observers are called without a lock.
+//!
+//! Sources: spec 06 §17; the manual pages zinject(8), vdevprops(7).
+
+mod diagnosis;
+mod injection;
+#[cfg(test)]
+mod tests;
+
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::{Error, Kind, monotonic, tunables};
+
+use crate::leaf::{Leaf, LeafId};
+use crate::queue::Load;
+use crate::tree::Tree;
+pub(crate) use diagnosis::Diagnosis;
+pub use diagnosis::{ErrorRate, ErrorRates, Symptom};
+pub use injection::{FaultEffect, FaultSpec, InjectedLeafFault, Injection};
+pub(crate) use injection::{Injections, Injector};
+
+/// Type of an I/O.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum IoKind {
+    /// Read.
+    Read,
+    /// Write.
+    Write,
+    /// Flush of the device's write cache.
+    Flush,
+    /// Discard (TRIM).
+    Discard,
+}
+
+/// An I/O of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafIo {
+    /// Guid of the leaf.
+    pub leaf: u64,
+    /// Its type.
+    pub kind: IoKind,
+    /// Byte on the device; 0 for a flush.
+    pub offset: u64,
+    /// Length in bytes; 0 for a flush.
+    pub len: u64,
+}
+
+/// Receives what happens on the leaves of a pool; a limited number of I/Os per second and leaf.
+pub trait LeafObserver: Debug + Send + Sync {
+    /// An I/O took longer than `zio_slow_io_ms`.
+    fn slow(&self, io: &LeafIo, took: Duration);
+
+    /// A write or flush failed.
+    fn failed(&self, io: &LeafIo, error: &Error);
+}
+
+/// Number of events in the current second.
+#[derive(Debug, Default)]
+struct Limiter {
+    second: u64,
+    count: u64,
+}
+
+impl Limiter {
+    /// Whether another event is permitted now.
+    fn admits(&mut self, limit: u64) -> bool {
+        let second = monotonic().as_secs();
+        if second != self.second {
+            *self = Self { second, count: 0 };
+        }
+        self.count += 1;
+        self.count <= limit
+    }
+}
+
+/// State of a leaf that its queues share.
+#[derive(Debug)]
+pub(crate) struct LeafWatch {
+    guid: u64,
+    load: Arc<Load>,
+    slow_ios: AtomicU64,
+    /// Start of the running flush; 0 if none runs.
+    flush_since_ns: AtomicU64,
+    pub(crate) diagnosis: Diagnosis,
+    pub(crate) injections: Arc<Injections>,
+    /// Limits for events of slow and of failed I/O.
+    limiters: Mutex<[Limiter; 2]>,
+}
+
+impl LeafWatch {
+    pub(crate) fn new(guid: u64, load: &Arc<Load>) -> Arc<Self> {
+        Arc::new(Self {
+            guid,
+            load: Arc::clone(load),
+            slow_ios: AtomicU64::new(0),
+            flush_since_ns: AtomicU64::new(0),
+            diagnosis: Diagnosis::new(),
+            injections: Injections::new(guid),
+            limiters: Mutex::with_default(Rank::LeafLimits),
+        })
+    }
+
+    /// I/Os that took longer than `zio_slow_io_ms`.
+    pub(crate) fn slow_ios(&self) -> u64 {
+        self.slow_ios.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn clear(&self) {
+        self.slow_ios.store(0, Ordering::Relaxed);
+        self.diagnosis.reset();
+    }
+
+    /// Records the time that an I/O took.
+    #[inline]
+    pub(crate) fn served(&self, kind: IoKind, offset: u64, len: u64, ns: u64) {
+        if ns >= tunables::SLOW_IO_MS.get().saturating_mul(1_000_000) {
+            self.note_slow(LeafIo { leaf: self.guid, kind, offset, len }, Duration::from_nanos(ns));
+        }
+    }
+
+    fn note_slow(&self, io: LeafIo, took: Duration) {
+        self.slow_ios.fetch_add(1, Ordering::Relaxed);
+        // Every slow I/O counts, also at an offset that was slow before.
+        self.diagnosis.record(Symptom::SlowIo, None);
+        let Some(observer) = self.load.observer() else { return };
+        let limit = tunables::SLOW_IO_EVENTS_PER_SECOND.get();
+        if self.limiters.lock()[0].admits(limit) {
+            observer.slow(&io, took);
+        }
+    }
+
+    /// Records an error of a device. A closed pool is not an error of the device.
+    pub(crate) fn failed(&self, kind: IoKind, offset: u64, len: u64, error: &Error) {
+        if error.kind() == Kind::Closed {
+            return;
+        }
+        self.diagnosis.record(Symptom::Io, (kind != IoKind::Flush).then_some(offset));
+        // The events of failed reads are those of the blocks.
+        let Some(observer) = self.load.observer().filter(|_| kind != IoKind::Read) else { return };
+        let limit = tunables::CHECKSUM_EVENTS_PER_SECOND.get();
+        if self.limiters.lock()[1].admits(limit) {
+            observer.failed(&LeafIo { leaf: self.guid, kind, offset, len }, error);
+        }
+    }
+
+    /// Records the start of a flush; the guard records its end.
+    pub(crate) fn begin_flush(&self) -> RunningFlush<'_> {
+        let since_ns = (monotonic().as_nanos() as u64).max(1);
+        self.flush_since_ns.store(since_ns, Ordering::Release);
+        RunningFlush { watch: self, since_ns }
+    }
+}
+
+/// A flush in flight.
+#[derive(Debug)]
+pub(crate) struct RunningFlush<'a> {
+    watch: &'a LeafWatch,
+    since_ns: u64,
+}
+
+impl Drop for RunningFlush<'_> {
+    fn drop(&mut self) {
+        self.watch.flush_since_ns.store(0, Ordering::Release);
+        let ns = (monotonic().as_nanos() as u64).saturating_sub(self.since_ns);
+        self.watch.served(IoKind::Flush, 0, 0, ns);
+    }
+}
+
+impl Leaf {
+    /// The oldest I/O in flight on its device, and its age.
+    pub fn oldest_io(&self) -> Option<(LeafIo, Duration)> {
+        let leaf = self.guid();
+        let queued = self.queue().and_then(|queue| queue.oldest_in_flight());
+        let queued = queued
+            .map(|(since_ns, kind, offset, len)| (since_ns, LeafIo { leaf, kind, offset, len }));
+        let flush = match self.watch.flush_since_ns.load(Ordering::Acquire) {
+            0 => None,
+            since_ns => Some((since_ns, LeafIo { leaf, kind: IoKind::Flush, offset: 0, len: 0 })),
+        };
+        let oldest = queued.into_iter().chain(flush).min_by_key(|(since_ns, _)| *since_ns);
+        let now_ns = monotonic().as_nanos() as u64;
+        oldest.map(|(since, io)| (io, Duration::from_nanos(now_ns.saturating_sub(since))))
+    }
+
+    /// Sets the error rates that its state depends on.
+    pub fn set_error_rates(&self, rates: ErrorRates) {
+        self.watch.diagnosis.set_rates(rates);
+    }
+
+    /// The error rates that its state depends on.
+    pub fn error_rates(&self) -> ErrorRates {
+        self.watch.diagnosis.rates()
+    }
+}
+
+/// Faults of the leaves of a tree: diagnosed ones, and injected ones.
+#[derive(Debug, Clone, Copy)]
+pub struct Faults<'t> {
+    tree: &'t Tree,
+}
+
+impl<'t> Faults<'t> {
+    /// Returns the faults of a tree.
+    pub fn of(tree: &'t Tree) -> Self {
+        Self { tree }
+    }
+
+    /// Reports events of leaves to `observer`. A tree keeps the first observer.
+    pub fn observe(self, observer: Arc<dyn LeafObserver>) {
+        self.tree.load.set_observer(observer);
+    }
+
+    /// Whether an error rate of some leaf was exceeded since
+    /// [`take_diagnoses`](Self::take_diagnoses).
+    pub fn has_diagnoses(self) -> bool {
+        self.tree.leaves().any(|(_, leaf)| leaf.watch.diagnosis.is_due())
+    }
+
+    /// The leaves with an error rate that was exceeded since the last call. Left out are those with
+    /// a sibling that has such errors as well: the cause is then what they have in common, such as
+    /// a cable or a controller, and their rates are measured anew.
+    pub fn take_diagnoses(self) -> Vec<(LeafId, Symptom)> {
+        let mut due = Vec::new();
+        for (id, leaf) in self.tree.leaves() {
+            due.extend(leaf.watch.diagnosis.take_due().into_iter().map(|symptom| (id, symptom)));
+        }
+        let (shared, own): (Vec<_>, Vec<_>) =
+            due.into_iter().partition(|(id, symptom)| self.has_suspect_sibling(*id, *symptom));
+        for (id, symptom) in shared {
+            self.tree.leaf(id).watch.diagnosis.reset_one(symptom);
+        }
+        own
+    }
+
+    fn has_suspect_sibling(self, id: LeafId, symptom: Symptom) -> bool {
+        let vdevs = &self.tree.vdevs;
+        let index = vdevs.iter().position(|vdev| vdev.leaf() == Some(id));
+        let parent = index.and_then(|index| vdevs[index].parent);
+        let Some(parent) = parent else { return false };
+        let siblings = self.tree.child_indices(&vdevs[parent]);
+        let leaves = siblings.filter_map(|sibling| vdevs[sibling].leaf());
+        leaves
+            .filter(|sibling| *sibling != id)
+            .any(|sibling| self.tree.leaf(sibling).watch.diagnosis.is_active(symptom))
+    }
+
+    /// Injects a fault into the leaf with this guid, and returns the fault's number; `None` if
+    /// there is no such leaf.
+    pub fn inject(self, guid: u64, spec: FaultSpec) -> Option<u64> {
+        let leaf = self.tree.leaf(self.tree.leaf_of(guid)?);
+        Some(leaf.watch.injections.add(spec))
+    }
+
+    /// The injected faults, by number.
+    pub fn injections(self) -> Vec<Injection> {
+        let leaves = self.tree.leaves();
+        let mut all: Vec<_> = leaves.flat_map(|(_, leaf)| leaf.watch.injections.list()).collect();
+        all.sort_by_key(|injection| injection.id);
+        all
+    }
+
+    /// Removes an injected fault. Returns false if there is none with this number.
+    pub fn cancel(self, id: u64) -> bool {
+        self.tree.leaves().any(|(_, leaf)| leaf.watch.injections.cancel(id))
+    }
+}
