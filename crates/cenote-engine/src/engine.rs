@@ -12,7 +12,7 @@ use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyStore;
 use cenote_rt::lock::MutexGuard;
 use cenote_rt::{Error, Kind, Result, tunables};
-use cenote_vdev::Tree;
+use cenote_vdev::{Faults, Tree};
 
 use crate::admin::Admin;
 use crate::admin::damage::Damage;
@@ -96,6 +96,7 @@ impl Engine {
         let damage = Arc::new(Damage::new(&facts.name, facts.pool_guid));
         // A store keeps the first reporter that it was given.
         parts.store.set_reporter(Arc::<Damage>::clone(&damage));
+        Faults::of(&parts.tree).observe(Arc::<Damage>::clone(&damage));
         parts.suspension.watch(&parts.tree);
         let views = Views { keys: parts.keys, ..Views::default() };
         if !parts.is_read_only {

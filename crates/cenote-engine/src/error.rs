@@ -25,6 +25,9 @@ pub enum EngineError {
     /// There is no leaf with this guid.
     #[error("no such device in pool")]
     NoSuchLeaf(u64),
+    /// The vdev has no object for properties.
+    #[error("vdev has no object for properties: the pool needs feature vdev_zaps_v2")]
+    NoVdevZap(u64),
     /// The device has the labels of another one.
     #[error("device does not belong to leaf {0} of this pool")]
     WrongDevice(u64),

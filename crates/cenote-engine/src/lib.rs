@@ -45,8 +45,9 @@ pub mod zil;
 
 pub use admin::Admin;
 pub use admin::create;
-pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
+pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, StateCause, TrimEvent};
 pub use admin::health::{Health, Notice};
+pub use cenote_vdev::{FaultEffect, FaultSpec, Faults, Injection, IoKind, LeafIo, Symptom};
 pub use dsl::OpError;
 pub use dsl::api::bookmarks::Bookmarks;
 pub use dsl::api::datasets::{Datasets, HeadSpace, NewDataset};

@@ -6,10 +6,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
+use cenote_dmu::zap::Zap;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::indirect::Mapping;
 use cenote_ondisk::label::LABEL_START_LEN;
+use cenote_ondisk::zap::{Entry, Value};
 use cenote_rt::{Buf, Error, Kind, Result};
 use cenote_vdev::{LeafReader, Place, Tree, TxgRanges, Vdev};
 
@@ -93,6 +95,20 @@ impl<'p> Vdevs<'p> {
         let leaf = vdev.leaf().filter(|leaf| tree.leaf(*leaf).device().is_some());
         let (leaf, offset) = (leaf.ok_or_else(missing)?, offset.saturating_add(LABEL_START_LEN));
         tree.read_leaf(leaf, offset, len as usize).await
+    }
+
+    /// Returns the entries of the object with the properties of a vdev, which has other entries as
+    /// well; none if it has no such object.
+    ///
+    /// # Errors
+    /// Errors of reading the object.
+    pub async fn properties(self, config: &VdevConfig) -> Result<Vec<(String, Value)>> {
+        let Some(object) = config.properties_object() else { return Ok(Vec::new()) };
+        let entries = Zap::open(self.pool.mos(), object).await?.to_vec().await?;
+        let pair = |entry: Entry| {
+            Some((String::from_utf8_lossy(entry.key.name()?).into_owned(), entry.value))
+        };
+        Ok(entries.into_iter().filter_map(pair).collect())
     }
 
     /// Returns the txgs in the dirty time log of the leaf with this guid; none if there is no such

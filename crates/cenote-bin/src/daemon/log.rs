@@ -75,7 +75,10 @@ pub(super) async fn follow(events: Arc<EventLog>) {
             last = noted.eid;
             has_left |=
                 matches!(noted.event, Event::Pool(PoolEvent::Exported | PoolEvent::Destroyed));
-            if matches!(noted.event, Event::Bad { .. } | Event::Lost { .. }) {
+            let is_damage = |event: &Event| {
+                matches!(event, Event::Bad { .. } | Event::Lost { .. } | Event::Slow { .. })
+            };
+            if is_damage(&noted.event) {
                 damaged += 1;
                 if damaged > DAMAGE_MAX {
                     continue;
@@ -119,13 +122,21 @@ fn tell(pool: &str, event: &Event) {
             info!(pool = %pool, "{event}");
         }
         Event::Suspended(cause) => error!(pool = %pool, cause = %cause, "pool suspended"),
-        Event::State { leaf, state } => {
+        Event::State { leaf, state, .. } => {
             let name = state_name(*state, VdevAux::None);
             if *state == VdevState::Healthy {
                 info!(pool = %pool, device = %leaf, state = %name, "device state");
             } else {
                 warn!(pool = %pool, device = %leaf, state = %name, "device state");
             }
+        }
+        Event::Slow { io, took } => {
+            let (device, offset, ms) = (io.leaf, io.offset, took.as_millis());
+            warn!(pool = %pool, device = %device, offset = %offset, ms = %ms, "slow I/O");
+        }
+        Event::Hung { io, age } => {
+            let (device, offset, ms) = (io.leaf, io.offset, age.as_millis());
+            error!(pool = %pool, device = %device, offset = %offset, ms = %ms, "I/O hangs");
         }
         Event::Bad { leaf, offset, cause, is_repaired, .. } => warn!(
             pool = %pool,

@@ -1,12 +1,21 @@
-//! Events as `zpool events` prints them: class, and with `-v` the pairs of the payload.
+//! Events as OpenZFS describes them: class, and the pairs of the payload.
+//!
+//! ```text
+//!   pairs ──> zpool events -v    name = value, numbers hexadecimal
+//!         `─> zedlets            ZEVENT_NAME=value in the environment, numbers decimal
+//! ```
 //!
 //! Classes and names of pairs are OpenZFS's (spec 08 §37); pairs without meaning here are omitted.
-//! Numbers are hexadecimal.
+//!
+//! Sources: the manual pages zpool-events(8), zed(8).
 
 use std::fmt::Write as _;
+use std::time::Duration;
 
-use cenote_engine::{Event, EventLog, NotedEvent, PoolEvent, TrimEvent};
+use cenote_engine::{Event, EventLog, IoKind, LeafIo, NotedEvent, PoolEvent, TrimEvent};
 use cenote_pool::status::{VdevAux, VdevState, state_name};
+
+use crate::zfs::value;
 
 /// `errno` of a checksum error, and of an I/O error.
 const EBADE: u64 = 52;
@@ -29,6 +38,8 @@ pub(super) fn class(event: &Event) -> &'static str {
         Event::Bad { is_io: true, .. } => "ereport.fs.zfs.io",
         Event::Bad { is_io: false, .. } => "ereport.fs.zfs.checksum",
         Event::State { .. } => "resource.fs.zfs.statechange",
+        Event::Slow { .. } => "ereport.fs.zfs.delay",
+        Event::Hung { .. } => "ereport.fs.zfs.deadman",
         Event::Suspended(_) => "ereport.fs.zfs.io_failure",
         Event::Trim { event, .. } => match event {
             TrimEvent::Start => "sysevent.fs.zfs.trim_start",
@@ -59,107 +70,201 @@ pub(super) fn class(event: &Event) -> &'static str {
     }
 }
 
-struct Pairs {
-    text: String,
-    indent: usize,
+/// A value of a payload.
+enum Value {
+    Text(String),
+    Number(u64),
+    /// A state of a vdev.
+    State(VdevState),
+    Time(Duration),
+    Nested(Vec<Pair>),
 }
 
-impl Pairs {
-    fn text(&mut self, name: &str, value: &str) {
-        let _ = writeln!(self.text, "{:1$}{name} = \"{value}\"", "", self.indent);
-    }
+/// A name and its value.
+type Pair = (&'static str, Value);
 
-    fn number(&mut self, name: &str, value: u64) {
-        let _ = writeln!(self.text, "{:1$}{name} = {value:#x}", "", self.indent);
+/// Returns the payload of an event, in OpenZFS's order.
+fn payload(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -> Vec<Pair> {
+    let class = class(&noted.event);
+    let is_report = class.starts_with("ereport.");
+    let number = |name, value| (name, Value::Number(value));
+    let mut pairs = Vec::new();
+    if !is_report {
+        pairs.push(number("version", 0));
     }
-
-    /// Adds a state, also by name.
-    fn state(&mut self, name: &str, state: VdevState) {
-        let (word, indent) = (state_name(state, VdevAux::None), self.indent);
-        let _ = writeln!(self.text, "{:indent$}{name} = \"{word}\" ({:#x})", "", state as u64);
+    pairs.push(("class", Value::Text(class.to_owned())));
+    if is_report {
+        pairs.push(number("ena", 0));
+        pairs.push(("detector", Value::Nested(detector(log, &noted.event))));
     }
+    pairs.push(("pool", Value::Text(log.pool.clone())));
+    pairs.push(number("pool_guid", log.guid));
+    pairs.push(number("pool_state", pool_state(&noted.event)));
+    pairs.push(number("pool_context", 0));
+    if let (true, Some(known)) = (is_report, known) {
+        pairs.push(("pool_failmode", Value::Text(known.failmode.to_owned())));
+    }
+    details(&mut pairs, &noted.event, known);
+    pairs.push(("time", Value::Time(noted.time)));
+    pairs.push(number("eid", noted.eid));
+    pairs
+}
 
-    fn path(&mut self, known: Option<&Known>, leaf: u64) {
-        let path = known.and_then(|known| known.paths.iter().find(|(guid, _)| *guid == leaf));
-        if let Some((_, path)) = path {
-            self.text("vdev_path", path);
+/// Adds the pairs that only this kind of event has.
+fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
+    let path = |leaf: u64| {
+        let found = known?.paths.iter().find(|(guid, _)| *guid == leaf);
+        found.map(|(_, path)| ("vdev_path", Value::Text(path.clone())))
+    };
+    let number = |name, value| (name, Value::Number(value));
+    match event {
+        Event::Lost { place, .. } => pairs.extend([
+            number("zio_err", EBADE),
+            number("zio_objset", place.objset),
+            number("zio_object", place.object),
+            number("zio_level", place.level.cast_unsigned()),
+            number("zio_blkid", place.blkid),
+        ]),
+        Event::Bad { leaf, offset, is_io, .. } => {
+            pairs.push(number("vdev_guid", *leaf));
+            pairs.extend(path(*leaf));
+            pairs.push(number("zio_err", if *is_io { EIO } else { EBADE }));
+            pairs.push(number("zio_offset", *offset));
         }
+        Event::Slow { io, took: time } | Event::Hung { io, age: time } => {
+            pairs.push(number("vdev_guid", io.leaf));
+            pairs.extend(path(io.leaf));
+            pairs.extend(of_io(io, *time));
+        }
+        Event::State { leaf, state, .. } => {
+            pairs.push(number("vdev_guid", *leaf));
+            pairs.push(("vdev_state", Value::State(*state)));
+            pairs.extend(path(*leaf));
+        }
+        Event::Trim { leaf, .. }
+        | Event::Pool(PoolEvent::Attached(leaf) | PoolEvent::Detached(leaf)) => {
+            pairs.push(number("vdev_guid", *leaf));
+            pairs.extend(path(*leaf));
+        }
+        Event::Pool(PoolEvent::ResilverStarted | PoolEvent::ResilverFinished) => {
+            pairs.push(("resilver_type", Value::Text("healing".to_owned())));
+        }
+        Event::Suspended(_) | Event::Pool(_) => {}
     }
+}
+
+/// Returns the pairs of an I/O and its time.
+fn of_io(io: &LeafIo, time: Duration) -> [Pair; 5] {
+    // The numbers of OpenZFS's `enum zio_type`.
+    let kind = match io.kind {
+        IoKind::Read => 1,
+        IoKind::Write => 2,
+        IoKind::Flush => 5,
+        IoKind::Discard => 6,
+    };
+    let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+    [
+        ("zio_err", Value::Number(0)),
+        ("zio_type", Value::Number(kind)),
+        ("zio_offset", Value::Number(io.offset)),
+        ("zio_size", Value::Number(io.len)),
+        ("zio_delay", Value::Number(ns)),
+    ]
+}
+
+/// Returns the device or pool that reports.
+fn detector(log: &EventLog, event: &Event) -> Vec<Pair> {
+    let mut pairs = vec![
+        ("version", Value::Number(0)),
+        ("scheme", Value::Text("zfs".to_owned())),
+        ("pool", Value::Number(log.guid)),
+    ];
+    let leaf = match event {
+        Event::Bad { leaf, .. } => Some(*leaf),
+        Event::Slow { io, .. } | Event::Hung { io, .. } => Some(io.leaf),
+        _ => None,
+    };
+    pairs.extend(leaf.map(|leaf| ("vdev", Value::Number(leaf))));
+    pairs
 }
 
 /// Formats the pairs of an event, one per line, and an empty line.
 pub(super) fn pairs(log: &EventLog, noted: &NotedEvent, known: Option<&Known>) -> String {
-    let mut pairs = Pairs { text: String::new(), indent: INDENT };
-    let class = class(&noted.event);
-    let is_report = class.starts_with("ereport.");
-    if !is_report {
-        pairs.number("version", 0);
-    }
-    pairs.text("class", class);
-    if is_report {
-        detector(&mut pairs, log, &noted.event);
-    }
-    pairs.text("pool", &log.pool);
-    pairs.number("pool_guid", log.guid);
-    pairs.number("pool_state", pool_state(&noted.event));
-    pairs.number("pool_context", 0);
-    if let (true, Some(known)) = (is_report, known) {
-        pairs.text("pool_failmode", known.failmode);
-    }
-    match &noted.event {
-        Event::Lost { place, .. } => {
-            pairs.number("zio_err", EBADE);
-            pairs.number("zio_objset", place.objset);
-            pairs.number("zio_object", place.object);
-            pairs.number("zio_level", place.level.cast_unsigned());
-            pairs.number("zio_blkid", place.blkid);
-        }
-        Event::Bad { leaf, offset, is_io, .. } => {
-            pairs.number("vdev_guid", *leaf);
-            pairs.path(known, *leaf);
-            pairs.number("zio_err", if *is_io { EIO } else { EBADE });
-            pairs.number("zio_offset", *offset);
-        }
-        Event::State { leaf, state } => {
-            pairs.number("vdev_guid", *leaf);
-            pairs.state("vdev_state", *state);
-            pairs.path(known, *leaf);
-        }
-        Event::Trim { leaf, .. }
-        | Event::Pool(PoolEvent::Attached(leaf) | PoolEvent::Detached(leaf)) => {
-            pairs.number("vdev_guid", *leaf);
-            pairs.path(known, *leaf);
-        }
-        Event::Pool(PoolEvent::ResilverStarted | PoolEvent::ResilverFinished) => {
-            pairs.text("resilver_type", "healing");
-        }
-        Event::Suspended(_) | Event::Pool(_) => {}
-    }
-    let time = noted.time;
-    let _ = writeln!(
-        pairs.text,
-        "{:INDENT$}time = {:#x} {:#x} ",
-        "",
-        time.as_secs(),
-        time.subsec_nanos()
-    );
-    pairs.number("eid", noted.eid);
-    pairs.text + "\n"
+    let mut text = String::new();
+    lines(&mut text, &payload(log, noted, known), INDENT);
+    text + "\n"
 }
 
-/// Adds the device or pool that reports.
-fn detector(pairs: &mut Pairs, log: &EventLog, event: &Event) {
-    pairs.number("ena", 0);
-    let _ = writeln!(pairs.text, "{:INDENT$}detector = (embedded nvlist)", "");
-    pairs.indent += INDENT;
-    pairs.number("version", 0);
-    pairs.text("scheme", "zfs");
-    pairs.number("pool", log.guid);
-    if let Event::Bad { leaf, .. } = event {
-        pairs.number("vdev", *leaf);
+fn lines(text: &mut String, pairs: &[Pair], indent: usize) {
+    for (name, value) in pairs {
+        let _ = match value {
+            Value::Text(value) => writeln!(text, "{:indent$}{name} = \"{value}\"", ""),
+            Value::Number(value) => writeln!(text, "{:indent$}{name} = {value:#x}", ""),
+            Value::State(state) => {
+                let word = state_name(*state, VdevAux::None);
+                writeln!(text, "{:indent$}{name} = \"{word}\" ({:#x})", "", *state as u64)
+            }
+            Value::Time(time) => {
+                let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
+                writeln!(text, "{:indent$}{name} = {seconds:#x} {nanos:#x} ", "")
+            }
+            Value::Nested(nested) => {
+                let _ = writeln!(text, "{:indent$}{name} = (embedded nvlist)", "");
+                lines(text, nested, indent + INDENT);
+                writeln!(text, "{:indent$}(end {name})", "")
+            }
+        };
     }
-    pairs.indent -= INDENT;
-    let _ = writeln!(pairs.text, "{:INDENT$}(end detector)", "");
+}
+
+/// Returns an event as environment variables, as `zed` gives it to its scripts.
+pub(super) fn variables(
+    log: &EventLog,
+    noted: &NotedEvent,
+    known: Option<&Known>,
+) -> Vec<(String, String)> {
+    let mut all = Vec::new();
+    let mut add = |name: &str, value: String| {
+        let upper = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };
+        // A NUL cannot be in an environment.
+        let name = name.chars().map(upper).collect::<String>();
+        all.push((format!("ZEVENT_{name}"), value.replace('\0', "")));
+    };
+    for (name, value) in payload(log, noted, known) {
+        match value {
+            Value::Text(text) => add(name, text),
+            Value::Number(number) if name.ends_with("_guid") => {
+                add(name, format!("{number:#018X}").replacen("0X", "0x", 1));
+            }
+            Value::Number(number) => {
+                add(name, number.to_string());
+                if name == "pool_state" {
+                    let word = ["ACTIVE", "EXPORTED", "DESTROYED"].get(number as usize);
+                    add("pool_state_str", word.copied().unwrap_or("UNKNOWN").to_owned());
+                }
+            }
+            Value::State(state) => {
+                add(name, (state as u64).to_string());
+                let word = state_name(state, VdevAux::None);
+                add(&format!("{name}_str"), word.to_owned());
+            }
+            Value::Time(time) => {
+                let (seconds, nanos) = (time.as_secs(), time.subsec_nanos());
+                add(name, format!("{seconds} {nanos}"));
+                add("time_secs", seconds.to_string());
+                add("time_nsecs", nanos.to_string());
+                add("time_string", value::date(seconds, "%Y-%m-%d %H:%M:%S%z"));
+            }
+            Value::Nested(_) => add(name, "_NOT_IMPLEMENTED_".to_owned()),
+        }
+    }
+    add("subclass", subclass(class(&noted.event)).to_owned());
+    all
+}
+
+/// Returns a class without its first three parts (`ereport.fs.zfs.`).
+pub(super) fn subclass(class: &'static str) -> &'static str {
+    class.splitn(4, '.').nth(3).unwrap_or(class)
 }
 
 /// Returns the pool's state as labels number it.

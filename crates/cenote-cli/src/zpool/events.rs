@@ -7,11 +7,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::{EventLog, FailMode, NotedEvent};
+use cenote_engine::{Engine, EventLog, FailMode, NotedEvent};
 use cenote_pool::{DatasetName, Suffix};
 
 use super::block_on;
-use super::event_text::{Known, class, pairs};
+use super::event_text::{self, Known, class, pairs};
 use crate::getopt::{self, Parsed};
 use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
@@ -119,10 +119,33 @@ impl Shown<'_> {
     }
 }
 
+/// An event as `zed` describes it to its scripts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EventDescription {
+    /// Its class, such as `resource.fs.zfs.statechange`.
+    pub class: &'static str,
+    /// The class without its first three parts.
+    pub subclass: &'static str,
+    /// Environment variables with its payload (`ZEVENT_…`).
+    pub variables: Vec<(String, String)>,
+}
+
+/// Describes an event of a pool, which may be closed.
+#[must_use]
+pub fn describe(log: &EventLog, noted: &NotedEvent, engine: Option<&Engine>) -> EventDescription {
+    let class = class(&noted.event);
+    let variables = event_text::variables(log, noted, engine.map(known_of).as_ref());
+    EventDescription { class, subclass: event_text::subclass(class), variables }
+}
+
 /// Returns the facts of a log's pool, if it is still open.
 fn known(session: &Session, log: &EventLog) -> Option<Known> {
     let pools = session.host.pools();
     let engine = pools.iter().find(|engine| engine.health().events().id == log.id)?;
+    Some(known_of(engine))
+}
+
+fn known_of(engine: &Engine) -> Known {
     let config = engine.admin().vdev_config();
     let path = |leaf: &cenote_ondisk::config::VdevConfig| {
         Some((leaf.guid, leaf.leaf.path.as_ref()?.to_string()))
@@ -132,5 +155,5 @@ fn known(session: &Session, log: &EventLog) -> Option<Known> {
         FailMode::Continue => "continue",
         FailMode::Panic => "panic",
     };
-    Some(Known { paths: config.leaves().filter_map(path).collect(), failmode })
+    Known { paths: config.leaves().filter_map(path).collect(), failmode }
 }

@@ -14,7 +14,7 @@ mod config_table;
 pub(crate) mod create;
 mod dump;
 mod event_text;
-mod events;
+pub(crate) mod events;
 mod get;
 mod history;
 mod import;

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_block::Reporter;
 use cenote_dmu::zap::edit as zap;
@@ -15,7 +16,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{BadChild, Cause};
+use cenote_vdev::{BadChild, Cause, LeafIo, LeafObserver};
 
 use crate::Health;
 use crate::admin::events::{Event, EventLog};
@@ -81,6 +82,22 @@ impl Reporter for Damage {
                 is_repaired: repaired >= bad.len(),
             });
         }
+    }
+}
+
+impl LeafObserver for Damage {
+    fn slow(&self, io: &LeafIo, took: Duration) {
+        self.note(Event::Slow { io: *io, took });
+    }
+
+    fn failed(&self, io: &LeafIo, error: &Error) {
+        self.note(Event::Bad {
+            leaf: io.leaf,
+            offset: io.offset,
+            cause: error.to_string(),
+            is_io: true,
+            is_repaired: false,
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Counter, Notify};
-use cenote_vdev::VdevState;
+use cenote_vdev::{LeafIo, Symptom, VdevState};
 
 /// Maximum number of events in a ring.
 const EVENTS_MAX: usize = 1000;
@@ -30,6 +30,22 @@ pub enum Event {
         leaf: u64,
         /// Its new state.
         state: VdevState,
+        /// Why it changed.
+        cause: StateCause,
+    },
+    /// An I/O took longer than `zio_slow_io_ms`.
+    Slow {
+        /// The I/O.
+        io: LeafIo,
+        /// The time that it took.
+        took: Duration,
+    },
+    /// An I/O in flight hangs.
+    Hung {
+        /// The I/O.
+        io: LeafIo,
+        /// The time since it began.
+        age: Duration,
     },
     /// A part of a block on a leaf is wrong.
     Bad {
@@ -55,6 +71,17 @@ pub enum Event {
         /// The change.
         event: TrimEvent,
     },
+}
+
+/// Why the state of a leaf changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StateCause {
+    /// A request of the administrator.
+    Request,
+    /// The device does not answer, or became too small.
+    Probe,
+    /// It has too many errors: a hot spare may stand in for it.
+    Diagnosis(Symptom),
 }
 
 /// A change of the state of a trim.

@@ -24,6 +24,7 @@ pub(crate) mod import;
 mod layout;
 mod memory;
 mod settings;
+mod vdev_props;
 mod vdevs;
 pub(crate) mod view;
 

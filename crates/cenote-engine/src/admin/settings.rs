@@ -120,7 +120,7 @@ impl Admin<'_> {
                 .await?;
             self.apply_property(name, value.unwrap_or(0));
         }
-        Ok(())
+        self.engine.leaves().apply_error_rates().await
     }
 }
 

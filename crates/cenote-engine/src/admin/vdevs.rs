@@ -96,7 +96,9 @@ impl Admin<'_> {
         }
         let answer = Answer::new();
         self.engine.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
-        answer.take()
+        answer.take()?;
+        // The new leaves inherit the properties of the root.
+        self.engine.leaves().apply_error_rates().await
     }
 }
 

@@ -30,11 +30,11 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_pool::import::Found;
-use cenote_rt::lock::{AsyncMutex, Rank};
+use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 
-use crate::admin::events::{Event, PoolEvent};
+use crate::admin::events::{Event, PoolEvent, StateCause};
 use crate::{EngineError, Suspended};
 use crate::{Leaves, Scope};
 
@@ -67,7 +67,20 @@ fn for_leaves(vdev: &mut VdevConfig, change: &mut impl FnMut(&mut LeafConfig)) {
     vdev.children.iter_mut().for_each(|child| for_leaves(child, change));
 }
 
+impl<'e> Leaves<'e> {
+    /// Keeps other checks of the leaves from running.
+    pub(super) async fn lock_service(self) -> AsyncMutexGuard<'e, ()> {
+        self.engine.leaf.service.probing.lock().await
+    }
+}
+
 impl Leaves<'_> {
+    /// Notes a state that an administrator requested.
+    fn note_state(self, leaf: u64, state: VdevState) {
+        let cause = StateCause::Request;
+        self.engine.health.damage.note(Event::State { leaf, state, cause });
+    }
+
     /// Returns the number of I/Os that are in flight on the devices.
     pub fn in_flight(self) -> usize {
         self.engine.tree.in_flight()
@@ -122,14 +135,15 @@ impl Leaves<'_> {
             state = VdevState::Degraded;
             self.engine.tree.set_status(guid, state, aux);
         }
-        self.engine.health.damage.note(Event::State { leaf: guid, state });
+        let cause = StateCause::Probe;
+        self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
         goes
     }
 
     /// Whether a leaf belongs to a log vdev that the pool can do without: everything in the logs is
     /// in memory, too, until its txg is synced. False for logs that are to be replayed: these are
     /// on the log vdev only.
-    fn is_spare_log(self, guid: u64) -> bool {
+    pub(super) fn is_spare_log(self, guid: u64) -> bool {
         self.engine.tree.top_of(guid).is_some_and(Vdev::is_log)
             && !self.engine.heads.all().iter().any(|head| head.log().is_claimed())
     }
@@ -137,7 +151,7 @@ impl Leaves<'_> {
     /// Moves the logs off a failed log vdev, if the vdev failed with this leaf: no chain continues
     /// there, and everything committed there is synced as soon as possible, since it is only in
     /// memory.
-    fn move_logs_off(self, guid: u64) {
+    pub(super) fn move_logs_off(self, guid: u64) {
         let dead =
             self.engine.tree.top_of(guid).filter(|top| top.is_log() && !top.state().is_readable());
         let Some(dead) = dead.map(Vdev::id) else { return };
@@ -199,7 +213,7 @@ impl Leaves<'_> {
             self.move_logs_off(guid);
         }
         done?;
-        self.engine.health.damage.note(Event::State { leaf: guid, state });
+        self.note_state(guid, state);
         Ok(())
     }
 
@@ -217,7 +231,7 @@ impl Leaves<'_> {
                 None => self.bring_back(guid).await?,
             }
         }
-        self.engine.health.damage.note(Event::State { leaf: guid, state: VdevState::Healthy });
+        self.note_state(guid, VdevState::Healthy);
         self.forget_faults(vec![guid], Vec::new()).await?;
         self.release_spares(guid).await
     }
@@ -274,10 +288,7 @@ impl Leaves<'_> {
             match self.bring_back(guid).await {
                 Ok(()) if state == VdevState::Healthy => {}
                 Ok(()) => {
-                    self.engine
-                        .health
-                        .damage
-                        .note(Event::State { leaf: guid, state: VdevState::Healthy });
+                    self.note_state(guid, VdevState::Healthy);
                     back.push(guid);
                 }
                 Err(_) if !state.is_readable() => {}

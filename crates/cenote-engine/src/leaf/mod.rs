@@ -1,5 +1,7 @@
 //! Leaves: failures and recovery, dirty time logs, trim and initialize; leaves that come and go.
 
+pub(crate) mod deadman;
+mod diagnosis;
 mod dtl;
 pub(crate) mod leafwork;
 pub(crate) mod shape;

@@ -59,6 +59,8 @@ pub(crate) struct TxgState {
     pub(crate) queue: Mutex<TaskQueue>,
     /// Serializes syncs; held during the whole of a sync, across I/O.
     pub(crate) syncing: AsyncMutex<()>,
+    /// Start of the running sync, nanoseconds; 0 if none runs.
+    sync_since: AtomicU64,
     /// The last txg is being written.
     pub(crate) is_closing: AtomicBool,
     // Held for one number.
@@ -74,10 +76,17 @@ impl TxgState {
             uberblock: Mutex::new(Rank::Uberblock, uberblock),
             queue: Mutex::with_default(Rank::TaskQueue),
             syncing: AsyncMutex::with_default(Rank::Syncing),
+            sync_since: AtomicU64::new(0),
             is_closing: AtomicBool::new(false),
             rng: Mutex::new(Rank::EngineRng, Rng::seeded(seed)),
             first_creator: Arc::default(),
         }
+    }
+
+    /// Returns the start of the running sync, if one runs.
+    pub(crate) fn sync_since(&self) -> Option<Duration> {
+        let since = self.sync_since.load(Ordering::Acquire);
+        (since != 0).then(|| Duration::from_nanos(since))
     }
 }
 
@@ -164,7 +173,10 @@ impl Engine {
             head.live().close(txg);
         }
         let span = trace::txg(|| self.name(), txg);
+        let now = cenote_rt::monotonic().as_nanos() as u64;
+        self.txgs.sync_since.store(now.max(1), Ordering::Release);
         let result = span.run(self.sync_txg(txg, &mut tasks)).await;
+        self.txgs.sync_since.store(0, Ordering::Release);
         self.tree.load().set_sync_task(!self.state().tasks.is_empty());
         stop.end = match &result {
             Ok(()) => End::Good,

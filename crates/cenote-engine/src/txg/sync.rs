@@ -117,6 +117,7 @@ impl Syncing<'_> {
         if self.pass == 1 {
             self.engine.health().record_damage(self.txg).await?;
             self.engine.leaves().probe_failed(self.scope).await;
+            self.engine.leaves().diagnose(self.scope).await;
         }
         self.engine.leaves().record_dtls(self.scope, self.pass).await?;
         if self.pass > 1 || self.has_work() {

@@ -20,7 +20,9 @@ use std::time::Duration;
 
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Notify, Result, tunables};
+use cenote_vdev::Faults;
 
+use crate::leaf::deadman;
 use crate::txg::admission::Admission;
 use crate::{Engine, Head};
 
@@ -83,6 +85,7 @@ impl Engine {
             return;
         }
         self.throttle.has_sync_task.store(true, Ordering::Release);
+        deadman::start(self);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.throttle.wake));
         cenote_rt::spawn_background(async move {
             let mut last = cenote_rt::monotonic();
@@ -191,7 +194,8 @@ async fn tick(engine: &Weak<Engine>) -> bool {
     let is_clean = engine.dirty_bytes() == 0
         && !engine.heads.is_dirty(engine.open_txg())
         && !engine.health.damage.has_lost();
-    if is_clean && !engine.tree.has_failed() && !has_background {
+    let has_bad_leaves = engine.tree.has_failed() || Faults::of(&engine.tree).has_diagnoses();
+    if is_clean && !has_bad_leaves && !has_background {
         return engine.check_stopped().is_ok();
     }
     // A failed sync stops the pool, and all callers get the reason. A suspended sync is waited for

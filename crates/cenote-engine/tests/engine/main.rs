@@ -8,6 +8,7 @@ mod checkpoint;
 mod closing;
 mod creators;
 mod effective;
+mod faults;
 mod hooks;
 mod hosts;
 mod memory;

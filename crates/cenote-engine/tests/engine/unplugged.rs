@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_device::Device;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::{Engine, EngineError, Event, Suspended};
+use cenote_engine::{Engine, EngineError, Event, StateCause, Suspended};
 use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_poolkit::PoolBuilder;
@@ -219,7 +219,8 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
     let config = engine.admin().vdev_config();
     let known = &config.find(leaf).unwrap().leaf;
     assert!(known.faulted && known.dtl_object.is_some());
-    let faulted = Event::State { leaf, state: VdevState::Faulted };
+    let (state_now, cause) = (VdevState::Faulted, StateCause::Probe);
+    let faulted = Event::State { leaf, state: state_now, cause };
     assert!(engine.health().events().after(0).iter().any(|noted| noted.event == faulted));
     // The leaf is still missing; the pool works without it.
     engine.leaves().clear(None).await.unwrap();

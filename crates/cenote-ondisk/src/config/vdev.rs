@@ -243,6 +243,14 @@ pub struct VdevConfig {
 }
 
 impl VdevConfig {
+    /// The MOS object with the properties that are set on the vdev: that of the root, else of the
+    /// top-level vdev, else of the leaf. `None` if it has none.
+    #[must_use]
+    pub fn properties_object(&self) -> Option<u64> {
+        let object = self.zap_root.or(self.top.zap_top).or(self.leaf.zap_leaf);
+        object.filter(|object| *object != 0)
+    }
+
     /// Decodes a `vdev_tree`, or the entry of a spare or cache device.
     pub fn decode(list: &NvList) -> Result<Self, CorruptConfig> {
         Self::decode_at(list, 0)
