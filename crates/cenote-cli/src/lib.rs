@@ -20,6 +20,7 @@ pub mod usage;
 pub mod verbs;
 pub mod zdb;
 pub mod zfs;
+mod zinject;
 pub mod zpool;
 
 mod program;

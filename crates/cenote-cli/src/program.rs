@@ -4,7 +4,7 @@ use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, out, tunable, verbs, zdb, zfs, zpool};
+use crate::{environment, err, out, tunable, verbs, zdb, zfs, zinject, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -26,6 +26,7 @@ Commands of cenote:
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
   tunable [list|get|set]                tunables of the daemon's engine
+  zinject [-d DEVICE OPTIONS POOL]      faults of devices, for tests
   completions bash|zsh                  completion script for a shell
 
 Each takes --help.
@@ -71,8 +72,8 @@ pub fn run_captured(args: &[&str]) -> (String, String, i32) {
     (text(out), text(err), status)
 }
 
-/// Runs `zpool`, `zfs` or `tunable` (the tool's name first) in a session, and returns the exit
-/// status.
+/// Runs `zpool`, `zfs`, `tunable` or `zinject` (the name of the tool first) in a session. Returns
+/// the exit status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
 }
@@ -117,6 +118,7 @@ fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
         [tool, rest @ ..] if tool == "mount.zfs" => zfs::mount_for(session, rest),
         [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
+        [tool, rest @ ..] if tool == "zinject" => zinject::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
     }
 }
@@ -155,7 +157,7 @@ fn full(verb: &str) -> &str {
 pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
     let invoked = args.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
     let (tool, rest) = match invoked {
-        "zpool" | "zfs" | "zdb" => (invoked, args.get(1..).unwrap_or_default()),
+        "zpool" | "zfs" | "zdb" | "zinject" => (invoked, args.get(1..).unwrap_or_default()),
         _ => match args.get(1) {
             Some(tool) => (tool.as_str(), args.get(2..).unwrap_or_default()),
             None => ("", &[][..]),
@@ -166,6 +168,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         "zfs" => openzfs_tool(Tool::Zfs, Source::default(), rest, io),
         "zdb" => zdb::run(rest, io),
         "tunable" => tunable::run(None, rest, io),
+        "zinject" => zinject::run(None, rest, io),
         _ => own_verb(tool, rest, io),
     };
     finish_all(result, io)

@@ -14,7 +14,7 @@ use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};
 use cenote_rt::Kind;
 
 use super::setting::Wanted;
-use super::{block_on, no_such_pool, refuse};
+use super::{block_on, no_such_pool, refuse, vdev_setting};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -114,15 +114,19 @@ fn sync(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
 
 fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "", &[])?;
-    let (setting, name) = match &parsed.operands[..] {
+    let (setting, name, vdev) = match &parsed.operands[..] {
         [] => return Err(Exit::usage("missing property=value argument")),
         [_] => return Err(Exit::usage("missing pool name")),
-        [setting, name] => (setting, name),
+        [setting, name] => (setting, name, None),
+        [setting, name, vdev] => (setting, name, Some(vdev)),
         _ => return Err(Exit::usage("too many pool names")),
     };
     let Some((property, value)) = setting.split_once('=') else {
         return Err(Exit::usage("missing value in property=value argument"));
     };
+    if let Some(vdev) = vdev {
+        return vdev_setting::set(source, (property, value), (name, vdev), line, io);
+    }
     let cannot = |why: &str| Exit::cannot("set property for", name, why);
     block_on(async {
         if !source.has_pools() {

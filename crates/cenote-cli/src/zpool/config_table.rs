@@ -44,7 +44,7 @@ pub(super) struct Options {
     pub(super) is_import: bool,
     /// `-p`: counters in full.
     pub(super) is_literal: bool,
-    /// `-s`: a column of slow reads.
+    /// `-s`: a column of slow I/Os.
     pub(super) has_slow: bool,
     /// `-D`-like columns of direct reads (`-d`).
     pub(super) has_direct: bool,
@@ -213,9 +213,11 @@ impl Table<'_> {
         for number in [stats.read_errors, stats.write_errors, stats.checksum_errors] {
             let _ = write!(line, " {:>5}", shown(number));
         }
-        // Slow and direct reads are not counted while nothing is written.
-        for _ in [self.options.has_slow, self.options.has_direct].iter().filter(|has| **has) {
-            line.push_str(if is_leaf { "     0" } else { "     -" });
+        // Direct I/O is not counted.
+        let more = [(self.options.has_slow, stats.slow_ios), (self.options.has_direct, 0)];
+        for (_, number) in more.into_iter().filter(|(is_shown, _)| *is_shown) {
+            let text = if is_leaf { shown(number) } else { "-".to_owned() };
+            let _ = write!(line, " {text:>5}");
         }
     }
 
@@ -255,7 +257,7 @@ fn note(vdev: &VdevReport, scan: Option<ScanFunc>) -> String {
     if vdev.is_absent && vdev.state == VdevState::CantOpen {
         note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
     } else if vdev.aux != VdevAux::None {
-        note = format!("  {}", status_cause(vdev.aux));
+        note = format!("  {}", status_cause(vdev));
     } else if let Some(native) = vdev.physical_ashift
         && vdev.children.is_empty()
         && vdev.ashift != 0
@@ -333,8 +335,16 @@ fn import_cause(aux: VdevAux) -> &'static str {
 }
 
 /// Returns why a vdev of an open pool is unhealthy.
-fn status_cause(aux: VdevAux) -> &'static str {
-    match aux {
+fn status_cause(vdev: &VdevReport) -> &'static str {
+    let stats = &vdev.stats;
+    match vdev.aux {
+        VdevAux::ErrExceeded
+            if vdev.children.is_empty()
+                && [stats.read_errors, stats.write_errors, stats.checksum_errors] == [0; 3]
+                && stats.slow_ios > 0 =>
+        {
+            "too many slow I/Os"
+        }
         VdevAux::BadLog => "bad intent log",
         VdevAux::External => "external device fault",
         other => import_cause(other),

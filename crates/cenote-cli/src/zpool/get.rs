@@ -1,11 +1,13 @@
 //! `zpool get`.
 
+use cenote_ondisk::config::VdevKind;
 use cenote_pool::props::Source as Origin;
 use serde_json::Map;
 
 use super::json::{self, Form};
 use super::list;
 use super::names::Names;
+use super::vdev_props::Shown;
 use super::{block_on, pools_in_memory, vdev_props};
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -110,15 +112,21 @@ async fn of_vdevs(
         return Err(Exit::failed(text));
     }
     let wanted = vdev_props::columns(list)?;
-    let rows = vdevs
-        .into_iter()
-        .flat_map(|vdev| vdev_props::rows(&status, vdev, &wanted, &names, parsed.has('p')));
-    let mut collected = Vec::new();
-    for row in rows {
-        source.charge_row([&row.name, &row.property, &row.value].into_iter())?;
-        collected.push(row);
+    let shown = Shown { status: &status, names: &names, is_literal: parsed.has('p') };
+    let mut rows = Vec::new();
+    for vdev in vdevs {
+        let config = &pool.config().vdev_tree;
+        let config =
+            if vdev.kind == VdevKind::Root { Some(config) } else { config.find(vdev.guid) };
+        let stored = match config {
+            Some(config) => pool.vdevs().properties(config).await?,
+            None => Vec::new(),
+        };
+        for row in vdev_props::rows(&shown, vdev, &stored, (&wanted, list == "all")) {
+            source.charge_row([&row.name, &row.property, &row.value].into_iter())?;
+            rows.push(row);
+        }
     }
-    let rows = collected;
     let widest = |part: fn(&Row) -> &String| {
         rows.iter().map(|row| part(row).chars().count()).max().unwrap_or(0)
     };

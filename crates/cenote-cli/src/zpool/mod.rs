@@ -41,6 +41,7 @@ mod status;
 mod status_json;
 mod status_text;
 mod vdev_props;
+mod vdev_setting;
 mod wait;
 
 use std::collections::BTreeSet;

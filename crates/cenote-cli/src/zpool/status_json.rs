@@ -284,7 +284,7 @@ impl Writer<'_> {
         map.insert("write_errors".into(), self.form.number(vdev.stats.write_errors));
         map.insert("checksum_errors".into(), self.form.number(vdev.stats.checksum_errors));
         if is_leaf {
-            map.insert("slow_ios".into(), self.form.number(0));
+            map.insert("slow_ios".into(), self.form.number(vdev.stats.slow_ios));
         }
         if let (true, Some(path)) = (vdev.is_absent, &vdev.path) {
             map.insert("not_present".into(), self.form.number(1));

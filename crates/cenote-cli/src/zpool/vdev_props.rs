@@ -1,11 +1,12 @@
 //! Properties of vdevs: `zpool get PROPERTY POOL VDEV...`.
 //!
-//! Values come from the pool's status and listing. Settable properties show their defaults, because
-//! cenote never stores them. Figures that are not counted are dashes.
+//! Values come from the pool's status and listing, and from the object with the vdev's properties.
+//! Figures that are not counted are dashes.
 //!
 //! Source: the manual page vdevprops(7).
 
 use cenote_ondisk::config::VdevKind;
+use cenote_ondisk::zap::Value;
 use cenote_pool::props::Source as Origin;
 use cenote_pool::status::{PoolStatus, VdevReport, state_name};
 
@@ -16,7 +17,7 @@ use crate::zfs::columns::split;
 use crate::zfs::get::Row;
 
 /// All properties, in display order.
-const PROPERTIES: [&str; 50] = [
+pub(super) const PROPERTIES: [&str; 50] = [
     "capacity",
     "state",
     "guid",
@@ -69,7 +70,7 @@ const PROPERTIES: [&str; 50] = [
     "slow_ios",
 ];
 /// The settable properties.
-const SETTABLE: [&str; 9] = [
+pub(super) const SETTABLE: [&str; 9] = [
     "comment",
     "allocating",
     "failfast",
@@ -81,15 +82,28 @@ const SETTABLE: [&str; 9] = [
     "slow_io_t",
 ];
 
+/// The thresholds of error rates.
+pub(super) const RATES: [&str; 6] =
+    ["checksum_n", "checksum_t", "io_n", "io_t", "slow_io_n", "slow_io_t"];
+/// Prefixes of the entries of OpenZFS's own in a vdev's object.
+const INTERNAL: [&str; 4] =
+    ["com.delphix:", "com.klarasystems:", "org.openzfs:", "org.zfsonlinux:"];
+
+/// Whether an entry of a vdev's object is no property.
+pub(super) fn is_internal(name: &str) -> bool {
+    INTERNAL.iter().any(|prefix| name.starts_with(prefix))
+}
+
 /// Returns the properties that a list names.
-pub(super) fn columns(list: &str) -> Result<Vec<&'static str>, Exit> {
+pub(super) fn columns(list: &str) -> Result<Vec<String>, Exit> {
     if list == "all" {
-        return Ok(PROPERTIES.to_vec());
+        return Ok(PROPERTIES.map(str::to_owned).to_vec());
     }
     let one = |name: &str| {
-        let known = PROPERTIES.iter().copied().find(|property| *property == name);
+        let is_user = name.contains(':') && !is_internal(name);
+        let is_known = is_user || PROPERTIES.contains(&name);
         let text = || format!("bad property list: invalid property '{name}'");
-        known.ok_or_else(|| Exit::usage(text()))
+        is_known.then(|| name.to_owned()).ok_or_else(|| Exit::usage(text()))
     };
     split(list)?.map(one).collect()
 }
@@ -118,40 +132,66 @@ pub(super) fn find<'a>(
     words.iter().map(|word| status.root.walk().find(|vdev| is(vdev, word))).collect()
 }
 
-/// Returns the lines of one vdev.
+/// What rows of properties are made of.
+pub(super) struct Shown<'a> {
+    /// The pool.
+    pub(super) status: &'a PoolStatus,
+    /// How vdevs are named.
+    pub(super) names: &'a Names,
+    /// Whether numbers are shown in full.
+    pub(super) is_literal: bool,
+}
+
+/// Returns the lines of one vdev; `stored` is the contents of its object. With `is_all`, its user
+/// properties follow.
 pub(super) fn rows(
-    status: &PoolStatus,
+    shown: &Shown<'_>,
     vdev: &VdevReport,
-    wanted: &[&'static str],
-    names: &Names,
-    is_literal: bool,
+    stored: &[(String, Value)],
+    (wanted, is_all): (&[String], bool),
 ) -> Vec<Row> {
-    let shown = shown_name(vdev, names);
-    let row = |property: &&'static str| {
-        let value = value(status, vdev, property, names, is_literal);
-        let is_default = SETTABLE.contains(property);
-        Row {
-            name: shown.clone(),
-            property: (*property).to_owned(),
-            value,
-            received: String::new(),
-            source: if is_default { Origin::Default } else { Origin::None },
-        }
+    let name = shown_name(vdev, shown.names);
+    let set = |property: &str| stored.iter().find(|(stored, _)| stored == property);
+    let row = |property: &str| {
+        let set = set(property).and_then(|(_, value)| set_value(property, value));
+        let is_settable = SETTABLE.contains(&property) || property.contains(':');
+        let source = match set {
+            Some(_) if is_settable => Origin::Local,
+            _ if is_settable => Origin::Default,
+            _ => Origin::None,
+        };
+        let value = set.filter(|_| is_settable);
+        let value = value.unwrap_or_else(|| value_of(shown, vdev, property));
+        let (name, property) = (name.clone(), property.to_owned());
+        Row { name, property, value, received: String::new(), source }
     };
-    wanted.iter().map(row).collect()
+    let mut user: Vec<&str> = stored.iter().map(|(name, _)| name.as_str()).collect();
+    user.retain(|name| is_all && name.contains(':') && !is_internal(name));
+    user.sort_unstable();
+    wanted.iter().map(String::as_str).chain(user).map(row).collect()
+}
+
+/// Returns a value that was set, as text; `None` for one that stands for the default.
+fn set_value(property: &str, value: &Value) -> Option<String> {
+    match (property, value) {
+        ("failfast", Value::U64(number)) => Some(on_off(*number != 0)),
+        // Only thresholds are numbers.
+        (_, Value::U64(u64::MAX)) => None,
+        (_, Value::U64(number)) => Some(number.to_string()),
+        (_, value) => {
+            let bytes = value.stored();
+            let text = bytes.strip_suffix(&[0]).unwrap_or(&bytes);
+            Some(String::from_utf8_lossy(text).into_owned())
+        }
+    }
 }
 
 fn shown_name(vdev: &VdevReport, names: &Names) -> String {
     if vdev.kind == VdevKind::Root { "root-0".to_owned() } else { names.vdev(vdev) }
 }
 
-fn value(
-    status: &PoolStatus,
-    vdev: &VdevReport,
-    property: &str,
-    names: &Names,
-    is_literal: bool,
-) -> String {
+fn value_of(shown: &Shown<'_>, vdev: &VdevReport, property: &str) -> String {
+    let Shown { status, names, is_literal } = *shown;
     let bytes = |number: u64| if is_literal { number.to_string() } else { nicenum::bytes(number) };
     let sum = |part: fn(&VdevReport) -> u64| vdev.walk().map(part).sum::<u64>();
     let figures = vdev.walk().filter_map(|below| below.figures.as_ref());
@@ -192,7 +232,8 @@ fn value(
         "write_ops" => Some(sum(|vdev| vdev.stats.writes).to_string()),
         "read_bytes" => Some(bytes(sum(|vdev| vdev.stats.bytes))),
         "write_bytes" => Some(bytes(sum(|vdev| vdev.stats.write_bytes))),
-        "initialize_errors" | "trim_errors" | "slow_ios" => Some("0".to_owned()),
+        "slow_ios" => Some(sum(|vdev| vdev.stats.slow_ios).to_string()),
+        "initialize_errors" | "trim_errors" => Some("0".to_owned()),
         "removing" => Some(on_off(vdev.is_removing)),
         "allocating" => Some(on_off(!vdev.is_non_allocating)),
         "failfast" => Some(on_off(true)),
@@ -224,7 +265,9 @@ mod tests {
     #[test]
     fn lists_name_what_there_is() {
         assert_eq!(columns("all").map(|all| all.len()), Ok(50));
-        assert_eq!(columns("guid,parity"), Ok(vec!["guid", "parity"]));
+        let two = vec!["guid".to_owned(), "parity".to_owned()];
+        assert_eq!(columns("guid,parity"), Ok(two));
+        assert!(columns("org:x").is_ok() && columns("com.delphix:x").is_err());
         let text = "bad property list: invalid property 'x'";
         assert_eq!(columns("guid,x"), Err(Exit::usage(text)));
     }

@@ -54,3 +54,50 @@ fn vdev_properties_are_shown() {
     }
     shed.judge("t");
 }
+
+/// Properties that are set on vdevs are stored where OpenZFS looks for them.
+#[test]
+fn zpool_set_sets_properties_of_vdevs() {
+    let shed = Shed::new("vdev-set", 2);
+    shed.succeeds("zpool create -o ashift=12 t mirror d0 d1");
+    let get = |properties: &str, vdev: &str| {
+        shed.succeeds(&format!("zpool get -Hp -o property,value,source {properties} t {vdev}"))
+    };
+    assert_eq!(get("io_n,comment", "mirror-0"), "io_n\t-\tdefault\ncomment\t-\tdefault\n");
+    for (setting, vdev) in [
+        ("io_n=5", "mirror-0"),
+        ("comment=shelf", "d0"),
+        ("checksum_t=none", "d0"),
+        ("failfast=off", "d1"),
+        ("org:rack=7", "d0"),
+        ("slow_io_n=1K", "root"),
+    ] {
+        shed.succeeds(&format!("zpool set {setting} t {vdev}"));
+    }
+    assert_eq!(get("io_n", "mirror-0"), "io_n\t5\tlocal\n");
+    assert_eq!(get("io_n", "d0"), "io_n\t-\tdefault\n");
+    assert_eq!(get("comment", "d0"), "comment\tshelf\tlocal\n");
+    assert_eq!(get("checksum_t", "d0"), "checksum_t\t-\tdefault\n");
+    assert_eq!(get("failfast", "d1"), "failfast\toff\tlocal\n");
+    assert_eq!(get("org:rack,slow_io_n", "root"), "org:rack\t-\tdefault\nslow_io_n\t1024\tlocal\n");
+    assert!(get("all", "d0").ends_with("org:rack\t7\tlocal\n"));
+    shed.succeeds("zpool set org:rack= t d0");
+    shed.succeeds("zpool set comment= t d0");
+    assert_eq!(get("comment,org:rack", "d0"), "comment\t-\tdefault\norg:rack\t-\tdefault\n");
+    for (line, status, want) in [
+        ("zpool set io_n=x t d0", 1, "cannot set property io_n for d0 on t: bad numeric value 'x'"),
+        ("zpool set size=1 t d0", 1, "cannot set property size for d0 on t: 'size' is readonly"),
+        ("zpool set no=1 t d0", 1, "cannot set property no for d0 on t: invalid property 'no'"),
+        ("zpool set io_n=1 t d7", 22, "cannot find 'd7' in 't': device not in pool"),
+        ("zpool set io_n=1 t d0 d1", 2, "too many pool names"),
+    ] {
+        let (_, err, was) = shed.run(line);
+        assert!(was == status && err.starts_with(want), "{line}: {was} {err}");
+    }
+    assert!(shed.succeeds("zpool history t").contains("zpool set io_n=5 t mirror-0"));
+    if let Some(zdb) = cenote_oracle::zdb() {
+        let said = zdb.pool("t", shed.path(), &["-ddddd"]).to_string();
+        assert!(said.contains("io_n = 5") && said.contains("failfast = 0"), "{said}");
+    }
+    shed.judge("t");
+}
