@@ -30,6 +30,7 @@ mod streams;
 mod wanted;
 mod watch;
 mod wire;
+mod zedlets;
 
 use std::fs::File;
 use std::io::{ErrorKind, Write};
@@ -88,8 +89,11 @@ const LOCAL_VERBS: [&str; 8] =
 pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let program = args.first()?.to_string_lossy();
     let invoked = program.rsplit('/').next().unwrap_or_default().to_owned();
-    let words =
-        if matches!(&*invoked, "zpool" | "zfs" | MOUNT_HELPER) { args } else { args.get(1..)? };
+    let words = if matches!(&*invoked, "zpool" | "zfs" | "zinject" | MOUNT_HELPER) {
+        args
+    } else {
+        args.get(1..)?
+    };
     let tool = words.first()?.to_string_lossy();
     let tool = tool.rsplit('/').next().unwrap_or_default().to_owned();
     let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
@@ -103,6 +107,9 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
         }
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
         (MOUNT_HELPER, _) => Some(pass(&tool, words)),
+        ("zinject", _) if words.get(1).is_none_or(|word| *word != *"-h" && *word != *"--help") => {
+            Some(pass(&tool, words))
+        }
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }

@@ -29,6 +29,7 @@ use super::place::Place;
 use super::record::Record;
 use super::watch::Watch;
 use super::{log, spares};
+use super::zedlets::Zedlets;
 
 /// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;
@@ -42,6 +43,8 @@ pub(super) struct Pools {
     open: Mutex<BTreeMap<String, Held>>,
     /// The daemon is closing its pools and imports no other. Set and read under the lock of `open`.
     is_closing: AtomicBool,
+    /// Scripts that run on events.
+    zedlets: OnceLock<Arc<Zedlets>>,
     /// Metrics, events and tunables as files and sockets.
     watch: OnceLock<Watch>,
     /// Events of closed pools. Held for single reads and updates.
@@ -72,9 +75,14 @@ impl Pools {
             exports: Exports::new(Arc::new(Volumes(Weak::clone(pools)))),
             open: Mutex::with_default(Rank::DaemonPools),
             is_closing: AtomicBool::new(false),
+            zedlets: OnceLock::new(),
             watch: OnceLock::new(),
             gone: Mutex::with_default(Rank::DaemonGone),
         });
+        match Zedlets::start(place) {
+            Ok(zedlets) => drop(pools.zedlets.set(Arc::new(zedlets))),
+            Err(error) => log::warn!(cause = %error, "no zedlets"),
+        }
         let file = place.pools();
         if !file.exists() {
             return pools;
@@ -331,6 +339,10 @@ impl Pools {
             }
         };
         stages::reach("pool-remembered");
+        // Only now: their commands find the pool.
+        if let Some(zedlets) = self.zedlets.get() {
+            zedlets.follow(&held.engine);
+        }
         let is_mounted =
             !how.is_unmounted && (noted.is_ok() || held.record.is_written(&held.engine));
         let mounted = if is_mounted { mounts.mount_all().await } else { Ok(()) };

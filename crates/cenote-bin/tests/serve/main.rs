@@ -26,6 +26,7 @@ mod tls;
 mod unkind;
 mod watch;
 mod wordings;
+mod zedlets;
 
 use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
