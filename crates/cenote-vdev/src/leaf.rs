@@ -227,6 +227,7 @@ impl Leaf {
 
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Relaxed);
+        self.watch.set_guid(guid);
     }
 
     /// Whether it left the tree.

@@ -24,10 +24,9 @@ pub(super) async fn follow(engine: Weak<Engine>) {
             last = noted.eid;
             match noted.event {
                 Event::Pool(PoolEvent::Exported | PoolEvent::Destroyed) => return,
-                Event::State {
-                    leaf,
-                    state: VdevState::Faulted | VdevState::Removed | VdevState::CantOpen,
-                } => call_in(&engine, leaf).await,
+                Event::State { leaf, state, .. } if state != VdevState::Healthy => {
+                    call_in(&engine, leaf).await;
+                }
                 _ => {}
             }
         }

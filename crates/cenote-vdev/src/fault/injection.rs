@@ -9,7 +9,7 @@
 //! replaced. The choice of the I/Os that fail is random, and the same in each run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Revocable};
@@ -128,7 +128,8 @@ struct Verdict {
 /// The faults that are injected into a leaf.
 #[derive(Debug)]
 pub(crate) struct Injections {
-    leaf: u64,
+    /// Guid of the leaf, which may change.
+    leaf: AtomicU64,
     is_any: AtomicBool,
     handlers: Mutex<Vec<Handler>>,
 }
@@ -136,7 +137,12 @@ pub(crate) struct Injections {
 impl Injections {
     pub(super) fn new(leaf: u64) -> Arc<Self> {
         let handlers = Mutex::with_default(Rank::Injections);
+        let leaf = AtomicU64::new(leaf);
         Arc::new(Self { leaf, is_any: AtomicBool::new(false), handlers })
+    }
+
+    pub(super) fn set_guid(&self, guid: u64) {
+        self.leaf.store(guid, Ordering::Relaxed);
     }
 
     pub(super) fn add(&self, spec: FaultSpec) -> u64 {
@@ -146,7 +152,7 @@ impl Injections {
             _ => Vec::new(),
         };
         let mut handlers = self.handlers.lock();
-        let random = Rng::seeded(self.leaf ^ handlers.len() as u64);
+        let random = Rng::seeded(self.leaf.load(Ordering::Relaxed) ^ handlers.len() as u64);
         handlers.push(Handler { id, spec, matched: 0, injected: 0, random, lanes });
         self.is_any.store(true, Ordering::Release);
         id
@@ -164,7 +170,7 @@ impl Injections {
         let handlers = self.handlers.lock();
         let one = |handler: &Handler| Injection {
             id: handler.id,
-            leaf: self.leaf,
+            leaf: self.leaf.load(Ordering::Relaxed),
             spec: handler.spec,
             matched: handler.matched,
             injected: handler.injected,

@@ -94,7 +94,8 @@ impl Limiter {
 /// State of a leaf that its queues share.
 #[derive(Debug)]
 pub(crate) struct LeafWatch {
-    guid: u64,
+    /// That of its leaf, which may change.
+    guid: AtomicU64,
     load: Arc<Load>,
     slow_ios: AtomicU64,
     /// Start of the running flush; 0 if none runs.
@@ -108,7 +109,7 @@ pub(crate) struct LeafWatch {
 impl LeafWatch {
     pub(crate) fn new(guid: u64, load: &Arc<Load>) -> Arc<Self> {
         Arc::new(Self {
-            guid,
+            guid: AtomicU64::new(guid),
             load: Arc::clone(load),
             slow_ios: AtomicU64::new(0),
             flush_since_ns: AtomicU64::new(0),
@@ -116,6 +117,15 @@ impl LeafWatch {
             injections: Injections::new(guid),
             limiters: Mutex::with_default(Rank::LeafLimits),
         })
+    }
+
+    fn guid(&self) -> u64 {
+        self.guid.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_guid(&self, guid: u64) {
+        self.guid.store(guid, Ordering::Relaxed);
+        self.injections.set_guid(guid);
     }
 
     /// I/Os that took longer than `zio_slow_io_ms`.
@@ -132,7 +142,7 @@ impl LeafWatch {
     #[inline]
     pub(crate) fn served(&self, kind: IoKind, offset: u64, len: u64, ns: u64) {
         if ns >= tunables::SLOW_IO_MS.get().saturating_mul(1_000_000) {
-            self.note_slow(LeafIo { leaf: self.guid, kind, offset, len }, Duration::from_nanos(ns));
+            self.note_slow(LeafIo { leaf: self.guid(), kind, offset, len }, Duration::from_nanos(ns));
         }
     }
 
@@ -157,7 +167,7 @@ impl LeafWatch {
         let Some(observer) = self.load.observer().filter(|_| kind != IoKind::Read) else { return };
         let limit = tunables::CHECKSUM_EVENTS_PER_SECOND.get();
         if self.limiters.lock()[1].admits(limit) {
-            observer.failed(&LeafIo { leaf: self.guid, kind, offset, len }, error);
+            observer.failed(&LeafIo { leaf: self.guid(), kind, offset, len }, error);
         }
     }
 
@@ -252,7 +262,7 @@ impl<'t> Faults<'t> {
 
     fn has_suspect_sibling(self, id: LeafId, symptom: Symptom) -> bool {
         let vdevs = &self.tree.vdevs;
-        let index = vdevs.iter().position(|vdev| vdev.leaf() == Some(id));
+        let index = self.tree.index_of(self.tree.leaf(id).guid());
         let parent = index.and_then(|index| vdevs[index].parent);
         let Some(parent) = parent else { return false };
         let siblings = self.tree.child_indices(&vdevs[parent]);

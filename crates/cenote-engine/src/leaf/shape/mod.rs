@@ -189,6 +189,7 @@ impl Leaves<'_> {
         };
         let (guid, _) = self.reshape(task, Some(device)).await?;
         self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
+        self.apply_error_rates().await?;
         Ok(())
     }
 

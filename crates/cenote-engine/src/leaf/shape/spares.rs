@@ -9,7 +9,7 @@ use cenote_dmu::{Tx, TxStop};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_pool::import::Found;
 use cenote_rt::{Error, Result};
-use cenote_vdev::{VdevState, labels};
+use cenote_vdev::{VdevAux, VdevState, labels};
 
 use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
@@ -53,9 +53,11 @@ impl Leaves<'_> {
     /// Whether a leaf failed and nothing stands in for it.
     fn needs_spare(self, guid: u64) -> bool {
         let root = self.engine.config().root;
-        let state = self.engine.tree.vdev(guid).map(cenote_vdev::Vdev::state);
-        let has_failed =
-            matches!(state, Some(VdevState::Faulted | VdevState::Removed | VdevState::CantOpen));
+        let has_failed = self.engine.tree.vdev(guid).is_some_and(|vdev| match vdev.state() {
+            VdevState::Faulted | VdevState::Removed | VdevState::CantOpen => true,
+            VdevState::Degraded => vdev.aux() == VdevAux::ErrExceeded,
+            _ => false,
+        });
         let is_alone = config::parent_of(&root, guid)
             .is_some_and(|parent| !matches!(parent.kind, VdevKind::Spare | VdevKind::Replacing));
         let is_data = config::top_of(&root, guid).is_some_and(|top| !top.top.is_log);
