@@ -10,6 +10,7 @@ mod large;
 mod pool;
 mod random;
 mod raw;
+mod scrub;
 mod space;
 mod synced;
 mod usage;
@@ -29,6 +30,7 @@ engine raw DIR LEAVES MIB           write and fsync so much to each of some file
 engine destroy DIR GB SNAPSHOT-BLOCKS   how long 8K writes with fsync take meanwhile
 engine scatter DIR TIB SEGMENTS     make a pool with so many free segments in a sparse file
 engine import DIR                   open that pool
+engine scrub DIR                    open a pool, and scrub it
 engine simulated GB                 a simulated pool larger than memory is written and read
 engine space SEGMENTS               the allocator alone
 engine files DIR COUNT              files of 1 KB: made, looked at, read, removed
@@ -59,6 +61,7 @@ fn main() {
         "destroy" => cenote_rt::block_on(0, destroy::run(&args)),
         "scatter" => cenote_rt::block_on(0, large::scatter(&args)),
         "import" => cenote_rt::block_on(0, large::import(&args)),
+        "scrub" => cenote_rt::block_on(0, scrub::run(&args)),
         "simulated" => cenote_rt::block_on(0, large::simulated(&args)),
         "space" => cenote_rt::block_on(0, space::run(&args)),
         "files" => cenote_rt::block_on(0, files::run(&args)),
