@@ -52,6 +52,7 @@ impl BlockStore {
         bp.validate().map_err(Error::corrupt)?;
         self.check_vdevs(bp)?;
         let mut tries = 0;
+        let class = grounds.class(class);
         loop {
             grounds.check()?;
             let reading = self.reading(grounds, tries).of_class(class);

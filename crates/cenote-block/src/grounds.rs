@@ -83,6 +83,14 @@ impl Hold {
 }
 
 impl Grounds {
+    /// Returns the class of reads that would be of `class`: those of scans have their own.
+    pub(crate) fn class(&self, class: IoClass) -> IoClass {
+        match self {
+            Self::Pinned(pin) if pin.is_of_scan() => IoClass::Scrub,
+            _ => class,
+        }
+    }
+
     /// Checks that the state being read still exists.
     ///
     /// # Errors

@@ -204,8 +204,8 @@ impl BlockStore {
         });
         let (mended, repaired) = task.await.map_err(|error| {
             // How much was written is not known.
-            for leaf in &lacking {
-                self.tree().leaf(*leaf).note_missing_txg(birth);
+            for leaf in lacking {
+                self.tree().leaf(leaf).note_missing_txg(birth);
             }
             Error::new(Kind::Io, error)
         })?;

@@ -47,6 +47,7 @@ pub use admin::Admin;
 pub use admin::create;
 pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, StateCause, TrimEvent};
 pub use admin::health::{Health, Notice};
+pub use cenote_vdev::queue::{ScanKind, ScanWait, ThrottleModel};
 pub use cenote_vdev::{FaultEffect, FaultSpec, Faults, Injection, IoKind, LeafIo, Symptom};
 pub use dsl::OpError;
 pub use dsl::api::bookmarks::Bookmarks;

@@ -187,6 +187,12 @@ pub enum Bug {
     ScrubErrorsDiagnosed,
     /// A leaf with too many errors is faulted although it has the only copy of some data.
     LastReplicaFaulted,
+    /// Ordinary I/O does not count as such, so that scans have no delays.
+    OrdinaryIoUnnoticed,
+    /// A scan's share of a leaf grows however much ordinary I/O is slowed down.
+    SlowdownUnbounded,
+    /// The rate that a scan is promised is not kept.
+    PromisedRateForgotten,
 }
 
 impl Bug {
@@ -228,7 +234,7 @@ impl Bug {
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
     /// Bugs found by scrubs and resilvers of pools with known damage.
-    pub const OF_SCANS: [Self; 12] = [
+    pub const OF_SCANS: [Self; 15] = [
         Self::ScanMissesSnapshot,
         Self::ScanMissesDestroy,
         Self::ScanSkipsBlock,
@@ -241,6 +247,9 @@ impl Bug {
         Self::ParityNotMended,
         Self::ScanMissesLastTxg,
         Self::LostBlocksForgotten,
+        Self::OrdinaryIoUnnoticed,
+        Self::SlowdownUnbounded,
+        Self::PromisedRateForgotten,
     ];
     /// Bugs found by attaching, replacing and detaching leaves.
     pub const OF_SHAPES: [Self; 4] = [

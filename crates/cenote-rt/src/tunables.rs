@@ -265,6 +265,24 @@ tunables! {
         "bytes of block pointers and data that verify holds while it sorts";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
+    SCAN_THROTTLE = "cenote_scan_throttle", 0, (0, 2),
+        "what holds scrub and resilver back: 0 queue limits as in OpenZFS 2.3, 1 delays as before 2018, 2 a share of each leaf";
+    SCRUB_DELAY = "zfs_scrub_delay", 4, (0, 0x7fff_ffff),
+        "clock ticks of 10 ms before each block of a scrub while the pool is used; for throttle 1";
+    RESILVER_DELAY = "zfs_resilver_delay", 2, (0, 0x7fff_ffff),
+        "clock ticks of 10 ms before each block of a resilver while the pool is used; for throttle 1";
+    SCAN_IDLE = "zfs_scan_idle", 50, (0, 0x7fff_ffff),
+        "clock ticks of 10 ms since the last ordinary I/O after which a pool is idle; for throttle 1";
+    SCAN_MIN_TIME_MS = "zfs_scan_min_time_ms", 1000, (0, 0x7fff_ffff),
+        "milliseconds of a scrub before it lets a transaction group go first; for throttle 1";
+    RESILVER_MIN_TIME_MS = "zfs_resilver_min_time_ms", 3000, (0, 0x7fff_ffff),
+        "milliseconds of a resilver before it lets a transaction group go first; for throttle 1";
+    TOP_MAXINFLIGHT = "zfs_top_maxinflight", 32, (1, 0x7fff_ffff),
+        "blocks of a scan under way for each top-level vdev, at most; for throttle 1";
+    SCRUB_SLOWDOWN_PCT = "cenote_scrub_slowdown_pct", 25, (1, 10_000),
+        "percent by which a scan may slow ordinary I/O of a leaf down on average; for throttle 2";
+    SCRUB_MIN_RATE = "cenote_scrub_min_rate", 8 * MIB, (0, 1 << 40),
+        "bytes per second that a scan reads from each leaf however busy it is; for throttle 2";
     VERIFY_CHECKSUMS = "cenote_verify_checksums", 1, (0, 1),
         "whether checksums are verified; 0 exists to show that the tests notice";
     PREFETCH_BYTES = "zfetch_max_distance", 16 * MIB, (0, 1 << 30),

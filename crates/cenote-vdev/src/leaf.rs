@@ -31,7 +31,7 @@ use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensure};
+use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensure, tunables};
 
 use crate::IoClass;
 use crate::dtl::TxgRanges;
@@ -395,6 +395,12 @@ impl Leaf {
     /// Its queue, if it has a device.
     pub fn queue(&self) -> Option<Queue> {
         self.access().map(|access| access.queue.clone())
+    }
+
+    /// Longest read of an extent by a scan.
+    pub fn scan_extent_max(&self) -> u64 {
+        let queue = self.queue();
+        queue.map_or(tunables::AGGREGATION_LIMIT.get(), |queue| queue.scan_extent_max())
     }
 
     /// Reads and writes in flush.

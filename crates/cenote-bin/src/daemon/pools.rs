@@ -28,8 +28,8 @@ use super::mounts::Mounts;
 use super::place::Place;
 use super::record::Record;
 use super::watch::Watch;
-use super::{log, spares};
 use super::zedlets::Zedlets;
+use super::{log, spares};
 
 /// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;

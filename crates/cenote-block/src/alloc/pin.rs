@@ -43,6 +43,7 @@ pub struct Pin {
     space: Arc<SpaceAllocator>,
     number: u64,
     loan: Arc<PinState>,
+    is_of_scan: bool,
 }
 
 impl std::fmt::Debug for Pin {
@@ -68,6 +69,20 @@ impl Pin {
             return Ok(());
         }
         Err(Error::new(Kind::Overtaken, BlockError::Overtaken))
+    }
+
+    /// Marks the pin as that of a reader of the whole pool: its reads are I/O of scans, for which
+    /// no caller waits.
+    #[must_use]
+    pub fn of_scan(self) -> Self {
+        let mut pin = self;
+        pin.is_of_scan = true;
+        pin
+    }
+
+    /// Whether its reads are I/O of scans.
+    pub(crate) fn is_of_scan(&self) -> bool {
+        self.is_of_scan
     }
 
     /// Time until the deadline.
@@ -103,7 +118,7 @@ impl SpaceAllocator {
         let number = state.next_pin;
         state.next_pin += 1;
         state.pins.insert(number, Arc::clone(&loan));
-        Pin { space: Arc::clone(self), number, loan }
+        Pin { space: Arc::clone(self), number, loan, is_of_scan: false }
     }
 }
 

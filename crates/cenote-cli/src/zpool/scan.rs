@@ -6,7 +6,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_engine::ScanPass;
+use cenote_engine::{ScanKind, ScanPass};
 use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Removal};
 
@@ -146,8 +146,32 @@ fn running(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> String {
             }
             None => text.push_str(", no estimated completion time"),
         }
+        if let Some(wait) = waiting(scan, pass) {
+            let (percent, name, value) = (wait.percent, wait.tunable, wait.value);
+            let _ = write!(text, "\n\twaiting for: ordinary I/O, {percent} % of the time");
+            let _ = write!(text, "; {name}={value}");
+        }
     }
     text
+}
+
+/// What holds a scan back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Waiting {
+    /// Percent of the last seconds.
+    pub(super) percent: u8,
+    /// The tunable that lets the scan go faster, and its value.
+    pub(super) tunable: &'static str,
+    pub(super) value: u64,
+}
+
+/// Returns what holds a running scan back; `None` if it is as fast as the devices are.
+pub(super) fn waiting(scan: &ScanPhys, pass: Option<ScanPass>) -> Option<Waiting> {
+    let wait = pass?.wait.filter(|wait| wait.percent > 0)?;
+    let is_resilver = scan.func == ScanFunc::Resilver;
+    let kind = if is_resilver { ScanKind::Resilver } else { ScanKind::Scrub };
+    let tunable = kind.tunable(wait.model);
+    Some(Waiting { percent: wait.percent, tunable: tunable.name, value: tunable.get() })
 }
 
 /// Returns the line that says that a scan leaves out the blocks of a checkpoint.
@@ -234,6 +258,8 @@ fn expansion_lines(expansion: &Expansion, vdev: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use cenote_engine::{ScanWait, ThrottleModel};
+
     use super::*;
 
     /// A scrub of a recording of OpenZFS, with the figures of its JSON output.
@@ -279,6 +305,29 @@ mod tests {
         // Right after an import: what earlier passes read counts, but has no rate.
         let pass = ScanPass { started: 1031, issued_before: 41_277_440, ..ScanPass::default() };
         assert!(shown(&scrub(), Some(pass), 1031).contains(" 39.4M / 83.6M issued\n"));
+    }
+
+    #[test]
+    fn ordinary_io_that_holds_a_scan_back_is_shown() {
+        let wait = |percent, model| Some(ScanWait { percent, model });
+        let pass = ScanPass { started: 1000, issued: 41_277_440, ..ScanPass::default() };
+        let line = |scan: &ScanPhys, wait| {
+            let text = shown(scan, Some(ScanPass { wait, ..pass }), 1030);
+            text.lines().nth(2).map(str::to_owned)
+        };
+        let text = "\twaiting for: ordinary I/O, 94 % of the time; zfs_scrub_delay=4";
+        assert_eq!(line(&scrub(), wait(94, ThrottleModel::Delays)), Some(text.into()));
+        assert_eq!(line(&scrub(), wait(0, ThrottleModel::Delays)), None);
+        assert_eq!(line(&scrub(), None), None);
+        let resilver = ScanPhys { func: ScanFunc::Resilver, ..scrub() };
+        for (scan, model, end) in [
+            (&resilver, ThrottleModel::Delays, "; zfs_resilver_delay=2"),
+            (&resilver, ThrottleModel::Share, "; cenote_scrub_slowdown_pct=25"),
+            (&scrub(), ThrottleModel::OpenZfs, "; zfs_vdev_nia_credit=5"),
+        ] {
+            let line = line(scan, wait(7, model)).expect("a line");
+            assert!(line.contains(", 7 % of") && line.ends_with(end), "{line}");
+        }
     }
 
     #[test]

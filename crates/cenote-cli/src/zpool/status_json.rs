@@ -175,6 +175,13 @@ impl Writer<'_> {
         part.insert("scrub_spent_paused".into(), self.form.number(pass.spent_paused));
         part.insert("issued_bytes_per_scan".into(), self.bytes_b(pass.issued));
         part.insert("issued".into(), self.bytes_b(issued));
+        let waiting = scan::waiting(scan, self.work.pass);
+        if let Some(waiting) = waiting.filter(|_| scan.state == ScanState::Scanning) {
+            part.insert("waiting_for".into(), "ordinary I/O".into());
+            part.insert("waiting_percent".into(), self.form.number(waiting.percent.into()));
+            part.insert("waiting_tunable".into(), waiting.tunable.into());
+            part.insert("waiting_tunable_value".into(), self.form.number(waiting.value));
+        }
         Some(part)
     }
 

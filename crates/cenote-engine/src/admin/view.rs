@@ -86,13 +86,13 @@ impl Engine {
     }
 
     /// Like [`view`](Self::view), for a reader of the whole pool: the view ends only when its space
-    /// is needed, or after `time`.
+    /// is needed, or after `time`. Its reads are I/O of scans ([`cenote_vdev::IoClass::Scrub`]).
     ///
     /// # Errors
     /// The errors of [`view`](Self::view).
     pub async fn view_for(&self, time: Duration) -> Result<Arc<Pool>> {
         loop {
-            let pin = Arc::new(self.alloc.pin_for(time));
+            let pin = Arc::new(self.alloc.pin_for(time).of_scan());
             match self.view_of(self.uberblock(), &pin).await {
                 Err(_) if !pin.is_valid() => {}
                 view => return view,

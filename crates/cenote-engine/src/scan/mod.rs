@@ -37,6 +37,7 @@ use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::TxgRanges;
+use cenote_vdev::queue::ScanWait;
 
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::operation::Request;
@@ -100,6 +101,8 @@ pub struct ScanPass {
     pub paused: u64,
     /// Seconds for which it was paused before.
     pub spent_paused: u64,
+    /// How much ordinary I/O held it back lately; `None` if it does not run.
+    pub wait: Option<ScanWait>,
 }
 
 /// The state behind [`Scans`].
@@ -249,7 +252,10 @@ impl<'e> Scans<'e> {
 
     /// Returns what the scan did since the pool was opened, or since it began.
     pub fn pass(self) -> ScanPass {
-        self.runner().map(|runner| runner.pass()).unwrap_or_default()
+        let Some(runner) = self.runner() else { return ScanPass::default() };
+        let is_running = !runner.has_ended() && !runner.is_stopped();
+        let wait = is_running.then(|| self.engine.tree.load().scan().waited());
+        ScanPass { wait, ..runner.pass() }
     }
 
     /// Continues a scan that was running when the pool was closed, and starts a resilver if a leaf
@@ -446,6 +452,8 @@ impl<'e> Scans<'e> {
     async fn halt(self) {
         if let Some(runner) = self.runner() {
             runner.stop();
+            // What it has submitted is read without waiting for ordinary I/O.
+            let _lifted = self.engine.tree.load().scan().lift();
             // Why it ended is told by the next one.
             drop(runner.wait().await);
         }

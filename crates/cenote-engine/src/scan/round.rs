@@ -33,6 +33,7 @@ use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::verify::{Finding, Observer, Sweep};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result, Semaphore, tunables};
+use cenote_vdev::queue::ScanKind;
 
 use super::record::{Advance, Record};
 use super::run::Runner;
@@ -126,7 +127,8 @@ pub(super) async fn run(
     if walk.is_scrub {
         let observer = Arc::<Mender>::clone(&mender);
         let memory = tunables::SCAN_MEMORY_BYTES.get_usize() / 4;
-        walk.sweep = Some(Sweep::new(&view, observer, runner.stop_flag(), memory));
+        let (stop, issued) = (runner.stop_flag(), runner.issued());
+        walk.sweep = Some(Sweep::new(&view, observer, stop, issued, memory));
     }
     let mut position = record.position.clone();
     while let Some(object) = position.next(limits, |object| datasets.created(object)) {
@@ -154,11 +156,12 @@ pub(super) async fn run(
             break;
         }
     }
-    walk.finish().await?;
+    let swept = walk.finish().await?;
     if runner.is_stopped() && !is_on(Bug::ScanAheadOfRepairs) {
         return Ok(None);
     }
-    runner.count_issued(walk.examined);
+    // Blocks of other txgs, for example, are not read.
+    runner.count_issued(walk.examined.saturating_sub(swept));
     done.successors = datasets.successors;
     (done.at, done.examined) = (walk.at, walk.examined);
     done.written = mender.counted.written.load(Ordering::Relaxed);
@@ -190,6 +193,10 @@ impl Collect {
         place.level == LEVEL_OBJSET || place.level == 0 && (place.object, place.blkid) != (0, 0)
     }
 
+    fn kind(&self) -> ScanKind {
+        if self.is_scrub { ScanKind::Scrub } else { ScanKind::Resilver }
+    }
+
     /// Writes what leaves lack, by address.
     async fn fill(&mut self) -> Result<()> {
         let mut fills = std::mem::take(&mut self.fills);
@@ -205,12 +212,15 @@ impl Collect {
             if self.runner.is_stopped() {
                 break;
             }
-            let mender = Arc::clone(&self.mender);
+            let (mender, kind) = (Arc::clone(&self.mender), self.kind());
+            let is_stopped = self.runner.stop_flag();
+            let tree = &mender.engine.tree;
+            let slot = tree.load().pace(kind, tree.tops().count() as u64, &is_stopped).await;
             cenote_rt::spawn(async move {
                 let is_log = bp.object_type() == ObjectType::INTENT_LOG;
                 let kind = if is_log { MendKind::Log } else { MendKind::Unread };
                 mender.mend(&bp, &place, kind).await;
-                drop(permit);
+                drop((permit, slot));
             });
         }
         // An error means that the runtime ends.
@@ -218,12 +228,15 @@ impl Collect {
         self.mender.pin.check()
     }
 
-    /// Waits until every block of the round was read and repaired.
-    async fn finish(&mut self) -> Result<()> {
-        if let Some(sweep) = self.sweep.take() {
-            sweep.finish().await?;
-        }
-        self.fill().await
+    /// Waits until every block of the round was read and repaired. Returns the bytes that were
+    /// counted as read.
+    async fn finish(&mut self) -> Result<u64> {
+        let swept = match self.sweep.take() {
+            Some(sweep) => sweep.finish().await?,
+            None => 0,
+        };
+        self.fill().await?;
+        Ok(swept)
     }
 }
 

@@ -44,7 +44,8 @@ pub(super) struct Runner {
     issued_before: u64,
     spent_paused: u64,
     examined: AtomicU64,
-    issued: AtomicU64,
+    /// Shared with the sweep that reads blocks.
+    issued: Arc<AtomicU64>,
     /// Seconds since 1970 at which it was paused, 0 if it was not.
     paused: AtomicU64,
 }
@@ -72,7 +73,7 @@ impl Runner {
             issued_before: pass.issued_before,
             spent_paused: pass.spent_paused + since(pass.paused, now),
             examined: AtomicU64::new(pass.examined),
-            issued: AtomicU64::new(pass.issued),
+            issued: Arc::new(AtomicU64::new(pass.issued)),
             paused: AtomicU64::new(0),
         })
     }
@@ -120,6 +121,11 @@ impl Runner {
         self.issued.fetch_add(bytes, Ordering::Relaxed);
     }
 
+    /// Returns the counter of bytes read.
+    pub(super) fn issued(&self) -> Arc<AtomicU64> {
+        Arc::clone(&self.issued)
+    }
+
     /// Returns what it did.
     pub(super) fn pass(&self) -> ScanPass {
         ScanPass {
@@ -129,6 +135,7 @@ impl Runner {
             issued_before: self.issued_before,
             paused: self.paused.load(Ordering::Relaxed),
             spent_paused: self.spent_paused,
+            wait: None,
         }
     }
 

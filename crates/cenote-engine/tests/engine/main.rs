@@ -24,6 +24,7 @@ mod short;
 mod space;
 mod stale;
 mod theirs;
+mod throttles;
 mod unplugged;
 mod views;
 

@@ -23,6 +23,8 @@ use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Rng, block_on, simu
 use cenote_testkit::golden::golden;
 use cenote_vdev::DtlKind;
 
+use crate::throttles;
+
 /// Redundancy, devices, and how many of them may be bad.
 pub(crate) const LAYOUTS: [(&str, usize, usize); 6] = [
     ("mirror", 2, 1),
@@ -569,6 +571,9 @@ fn mistakes_are_found() {
         Bug::LostBlocksForgotten => fails(bug, lost_blocks_are_listed()),
         Bug::ParityNotMended => fails(bug, leaf_is_made_whole(raidz)),
         Bug::ScanMissesLastTxg => fails(bug, leaf_is_made_whole(mirror)),
+        Bug::OrdinaryIoUnnoticed => fails(bug, throttles::delays_clamp_a_used_pool()),
+        Bug::SlowdownUnbounded => fails(bug, throttles::slowdown_is_bounded()),
+        Bug::PromisedRateForgotten => fails(bug, throttles::promised_rate_is_kept()),
         _ => fails(bug, damage_is_repaired(mirror)),
     };
     let unfound: Vec<_> = Bug::OF_SCANS.into_iter().filter(|bug| !found(*bug)).collect();

@@ -31,7 +31,13 @@ pub(super) async fn read(run: &Run, window: &Window, range: Range<usize>) {
         }
         ends.push(ranges.len());
     }
-    let extents = Extents::read(tree, ranges.clone()).await;
+    let extents = if run.is_delayed() {
+        let mut start = 0;
+        let blocks = ends.iter().map(|end| &ranges[std::mem::replace(&mut start, *end)..*end]);
+        Extents::read_delayed(tree, blocks, &run.is_stopped).await
+    } else {
+        Extents::read(tree, ranges.clone()).await
+    };
     let (mut start, mut bytes) = (0, 0);
     let mut is_right = true;
     for (index, copy) in copies.iter().enumerate() {
@@ -51,7 +57,7 @@ pub(super) async fn read(run: &Run, window: &Window, range: Range<usize>) {
             is_right = scrub(run, job, copy, &extents).await;
         }
     }
-    run.progress.add(copies.len() as u64, bytes);
+    run.count(copies.len() as u64, bytes);
 }
 
 /// Whether the copy is the same as the previous one, found at another place.

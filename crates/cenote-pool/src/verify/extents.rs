@@ -1,6 +1,10 @@
 //! Extents: long reads of leaves that contain many blocks.
 
+use std::sync::atomic::AtomicBool;
+
+use cenote_rt::lock::branch;
 use cenote_rt::{BoxFuture, Buf, Result, tunables};
+use cenote_vdev::queue::ScanKind;
 use cenote_vdev::{ClassReader, IoClass, LeafId, LeafRange, LeafReader, Tree};
 use futures_util::future::join_all;
 
@@ -29,13 +33,33 @@ impl<'t> Extents<'t> {
     /// Reads all of `ranges`, nearby ones together.
     pub(super) async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
         ranges.sort_unstable();
-        let mut extents = merge(&ranges);
+        let mut extents = merge(tree, &ranges);
         let reader = ClassReader::new(tree, IoClass::Scrub);
         let read = join_all(extents.iter().map(|extent| read_extent(&reader, extent))).await;
         for (extent, data) in extents.iter_mut().zip(read) {
             extent.data = data;
         }
         Self { reader, extents }
+    }
+
+    /// Reads the ranges of each block alone, once its delay is over.
+    pub(super) async fn read_delayed<'r>(
+        tree: &'t Tree,
+        blocks: impl Iterator<Item = &'r [LeafRange]>,
+        is_stopped: &AtomicBool,
+    ) -> Self {
+        let blocks = blocks.filter(|ranges| !ranges.is_empty()).map(|ranges| {
+            branch(async move {
+                let slot =
+                    tree.load().pace(ScanKind::Scrub, tree.tops().count() as u64, is_stopped).await;
+                let read = Self::read(tree, ranges.to_vec()).await;
+                drop(slot);
+                read.extents
+            })
+        });
+        let mut extents: Vec<_> = join_all(blocks).await.into_iter().flatten().collect();
+        extents.sort_unstable_by_key(|extent| (extent.leaf, extent.offset));
+        Self { reader: ClassReader::new(tree, IoClass::Scrub), extents }
     }
 
     /// Returns the bytes of a range, if an extent has them.
@@ -69,11 +93,14 @@ impl LeafReader for Extents<'_> {
 }
 
 /// Joins sorted ranges of one leaf that are close to each other, up to the size limit of a read.
-fn merge(ranges: &[LeafRange]) -> Vec<Extent> {
+fn merge(tree: &Tree, ranges: &[LeafRange]) -> Vec<Extent> {
     let gap = tunables::READ_GAP_LIMIT.get();
-    let limit = tunables::AGGREGATION_LIMIT.get();
     let mut extents: Vec<Extent> = Vec::new();
+    let (mut leaf, mut limit) = (None, 0);
     for range in ranges {
+        if leaf.replace(range.leaf) != Some(range.leaf) {
+            limit = tree.leaf(range.leaf).scan_extent_max();
+        }
         let end = range.offset.saturating_add(range.len);
         match extents.last_mut() {
             Some(last)

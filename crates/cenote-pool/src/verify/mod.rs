@@ -36,6 +36,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Result, trace, tunables};
+use cenote_vdev::queue::ThrottleModel;
 
 use crate::Pool;
 use crate::traverse::{self, Damage, Flow, Visitor};
@@ -163,6 +164,8 @@ pub(crate) struct Run {
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
     missing: MissingCounter,
+    /// Of a scrub, which delays may hold back: its count of bytes read.
+    scrubbed: Option<Arc<AtomicU64>>,
     /// Whether what was not read yet is left out.
     is_stopped: Arc<AtomicBool>,
 }
@@ -173,13 +176,27 @@ impl Run {
         observer: Arc<dyn Observer>,
         progress: Arc<Progress>,
         is_stopped: Arc<AtomicBool>,
+        scrubbed: Option<Arc<AtomicU64>>,
     ) -> Arc<Self> {
-        let missing = MissingCounter::new(pool.tree());
-        Arc::new(Self { pool: Arc::clone(pool), observer, progress, missing, is_stopped })
+        let (pool, missing) = (Arc::clone(pool), MissingCounter::new(pool.tree()));
+        Arc::new(Self { pool, observer, progress, missing, scrubbed, is_stopped })
+    }
+
+    /// Whether each block waits for a delay.
+    fn is_delayed(&self) -> bool {
+        self.scrubbed.is_some() && ThrottleModel::now() == ThrottleModel::Delays
     }
 
     fn is_stopped(&self) -> bool {
         self.is_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Counts blocks that were read.
+    fn count(&self, copies: u64, bytes: u64) {
+        self.progress.add(copies, bytes);
+        if let Some(scrubbed) = &self.scrubbed {
+            scrubbed.fetch_add(bytes, Ordering::Relaxed);
+        }
     }
 
     async fn report(&self, finding: Finding) {
@@ -213,7 +230,7 @@ async fn verify(
     observer: Arc<dyn Observer>,
     progress: Arc<Progress>,
 ) -> Result<Summary> {
-    let run = Run::new(pool, observer, Arc::clone(&progress), Arc::default());
+    let run = Run::new(pool, observer, Arc::clone(&progress), Arc::default(), None);
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
     let is_live = matches!(pool.grounds(), Grounds::Pinned(_));
     let collector = Collector::new(Arc::clone(&run), memory / 4);
@@ -233,14 +250,17 @@ pub struct Sweep(Collector);
 
 impl Sweep {
     /// Returns a sweep of blocks of `pool` that uses two windows of `bytes`. Once `is_stopped` is
-    /// set, what was not read yet is left out.
+    /// set, what was not read yet is left out. The allocated bytes of what is read are added to
+    /// `scrubbed`.
     pub fn new(
         pool: &Arc<Pool>,
         observer: Arc<dyn Observer>,
         is_stopped: Arc<AtomicBool>,
+        scrubbed: Arc<AtomicU64>,
         bytes: usize,
     ) -> Self {
-        Self(Collector::new(Run::new(pool, observer, Arc::default(), is_stopped), bytes))
+        let run = Run::new(pool, observer, Arc::default(), is_stopped, Some(scrubbed));
+        Self(Collector::new(run, bytes))
     }
 
     /// Adds a block. May wait until earlier ones were read.
@@ -248,13 +268,15 @@ impl Sweep {
         self.0.push(bp, place).await;
     }
 
-    /// Waits until everything was read, or for the reads in flight if it was stopped.
+    /// Waits until everything was read, or for the reads in flight if it was stopped. Returns the
+    /// allocated bytes of what was read.
     ///
     /// # Errors
     /// `Kind::Overtaken` if the state that was read was given up: findings are not complete then.
-    pub async fn finish(mut self) -> Result<()> {
+    pub async fn finish(mut self) -> Result<u64> {
         self.0.finish().await;
-        self.0.run.pool.check_valid()
+        self.0.run.pool.check_valid()?;
+        Ok(self.0.run.progress.summary().bytes)
     }
 }
 

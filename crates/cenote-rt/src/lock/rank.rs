@@ -60,6 +60,7 @@ ranks! {
         LeafService = ("service of leaves", "cenote-engine", "Leaves leave and enter service one after the other."),
         BlockBatch = ("batch of block writes", "cenote-block", "Begins the writes of one batch without writes of another batch between them."),
         LeafFlush = ("leaf flush", "cenote-vdev", "One flush of a leaf's device at a time."),
+        ScanGate = ("gate of a scan", "cenote-vdev", "One block of a scan at a time waits for its delay."),
     }
 
     threads {
@@ -159,6 +160,7 @@ ranks! {
         Injections = ("injected faults", "cenote-vdev", "Faults that are injected into a leaf."),
         LeafLimits = ("limits of events", "cenote-vdev", "Number of events of a leaf in the current second."),
         Queue = ("leaf queue", "cenote-vdev", "Requests that wait for a leaf's device."),
+        ScanWaits = ("waits of a scan", "cenote-vdev", "For how long reads of a scan were held back lately."),
         Plugs = ("plugs", "cenote-vdev", "Queues that continue when the last plug is dropped."),
         WriteBatch = ("write outcome", "cenote-vdev", "Errors of the writes that are awaited together."),
         DeviceHandle = ("device handle", "cenote-device", "The device behind a revocable handle."),

@@ -11,6 +11,8 @@ use crate::disks::Fault;
 pub(crate) const SLOT: u64 = 64 << 10;
 /// Actors of a volume: each has every n-th slot.
 pub(crate) const VOLUME_ACTORS: usize = 2;
+/// Makes another seed of the seed of a plan.
+const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -29,7 +31,9 @@ enum FaultKind {
 pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::seeded(seed);
     let layout = Layout::draw(&mut rng);
-    let tunables = tunables(&mut rng);
+    let mut tunables = tunables(&mut rng);
+    // Of its own generator, so that the rest of a seed's plan stays as it was without throttles.
+    tunables.extend(throttle(&mut Rng::seeded(seed ^ THROTTLE_SEED)));
     let file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
     let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
     let processors = 1 + rng.below(4) as usize;
@@ -86,6 +90,23 @@ fn tunables(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("zfs_vdev_aggregation_limit", 4, &[0, 16_384]);
     maybe("cenote_unflushed_max", 4, &[1 << 20]);
     maybe("cenote_scan_round_bytes", 2, &[65_536, 1 << 20]);
+    chosen
+}
+
+/// Returns how scans are throttled.
+fn throttle(rng: &mut Rng) -> Vec<(String, u64)> {
+    let mut chosen = vec![("cenote_scan_throttle".to_owned(), rng.below(3))];
+    let mut maybe = |name: &str, values: &[u64]| {
+        if rng.below(3) == 0 {
+            chosen.push((name.to_owned(), values[rng.below(values.len() as u64) as usize]));
+        }
+    };
+    maybe("zfs_scrub_delay", &[0, 1, 20]);
+    maybe("zfs_resilver_delay", &[0, 1, 20]);
+    maybe("zfs_top_maxinflight", &[1, 2]);
+    maybe("zfs_scan_min_time_ms", &[0, 50]);
+    maybe("cenote_scrub_slowdown_pct", &[1, 200]);
+    maybe("cenote_scrub_min_rate", &[0, 1 << 30]);
     chosen
 }
 

@@ -142,7 +142,10 @@ impl LeafWatch {
     #[inline]
     pub(crate) fn served(&self, kind: IoKind, offset: u64, len: u64, ns: u64) {
         if ns >= tunables::SLOW_IO_MS.get().saturating_mul(1_000_000) {
-            self.note_slow(LeafIo { leaf: self.guid(), kind, offset, len }, Duration::from_nanos(ns));
+            self.note_slow(
+                LeafIo { leaf: self.guid(), kind, offset, len },
+                Duration::from_nanos(ns),
+            );
         }
     }
 

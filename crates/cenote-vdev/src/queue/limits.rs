@@ -6,13 +6,14 @@ use std::sync::{Arc, OnceLock};
 use cenote_rt::tunables::{self, Tunable};
 
 use super::plug::Plugs;
+use super::throttle::ScanThrottle;
 use super::{CLASSES, IoClass};
 use crate::fault::LeafObserver;
 
 /// Longest aggregated I/O, whatever the limit (the format's largest block).
 pub(super) const SPAN_MAX: u64 = 16 << 20;
 
-/// Pool-wide state that its queues consult: the amount of dirty data.
+/// Pool-wide state that its queues consult: the amount of dirty data, and the throttle of scans.
 #[derive(Debug, Default)]
 pub struct Load {
     dirty_bytes: AtomicU64,
@@ -20,6 +21,7 @@ pub struct Load {
     has_sync_task: AtomicBool,
     pub(super) plugs: Plugs,
     observer: OnceLock<Arc<dyn LeafObserver>>,
+    pub(super) scan: ScanThrottle,
 }
 
 impl Load {
@@ -42,6 +44,19 @@ impl Load {
     /// Sets the receiver of events, unless there is one.
     pub(crate) fn set_observer(&self, observer: Arc<dyn LeafObserver>) {
         self.observer.get_or_init(|| observer);
+    }
+
+    /// The throttle of the pool's scans.
+    pub fn scan(&self) -> &ScanThrottle {
+        &self.scan
+    }
+
+    /// Whether there is more dirty data than a percentage of its maximum, or a sync task waits.
+    pub(super) fn is_dirty_above(&self, percent: u64) -> bool {
+        let dirty = u128::from(self.dirty_bytes.load(Ordering::Relaxed));
+        let limit = u128::from(self.dirty_max.load(Ordering::Relaxed));
+        self.has_sync_task.load(Ordering::Relaxed)
+            || limit > 0 && dirty * 100 >= limit * u128::from(percent)
     }
 
     /// Most async writes in flight (spec 06 §11.3): the minimum while there is little dirty data,
@@ -72,6 +87,8 @@ pub(super) struct Limits {
     pub(super) min: [u64; CLASSES],
     /// By class: most I/Os in flight.
     pub(super) max: [u64; CLASSES],
+    /// Most scan reads in flight; `None` where credits decide.
+    pub(super) scans: Option<u64>,
     pub(super) nia_credit: u64,
     pub(super) nia_delay: u64,
     /// Most bytes of an aggregate; 0 turns aggregation off.
@@ -109,6 +126,7 @@ impl Limits {
             max_active: tunables::VDEV_MAX_ACTIVE.get(),
             min,
             max,
+            scans: None,
             nia_credit: tunables::NONINTERACTIVE_CREDIT.get(),
             nia_delay: tunables::NONINTERACTIVE_DELAY.get(),
             aggregation: aggregation.get().min(SPAN_MAX),

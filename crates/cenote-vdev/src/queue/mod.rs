@@ -49,19 +49,21 @@ mod schedule;
 mod stats;
 #[cfg(test)]
 mod tests;
+mod throttle;
 
 use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::Poll;
+use std::time::Duration;
 
 use cenote_device::Device;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot, tunables};
 
-use crate::IoClass;
 use crate::fault::{IoKind, LeafWatch};
+use crate::{DATA_START, IoClass};
 use completion::{Answer, Batch, Failed};
 pub use histogram::Histogram;
 use limits::Limits;
@@ -71,6 +73,8 @@ pub use schedule::Direction;
 use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
 pub use stats::{ClassStats, DirectionStats, QueueStats};
+pub use throttle::{Lifted, ScanKind, ScanSlot, ScanThrottle, ScanWait, ThrottleModel};
+use throttle::{ScanWork, Share, is_ordinary};
 
 /// Number of classes.
 pub const CLASSES: usize = IoClass::ALL.len();
@@ -150,7 +154,17 @@ struct State {
     recorded: Recorded,
     holds: usize,
     is_pump_due: bool,
+    share: Share,
+    /// What the scan reads do, and since when.
+    scan: (ScanWork, u64),
+    /// Whether a task will look at scan reads that are held back.
+    has_scan_timer: bool,
 }
+
+/// Longest read of a scan that shares a leaf without a moving head.
+const SHARED_EXTENT_MAX: u64 = 256 << 10;
+/// Bytes of the labels at the end of a device.
+const LABELS_AT_END: u64 = 512 << 10;
 
 #[derive(Debug)]
 struct Shared {
@@ -282,6 +296,17 @@ impl Queue {
         async move { task.await.map_err(|error| Error::new(Kind::Io, error))? }
     }
 
+    /// Longest read of an extent by a scan: short enough that ordinary I/O does not wait long
+    /// behind it.
+    pub(crate) fn scan_extent_max(&self) -> u64 {
+        let limit = tunables::AGGREGATION_LIMIT.get();
+        let is_shared = ThrottleModel::now() == ThrottleModel::Share;
+        if is_shared && !self.shared.device.info().is_rotational {
+            return limit.min(SHARED_EXTENT_MAX);
+        }
+        limit
+    }
+
     /// Keeps all submitted requests in the queue until the hold is dropped, like a busy device, so
     /// that they are aggregated together. For experiments and tests; the holder must not wait for
     /// queued requests.
@@ -306,6 +331,7 @@ impl Queue {
         let mut state = self.shared.lock();
         for (request, content, answer) in requests {
             is_urgent |= request.class != IoClass::AsyncWrite;
+            self.shared.note_ordinary(&request, now);
             state.recorded.individual(&request);
             let id = state.scheduler.push(request, now);
             state.waiting.insert(id, Waiting { content, answer, since_ns: now });
@@ -413,6 +439,30 @@ impl Shared {
         Limits::now(&self.load, self.device.info().is_rotational)
     }
 
+    /// Whether a range is outside of the labels, where data is.
+    fn is_data(&self, offset: u64) -> bool {
+        offset >= DATA_START && offset < self.device.info().size.saturating_sub(LABELS_AT_END)
+    }
+
+    /// Tells scans of a request that a caller waits for.
+    fn note_ordinary(&self, request: &Request, now: u64) {
+        if is_ordinary(request.class) && self.is_data(request.offset) {
+            self.load.scan.note_ordinary(now);
+        }
+    }
+
+    /// Looks at scan reads that are held back, at the time `again_ns`.
+    fn look_again(self: &Arc<Self>, again_ns: u64) {
+        // The task keeps the queue alive, so submitted requests are carried out.
+        let shared = Arc::clone(self);
+        let time = Duration::from_nanos(again_ns.saturating_sub(now_ns()).max(1000));
+        drop(cenote_rt::spawn(async move {
+            cenote_rt::sleep(time).await;
+            shared.lock().has_scan_timer = false;
+            Self::pump(&shared);
+        }));
+    }
+
     /// Issues every request that may start now.
     fn pump(self: &Arc<Self>) {
         while let Some((active, parts)) = self.next() {
@@ -438,9 +488,23 @@ impl Shared {
             state.is_pump_due = true;
             limits.hold_back(IoClass::AsyncWrite);
         }
+        let mut again = None;
+        if state.scheduler.has_queued(IoClass::Scrub) {
+            again = state.limit_scans(self.load.scan.model(), &mut limits);
+        }
         loop {
             match state.scheduler.next(&limits) {
-                Next::Wait => return None,
+                Next::Wait => {
+                    state.note_scan(&self.load.scan, now_ns());
+                    again = again.filter(|_| state.scheduler.has_queued(IoClass::Scrub));
+                    let again = again.filter(|_| !state.has_scan_timer);
+                    state.has_scan_timer |= again.is_some();
+                    drop(state);
+                    if let Some(again_ns) = again {
+                        self.look_again(again_ns);
+                    }
+                    return None;
+                }
                 Next::Drop(id) => {
                     let dropped = state.waiting.remove(&id);
                     state.recorded.dropped_pads += 1;
@@ -459,12 +523,57 @@ impl Shared {
                     }
                     state.recorded.issued(&issue);
                     let number = state.begin(&issue, now);
+                    state.started(&issue);
+                    state.note_scan(&self.load.scan, now);
                     cenote_rt::charge(Op::Command, issue.len);
                     let shared = Arc::clone(self);
                     let active = Active { shared, issue, number, since_ns: now, is_ended: false };
                     return Some((active, parts));
                 }
             }
+        }
+    }
+}
+
+impl State {
+    /// Applies the throttle to the limits while scan reads are queued. Returns when to look again.
+    fn limit_scans(&mut self, model: Option<ThrottleModel>, limits: &mut Limits) -> Option<u64> {
+        let leaf = self.scheduler.leaf_use(limits);
+        match model {
+            Some(ThrottleModel::OpenZfs) => None,
+            Some(ThrottleModel::Share) => {
+                let verdict = self.share.verdict(now_ns(), leaf);
+                limits.scans = Some(verdict.depth);
+                Some(verdict.again_ns)
+            }
+            // Delays hold scan reads back before they are submitted.
+            Some(ThrottleModel::Delays) | None => {
+                limits.scans = Some(leaf.scans_max);
+                None
+            }
+        }
+    }
+
+    /// An issue starts.
+    fn started(&mut self, issue: &Issue) {
+        if issue.class == IoClass::Scrub {
+            self.share.scan_started(issue.len);
+        }
+    }
+
+    /// Adds the time since the last change of what scan reads do.
+    fn note_scan(&mut self, throttle: &ScanThrottle, now: u64) {
+        let work = if self.scheduler.active()[IoClass::Scrub as usize] > 0 {
+            ScanWork::Reading
+        } else if self.scheduler.has_queued(IoClass::Scrub) {
+            ScanWork::Held
+        } else {
+            ScanWork::Absent
+        };
+        let (before, since) = std::mem::replace(&mut self.scan, (work, now));
+        // The gate of the delays notes the time of each block.
+        if ThrottleModel::now() != ThrottleModel::Delays {
+            throttle.add_work(before, since, now);
         }
     }
 }
@@ -560,6 +669,14 @@ impl Active {
         let service = now.saturating_sub(self.since_ns);
         let total = since.iter().map(|since| now.saturating_sub(*since));
         state.recorded.served(&self.issue, service, total);
+        if self.issue.class == IoClass::Scrub {
+            state.share.scan_ended(now, self.since_ns);
+        } else if is_ordinary(self.issue.class) && self.shared.is_data(self.issue.offset) {
+            for since in since {
+                state.share.ordinary_ended(now, *since);
+            }
+        }
+        state.note_scan(&self.shared.load.scan, now);
         let is_any_queued = !state.waiting.is_empty();
         drop(state);
         if let Some(watch) = &self.shared.watch {
@@ -586,6 +703,15 @@ impl Direct {
     fn start(shared: &Arc<Shared>, request: Request) -> Option<Self> {
         let mut limits = shared.limits();
         let now = now_ns();
+        if request.class == IoClass::Scrub {
+            match shared.load.scan.model() {
+                Some(ThrottleModel::OpenZfs) => {}
+                Some(ThrottleModel::Share) => return None,
+                Some(ThrottleModel::Delays) | None => {
+                    limits.scans = Some(limits.max[IoClass::Scrub as usize]);
+                }
+            }
+        }
         let (issue, number) = {
             let mut state = shared.lock();
             if state.is_pump_due {
@@ -599,8 +725,11 @@ impl Direct {
             state.recorded.waited(request.class, 0);
             let issue = Issue::of(request);
             let number = state.begin(&issue, now);
+            state.started(&issue);
+            state.note_scan(&shared.load.scan, now);
             (issue, number)
         };
+        shared.note_ordinary(&request, now);
         cenote_rt::charge(Op::Command, request.len);
         let shared = Arc::clone(shared);
         Some(Self(Active { shared, issue, number, since_ns: now, is_ended: false }))
@@ -620,10 +749,14 @@ impl Drop for Direct {
     }
 }
 
+/// Bytes from which on a read of a scan is one of an extent: shorter ones are metadata, which may
+/// stay in a cache.
+const SCAN_EXTENT_MIN: usize = 256 << 10;
+
 /// Returns a buffer for a read.
 fn buffer(class: IoClass, len: u64) -> BufMut {
     let len = len as usize;
-    if class != IoClass::Scrub {
+    if class != IoClass::Scrub || len < SCAN_EXTENT_MIN {
         return BufMut::for_filling(len);
     }
     // The lengths of a scrub's reads vary, and their buffers are soon free: with one length for all

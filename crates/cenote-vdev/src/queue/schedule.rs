@@ -12,7 +12,8 @@
 //!
 //! Scrub, removal, initializing and rebuild are not interactive: while interactive I/O uses the
 //! leaf they live on a credit that each interactive completion renews, and on an idle leaf they get
-//! their maximum only after some single I/Os (spec 06 §11.4).
+//! their maximum only after some single I/Os (spec 06 §11.4). Another throttle may limit scrub
+//! instead ([`super::throttle`]).
 //!
 //! Invariants
 //! * Q1  A request is in the tree of its class, and in that of its direction unless it is a
@@ -27,7 +28,8 @@ use std::collections::BTreeSet;
 use cenote_rt::FixedMap;
 
 use super::limits::{Limits, SPAN_MAX};
-use super::{CLASSES, IoClass};
+use super::throttle::{LeafUse, is_ordinary};
+use super::{CLASSES, IoClass, SCAN_EXTENT_MIN};
 
 /// Log2 of the nanoseconds of age within which requests are served in the order of their offsets.
 const SLICE_SHIFT: u32 = 29;
@@ -149,6 +151,31 @@ impl Scheduler {
         self.active
     }
 
+    /// Whether requests of this class are queued.
+    pub(super) fn has_queued(&self, class: IoClass) -> bool {
+        !self.by_class[class as usize].is_empty()
+    }
+
+    /// Returns what the leaf does, for the share of its scan reads.
+    pub(super) fn leaf_use(&self, limits: &Limits) -> LeafUse {
+        let scan = IoClass::Scrub as usize;
+        let mut found = LeafUse {
+            scans: self.active[scan],
+            scans_max: limits.max[scan].max(limits.min[scan]),
+            ..LeafUse::default()
+        };
+        for class in IoClass::ALL.into_iter().filter(|class| is_interactive(*class as usize)) {
+            let index = class as usize;
+            let count = self.by_class[index].len() as u64 + self.active[index];
+            if is_ordinary(class) {
+                found.ordinary += count;
+            } else {
+                found.background += count;
+            }
+        }
+        found
+    }
+
     /// Queues a request and returns its id.
     pub(super) fn push(&mut self, request: Request, now_ns: u64) -> u64 {
         let id = self.next_id;
@@ -260,7 +287,9 @@ impl Scheduler {
     /// The limits of a class in the first and the second round.
     fn bounds(&self, class: usize, limits: &Limits) -> (u64, u64) {
         let (min, max) = (limits.min[class], limits.max[class].max(limits.min[class]));
-        if is_interactive(class) {
+        if let Some(scans) = limits.scans.filter(|_| class == IoClass::Scrub as usize) {
+            (0, scans.min(max))
+        } else if is_interactive(class) {
             (min, max)
         } else if self.interactive_active > 0 {
             let bound = self.credit.min(min);
@@ -345,8 +374,14 @@ impl Scheduler {
 
 /// Key of a request in the tree of its class.
 fn class_key(id: u64, queued: &Queued) -> (u64, u64, u64) {
-    if is_ordered_by_age(queued.request.class) {
+    let Request { class, offset, len, .. } = queued.request;
+    if is_ordered_by_age(class) {
         return (0, 0, id);
+    }
+    // Metadata that a scan walks through is read before its extents: the walk waits for it, and
+    // others may.
+    if class == IoClass::Scrub && len < SCAN_EXTENT_MIN as u64 {
+        return (0, offset, id);
     }
     (queued.since_ns >> SLICE_SHIFT, queued.request.offset, id)
 }
