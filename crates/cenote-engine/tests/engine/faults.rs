@@ -154,9 +154,14 @@ fn failed_ios_fault_a_leaf_until_it_is_cleared() {
 async fn wrong_bytes() {
     let pool = Fixture::new("raidz1", 3).await;
     pool.inject(1, Some(IoKind::Read), FaultEffect::Corrupt);
-    pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
-    pool.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
-    assert!(pool.stats(1).checksum_errors >= 10);
+    let (guid, value) = (pool.guid(1), Some(Value::U64(3)));
+    pool.engine.admin().set_vdev_property(guid, "checksum_n", value).await.unwrap();
+    // A scrub reads many blocks at a time, so one scrub meets few wrong bits.
+    for _ in 0..40 {
+        pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+        pool.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    }
+    assert!(pool.stats(1).checksum_errors >= 10, "{}", pool.stats(1).checksum_errors);
     pool.engine.sync().await.unwrap();
     assert_eq!(pool.status(1), WELL);
     pool.read().await;
