@@ -168,8 +168,7 @@ pub struct Leaf {
     pub(crate) least_asize: u64,
     /// Written when a device returns and when the tree is closed; held only to copy the `Arc`.
     devices: RwLock<Devices>,
-    load: Arc<Load>,
-    /// Slow I/O, error rates and injected faults.
+    /// Slow I/O, error rates and injected faults; the load of the pool.
     pub(crate) watch: Arc<LeafWatch>,
     /// Whether its state allows reads.
     is_readable: AtomicBool,
@@ -199,14 +198,13 @@ impl Leaf {
         let unflushed =
             device.as_ref().map_or_else(Unflushed::default, |_| Unflushed::of_opened_device());
         let watch = LeafWatch::new(guid, load);
-        let current = device.map(|device| DeviceAccess::new(device, load, &watch));
+        let current = device.map(|device| DeviceAccess::new(device, &watch));
         Self {
             guid: AtomicU64::new(guid),
             is_retired: AtomicBool::new(false),
             path,
             least_asize: 0,
             devices: RwLock::new(Rank::LeafDevices, Devices { current, ..Devices::default() }),
-            load: Arc::clone(load),
             watch,
             is_readable: AtomicBool::new(true),
             is_stale_until_dtl_loaded: false,
@@ -298,7 +296,7 @@ impl Leaf {
     /// # Errors
     /// `Kind::Closed` once the tree was closed.
     pub(crate) fn try_device(&self, device: Arc<dyn Device>) -> Result<Arc<DeviceAccess>> {
-        let access = DeviceAccess::new(device, &self.load, &self.watch);
+        let access = DeviceAccess::new(device, &self.watch);
         let mut devices = self.devices();
         // Checks T2.
         if devices.is_closed {
@@ -847,10 +845,10 @@ impl Leaf {
 }
 
 impl DeviceAccess {
-    fn new(device: Arc<dyn Device>, load: &Arc<Load>, watch: &Arc<LeafWatch>) -> Arc<Self> {
+    fn new(device: Arc<dyn Device>, watch: &Arc<LeafWatch>) -> Arc<Self> {
         let handle = Revocable::new(device);
         let injector = Injector::new(Arc::clone(&handle), Arc::clone(&watch.injections));
-        let queue = Queue::watched(injector, Arc::clone(load), Arc::clone(watch));
+        let queue = Queue::watched(injector, Arc::clone(watch));
         let write_permits = Arc::new(Semaphore::new(WRITES_MAX as usize));
         Arc::new(Self {
             handle,

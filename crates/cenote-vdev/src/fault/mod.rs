@@ -119,6 +119,11 @@ impl LeafWatch {
         })
     }
 
+    /// That of the pool.
+    pub(crate) fn load(&self) -> &Arc<Load> {
+        &self.load
+    }
+
     fn guid(&self) -> u64 {
         self.guid.load(Ordering::Relaxed)
     }

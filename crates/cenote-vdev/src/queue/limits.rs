@@ -89,6 +89,8 @@ pub(super) struct Limits {
     pub(super) max: [u64; CLASSES],
     /// Most scan reads in flight; `None` where credits decide.
     pub(super) scans: Option<u64>,
+    /// Most bytes of an aggregate of scan reads, if fewer than those of others.
+    pub(super) scan_len_max: Option<u64>,
     pub(super) nia_credit: u64,
     pub(super) nia_delay: u64,
     /// Most bytes of an aggregate; 0 turns aggregation off.
@@ -127,6 +129,7 @@ impl Limits {
             min,
             max,
             scans: None,
+            scan_len_max: None,
             nia_credit: tunables::NONINTERACTIVE_CREDIT.get(),
             nia_delay: tunables::NONINTERACTIVE_DELAY.get(),
             aggregation: aggregation.get().min(SPAN_MAX),
@@ -134,6 +137,12 @@ impl Limits {
             write_gap: tunables::WRITE_GAP_LIMIT.get(),
             is_optional_limited: tunables::OPTIONAL_IS_LIMITED.get() == 1,
         }
+    }
+
+    /// Most bytes of an aggregate of this class.
+    pub(super) fn aggregation_of(&self, class: IoClass) -> u64 {
+        let scan_max = self.scan_len_max.filter(|_| class == IoClass::Scrub);
+        scan_max.map_or(self.aggregation, |max| max.min(self.aggregation))
     }
 
     /// Admits no I/O of this class.

@@ -157,8 +157,8 @@ struct State {
     share: Share,
     /// What the scan reads do, and since when.
     scan: (ScanWork, u64),
-    /// Whether a task will look at scan reads that are held back.
-    has_scan_timer: bool,
+    /// When the next task looks at scan reads that are held back.
+    scan_timer_ns: Option<u64>,
 }
 
 /// Longest read of a scan that shares a leaf without a moving head.
@@ -205,8 +205,8 @@ impl Queue {
     }
 
     /// Like [`new`](Self::new), and records slow I/O.
-    pub(crate) fn watched(device: Arc<dyn Device>, load: Arc<Load>, watch: Arc<LeafWatch>) -> Self {
-        Self::of(device, load, Some(watch))
+    pub(crate) fn watched(device: Arc<dyn Device>, watch: Arc<LeafWatch>) -> Self {
+        Self::of(device, Arc::clone(watch.load()), Some(watch))
     }
 
     fn of(device: Arc<dyn Device>, load: Arc<Load>, watch: Option<Arc<LeafWatch>>) -> Self {
@@ -300,11 +300,13 @@ impl Queue {
     /// behind it.
     pub(crate) fn scan_extent_max(&self) -> u64 {
         let limit = tunables::AGGREGATION_LIMIT.get();
-        let is_shared = ThrottleModel::now() == ThrottleModel::Share;
-        if is_shared && !self.shared.device.info().is_rotational {
-            return limit.min(SHARED_EXTENT_MAX);
+        if ThrottleModel::now() != ThrottleModel::Share {
+            limit
+        } else if self.shared.device.info().is_rotational {
+            limit.min(self.shared.lock().share.chunk())
+        } else {
+            limit.min(SHARED_EXTENT_MAX)
         }
-        limit
     }
 
     /// Keeps all submitted requests in the queue until the hold is dropped, like a busy device, so
@@ -458,7 +460,7 @@ impl Shared {
         let time = Duration::from_nanos(again_ns.saturating_sub(now_ns()).max(1000));
         drop(cenote_rt::spawn(async move {
             cenote_rt::sleep(time).await;
-            shared.lock().has_scan_timer = false;
+            shared.lock().scan_timer_ns.take_if(|next_ns| *next_ns == again_ns);
             Self::pump(&shared);
         }));
     }
@@ -497,8 +499,10 @@ impl Shared {
                 Next::Wait => {
                     state.note_scan(&self.load.scan, now_ns());
                     again = again.filter(|_| state.scheduler.has_queued(IoClass::Scrub));
-                    let again = again.filter(|_| !state.has_scan_timer);
-                    state.has_scan_timer |= again.is_some();
+                    // A task that looks later may be waiting already: it does no harm.
+                    let is_first = |at: &u64| state.scan_timer_ns.is_none_or(|next| *at < next);
+                    let again = again.filter(is_first);
+                    state.scan_timer_ns = again.or(state.scan_timer_ns);
                     drop(state);
                     if let Some(again_ns) = again {
                         self.look_again(again_ns);
@@ -544,6 +548,7 @@ impl State {
             Some(ThrottleModel::Share) => {
                 let verdict = self.share.verdict(now_ns(), leaf);
                 limits.scans = Some(verdict.depth);
+                limits.scan_len_max = verdict.len_max;
                 Some(verdict.again_ns)
             }
             // Delays hold scan reads back before they are submitted.
@@ -557,7 +562,7 @@ impl State {
     /// An issue starts.
     fn started(&mut self, issue: &Issue) {
         if issue.class == IoClass::Scrub {
-            self.share.scan_started(issue.len);
+            self.share.scan_started(issue.offset, issue.len);
         }
     }
 

@@ -403,13 +403,17 @@ impl Search<'_> {
             && upper.offset.checked_sub(lower.end()).is_some_and(|gap| gap <= self.max_gap)
     }
 
+    fn limit(&self) -> u64 {
+        self.limits.aggregation_of(self.request.class)
+    }
+
     /// Requests before the picked one, nearest first.
     fn backwards(&self, before: impl Iterator<Item = u64>) -> Vec<u64> {
         let mut first = self.request;
         let fits = |id: &u64| {
             let request = self.queued[id].request;
             let span = self.request.end() - request.offset.min(self.request.end());
-            let fits = self.joins(&request, &first) && span <= self.limits.aggregation;
+            let fits = self.joins(&request, &first) && span <= self.limit();
             first = request;
             fits
         };
@@ -426,7 +430,7 @@ impl Search<'_> {
             // illumos #8005: a pad is a sector that joins two writes. Leaving it out because the
             // limit is reached would leave a gap on the medium for every such block.
             let is_limited = !is_optional || self.limits.is_optional_limited;
-            let limit = if is_limited { self.limits.aggregation } else { SPAN_MAX };
+            let limit = if is_limited { self.limit() } else { SPAN_MAX };
             let fits = self.joins(&last, &request) && span <= limit;
             last = request;
             fits

@@ -11,14 +11,17 @@
 //! * Otherwise the leaf has one scan read at a time. It does not start while ordinary I/O is queued
 //!   or in flight, nor within [`QUIET_NS`] after it: the next request of the same caller often
 //!   follows at once. After a read that took t the scan rests.
+//! * A scan read takes a rotating disk for [`CHUNK_MS`] at most, by the rate at which it reads
+//!   ([`Rate`]): ordinary I/O that arrives meanwhile waits for its end.
 //! * A share of more than the whole stands for a scan that waits less: above 1 for no quiet moment,
 //!   above 2 for no ordinary I/O. So scans get more where [`GENEROUS_PCT`] is allowed.
 //! * The share shrinks by as much as ordinary I/O is slower than `cenote_scrub_slowdown_pct`
-//!   allows, to a half at once at most, and grows in small steps. The bound is relative to the
-//!   latency without the scan, and not absolute: where ordinary I/O alone is slower than an
-//!   absolute bound, the scan would get nothing.
-//! * The latency without the scan is that of requests that arrive at least [`SETTLE_NS`] after the
-//!   last scan read. If there are none for [`PROBE_EACH_NS`], the scan rests for [`PROBE_NS`].
+//!   allows, to a half at once at most, and grows by small steps, [`SHARE_STEP`] in each
+//!   [`ADJUST_NS`]. The bound is relative to the latency without the scan, and not absolute: where
+//!   ordinary I/O alone is slower than an absolute bound, the scan would get nothing.
+//! * The latency without the scan is that of requests that arrive while the scan rests, at least
+//!   [`SETTLE_NS`] after its last read. If there are none for [`PROBE_EACH_NS`], the scan rests for
+//!   [`PROBE_NS`].
 //! * `cenote_scrub_min_rate` is promised: what the scan read less of, averaged over
 //!   [`OWED_SECONDS`], is read without rest, and beside ordinary I/O if the leaf is never quiet.
 //!
@@ -58,6 +61,8 @@ const SAMPLES_MIN: f64 = 8.0;
 const SHARE_FIRST: f64 = 0.25;
 const SHARE_MIN: f64 = 0.05;
 const SHARE_STEP: f64 = 0.02;
+/// Most steps at once, where ordinary requests are rare.
+const STEPS_MAX: f64 = 5.0;
 /// Shares above which a scan read neither rests nor waits for a quiet moment, and from which on it
 /// starts beside ordinary I/O; and the largest one.
 const SHARE_WHOLE: f64 = 1.0;
@@ -66,6 +71,12 @@ const SHARE_MAX: f64 = 3.0;
 /// Slowdown from which on the share may exceed the whole: means of latencies say nothing about the
 /// slowest requests, and those become much slower then.
 const GENEROUS_PCT: u64 = 100;
+/// Milliseconds that a scan read takes the disk for, and the bounds of its length.
+const CHUNK_MS: f64 = 8.0;
+const CHUNK_MIN: u64 = 128 << 10;
+const CHUNK_MAX: u64 = 1 << 20;
+/// Part of the rate that is forgotten with each scan read that shows it.
+const RATE_DECAY: f64 = 1.0 / 64.0;
 /// Seconds over which the promised rate is averaged.
 const OWED_SECONDS: f64 = 10.0;
 /// Seconds of the promised rate that are owed before scan reads start beside ordinary I/O.
@@ -84,10 +95,12 @@ pub(in crate::queue) struct LeafUse {
     pub(in crate::queue) scans_max: u64,
 }
 
-/// How many scan reads may be in flight.
+/// How many scan reads may be in flight, and how long they may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::queue) struct Verdict {
     pub(in crate::queue) depth: u64,
+    /// Most bytes of neighbouring reads that are joined, besides the limit of aggregation.
+    pub(in crate::queue) len_max: Option<u64>,
     /// When to ask again, if no I/O ends before.
     pub(in crate::queue) again_ns: u64,
 }
@@ -106,6 +119,60 @@ impl Mean {
     }
 }
 
+/// The pauses between ordinary requests.
+#[derive(Debug, Clone, Copy, Default)]
+struct Pauses {
+    /// When the last request arrived.
+    arrived_ns: Option<u64>,
+    mean: Mean,
+}
+
+impl Pauses {
+    fn arrived(&mut self, now_ns: u64) {
+        if let Some(before) = self.arrived_ns.replace(now_ns) {
+            self.mean.add((now_ns.abs_diff(before) as f64).min(IDLE_MAX_NS as f64));
+        }
+    }
+
+    /// Time without ordinary I/O after which the leaf is idle.
+    fn idle_ns(&self) -> u64 {
+        ((self.mean.value * IDLE_GAPS) as u64).clamp(IDLE_NS, IDLE_MAX_NS)
+    }
+}
+
+/// The rate at which a disk reads, without the time in which it moves its head.
+#[derive(Debug, Clone, Copy, Default)]
+struct Rate {
+    /// Bytes per millisecond, the best of the last reads; 0 if no read showed it.
+    bytes_per_ms: f64,
+    /// Where the last scan read ends.
+    next_offset: u64,
+    /// Length of the scan read in flight, if its time shows the rate: it is alone, and begins
+    /// where the one before it ended.
+    shown_len: Option<u64>,
+}
+
+impl Rate {
+    fn started(&mut self, offset: u64, len: u64, is_alone: bool) {
+        let is_next = std::mem::replace(&mut self.next_offset, offset + len) == offset;
+        self.shown_len = (is_alone && is_next && len >= CHUNK_MIN).then_some(len);
+    }
+
+    fn ended(&mut self, took_ns: u64) {
+        let Some(len) = self.shown_len.take() else { return };
+        let rate = len as f64 * MS as f64 / took_ns.max(1) as f64;
+        self.bytes_per_ms = rate.max(self.bytes_per_ms * (1.0 - RATE_DECAY));
+    }
+
+    /// Longest scan read.
+    fn chunk(&self) -> u64 {
+        if self.bytes_per_ms == 0.0 {
+            return CHUNK_MAX;
+        }
+        ((self.bytes_per_ms * CHUNK_MS) as u64).clamp(CHUNK_MIN, CHUNK_MAX)
+    }
+}
+
 /// The share of one leaf.
 #[derive(Debug, Clone)]
 pub(in crate::queue) struct Share {
@@ -121,9 +188,8 @@ pub(in crate::queue) struct Share {
     probe_end_ns: u64,
     /// When ordinary I/O was there last.
     ordinary_ns: Option<u64>,
-    /// When the last ordinary request arrived, and the pauses between such arrivals.
-    arrived_ns: Option<u64>,
-    gap: Mean,
+    pauses: Pauses,
+    rate: Rate,
     scans: u64,
     scan_ended_ns: Option<u64>,
     rest_end_ns: u64,
@@ -143,8 +209,8 @@ impl Default for Share {
             probed_ns: 0,
             probe_end_ns: 0,
             ordinary_ns: None,
-            arrived_ns: None,
-            gap: Mean::default(),
+            pauses: Pauses::default(),
+            rate: Rate::default(),
             scans: 0,
             scan_ended_ns: None,
             rest_end_ns: 0,
@@ -158,13 +224,9 @@ impl Share {
     /// An ordinary request ended that had arrived at `since_ns`.
     pub(in crate::queue) fn ordinary_ended(&mut self, now_ns: u64, since_ns: u64) {
         self.ordinary_ns = Some(now_ns);
-        if let Some(before) = self.arrived_ns.replace(since_ns) {
-            let most = IDLE_MAX_NS as f64;
-            self.gap.add((since_ns.abs_diff(before) as f64).min(most));
-        }
+        self.pauses.arrived(since_ns);
         let latency = now_ns.saturating_sub(since_ns) as f64;
-        let is_undisturbed = self.scans == 0
-            && self.scan_ended_ns.is_none_or(|ended| since_ns >= ended.saturating_add(SETTLE_NS));
+        let is_undisturbed = self.scans == 0 && self.is_undisturbed(since_ns);
         if is_undisturbed {
             self.without.add(latency);
             self.probed_ns = now_ns;
@@ -177,8 +239,24 @@ impl Share {
         }
     }
 
+    /// Whether no scan read slows down a request that arrived at `since_ns`, when the scan rested
+    /// or was not under way. Other requests are no measure: where the scan waits for a quiet moment
+    /// the leaf is busier than usual.
+    fn is_undisturbed(&self, since_ns: u64) -> bool {
+        let Some(ended_ns) = self.scan_ended_ns else { return true };
+        let rest_end_ns = self.rest_end_ns.max(self.probe_end_ns);
+        since_ns >= ended_ns.saturating_add(SETTLE_NS)
+            && (since_ns < rest_end_ns || since_ns >= ended_ns.saturating_add(UNDER_WAY_NS))
+    }
+
+    /// Longest read of a scan that shares the leaf.
+    pub(in crate::queue) fn chunk(&self) -> u64 {
+        self.rate.chunk()
+    }
+
     /// A scan read of `len` bytes starts.
-    pub(in crate::queue) fn scan_started(&mut self, len: u64) {
+    pub(in crate::queue) fn scan_started(&mut self, offset: u64, len: u64) {
+        self.rate.started(offset, len, self.scans == 0);
         self.scans += 1;
         self.owed -= len as f64;
     }
@@ -187,8 +265,10 @@ impl Share {
     pub(in crate::queue) fn scan_ended(&mut self, now_ns: u64, since_ns: u64) {
         self.scans = self.scans.saturating_sub(1);
         self.scan_ended_ns = Some(now_ns);
-        let took = now_ns.saturating_sub(since_ns) as f64;
-        let rest = (took * (1.0 / self.part.min(SHARE_WHOLE) - 1.0)).min(REST_MAX_NS as f64);
+        let took_ns = now_ns.saturating_sub(since_ns);
+        self.rate.ended(took_ns);
+        let rest =
+            (took_ns as f64 * (1.0 / self.part.min(SHARE_WHOLE) - 1.0)).min(REST_MAX_NS as f64);
         self.rest_end_ns = now_ns.saturating_add(rest as u64);
     }
 
@@ -204,14 +284,14 @@ impl Share {
         self.adjust(now_ns);
         let (owed_seconds, look_ns) = (self.owe(now_ns), now_ns + LOOK_NS);
         let quiet_ns = self.ordinary_ns.map_or(u64::MAX, |last| now_ns.saturating_sub(last));
-        let usual_ns = (self.gap.value * IDLE_GAPS).min(IDLE_MAX_NS as f64) as u64;
-        if quiet_ns >= IDLE_NS.max(usual_ns) && leaf.background == 0 {
+        if quiet_ns >= self.pauses.idle_ns() && leaf.background == 0 {
             self.probed_ns = now_ns;
             self.rest_end_ns = now_ns;
-            return Verdict { depth: leaf.scans_max, again_ns: look_ns };
+            return Verdict { depth: leaf.scans_max, len_max: None, again_ns: look_ns };
         }
+        let len_max = Some(self.chunk());
         if leaf.scans > 0 || owed_seconds >= OWED_URGENT {
-            return Verdict { depth: 1, again_ns: look_ns };
+            return Verdict { depth: 1, len_max, again_ns: look_ns };
         }
         let mut start_ns = now_ns;
         if leaf.ordinary > 0 && self.part < SHARE_BESIDE {
@@ -222,7 +302,7 @@ impl Share {
         if owed_seconds <= 0.0 {
             start_ns = start_ns.max(self.rest_end_ns).max(self.probe(now_ns));
         }
-        Verdict { depth: u64::from(start_ns <= now_ns), again_ns: start_ns.min(look_ns) }
+        Verdict { depth: u64::from(start_ns <= now_ns), len_max, again_ns: start_ns.min(look_ns) }
     }
 
     /// Returns when the probe in progress ends; begins one if it is time.
@@ -251,13 +331,14 @@ impl Share {
         if !is_known || !self.is_with_new || now_ns < self.adjusted_ns.saturating_add(ADJUST_NS) {
             return;
         }
-        (self.adjusted_ns, self.is_with_new) = (now_ns, false);
+        let passed_ns = now_ns - std::mem::replace(&mut self.adjusted_ns, now_ns);
+        self.is_with_new = false;
         let allowed = 1.0 + tunables::SCRUB_SLOWDOWN_PCT.get() as f64 / 100.0;
         let excess = self.with.value / self.without.value.max(1.0) - allowed;
         let part = if excess > 0.0 && !is_on(Bug::SlowdownUnbounded) {
             self.part * (1.0 - excess).max(0.5)
         } else {
-            self.part + SHARE_STEP
+            self.part + SHARE_STEP * (passed_ns as f64 / ADJUST_NS as f64).min(STEPS_MAX)
         };
         let is_generous = tunables::SCRUB_SLOWDOWN_PCT.get() >= GENEROUS_PCT;
         let most = if is_generous { SHARE_MAX } else { SHARE_WHOLE };

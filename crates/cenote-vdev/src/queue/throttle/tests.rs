@@ -23,8 +23,9 @@ const BATCHES: u64 = 8;
 struct Figures {
     /// MB/s of the scan.
     scan: f64,
-    /// Mean latency of the ordinary reads in milliseconds.
+    /// Latency of the ordinary reads in milliseconds: mean, 99th percentile.
     mean: f64,
+    p99: f64,
     waited: u8,
 }
 
@@ -112,7 +113,9 @@ async fn run(run: Run) -> Figures {
         scans.await.expect("no panic");
     }
     let mean = times.iter().sum::<u64>() as f64 / times.len().max(1) as f64 / 1e6;
-    Figures { scan: scanned as f64 / 1e6 / run.seconds as f64, mean, waited }
+    times.sort_unstable();
+    let p99 = times.get(times.len() * 99 / 100).copied().unwrap_or(0) as f64 / 1e6;
+    Figures { scan: scanned as f64 / 1e6 / run.seconds as f64, mean, p99, waited }
 }
 
 #[test]
@@ -135,4 +138,35 @@ fn whole_leaf_is_read_when_it_is_idle() {
     let figures = Run { seconds: 10, ..Run::new(0) }.figures();
     // Of 150 MB/s.
     assert!(figures.scan > 145.0 && figures.waited == 0, "{figures:?}");
+}
+
+#[test]
+fn length_of_scan_reads_follows_the_rate_of_the_disk() {
+    // MB/s, whether each read begins where the one before it ended, and the longest read.
+    for (rate, is_sequential, want) in
+        [(150, true, 1 << 20), (30, true, 240_000), (10, true, 128 << 10), (30, false, 1 << 20)]
+    {
+        let mut share = Share::default();
+        let (mut now, mut offset) = (0, DATA_START);
+        for _ in 0..10 {
+            let len = share.chunk();
+            share.scan_started(offset, len);
+            let began = now;
+            now += len * 1000 / rate;
+            share.scan_ended(now, began);
+            offset += if is_sequential { len } else { 10 * len };
+        }
+        assert!(share.chunk().abs_diff(want) < 5000, "{rate} MB/s, {is_sequential}");
+    }
+}
+
+/// Pauses between requests are used, however short: a leaf that is never idle is read fast, and the
+/// slowest requests are little slower.
+#[test]
+fn pauses_of_a_busy_leaf_are_used() {
+    let alone = Run { has_scan: false, ..Run::new(60) }.figures();
+    let run = Run::new(60).with(&tunables::SCRUB_SLOWDOWN_PCT, 50);
+    let beside = run.with(&tunables::SCRUB_MIN_RATE, 0).figures();
+    assert!(beside.scan > 15.0, "{beside:?}");
+    assert!(beside.p99 < 1.3 * alone.p99, "{alone:?}, {beside:?}");
 }
