@@ -14,6 +14,7 @@ use cenote_poolkit::crash::facts;
 use cenote_poolkit::crash::model::check_object;
 use cenote_poolkit::pools;
 use cenote_rt::{BoxFuture, Error, Kind};
+use cenote_vdev::{ErrorRate, ErrorRates};
 
 use crate::look;
 use crate::model::slots::Slot;
@@ -261,6 +262,15 @@ pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()
     counts(history, engine)
 }
 
+/// Keeps every disk in service, however many errors the scrub meets: sectors that could not be read
+/// before are repaired by it.
+fn set_no_error_rates(engine: &Engine) {
+    let never = ErrorRate { count: 0, seconds: 1 };
+    for (_, leaf) in engine.tree().leaves() {
+        leaf.set_error_rates(ErrorRates { io: never, checksum: never, slow_io: None });
+    }
+}
+
 /// Brings every disk up to date, and scrubs the pool: afterwards nothing is wrong or missing on any
 /// disk, also on those that had faults.
 pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked<()> {
@@ -271,6 +281,9 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     while engine.space().has_pending_frees().await.map_err(fail)? {
         engine.sync().await.map_err(fail)?;
     }
+    set_no_error_rates(engine);
+    // Leaves whose errors are too many already leave service now.
+    engine.sync().await.map_err(fail)?;
     let devices = history.machine.devices();
     let out = engine.tree().leaves().filter(|(_, leaf)| !leaf.is_writable());
     let out: Vec<_> = out.map(|(_, leaf)| (leaf.guid(), leaf.path().to_owned())).collect();
@@ -287,6 +300,8 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
             online => online.map_err(fail)?,
         }
     }
+    // Replacing a leaf has set them anew.
+    set_no_error_rates(engine);
     let scans = engine.scans();
     if scans.stop().await.is_err_and(|error| error.kind() != Kind::NotFound) {
         return Err("the scan cannot be stopped".into());

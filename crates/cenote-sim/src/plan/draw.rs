@@ -13,6 +13,7 @@ pub(crate) const SLOT: u64 = 64 << 10;
 pub(crate) const VOLUME_ACTORS: usize = 2;
 /// Makes another seed of the seed of a plan.
 const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
+const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -57,6 +58,10 @@ pub(crate) fn draw(seed: u64) -> Plan {
         _ => Some(FaultKind::Any),
     };
     plan.lives = (0..lives).map(|_| life(&plan, kind, &mut rng)).collect();
+    let mut rng = Rng::seeded(seed ^ TUNING_SEED);
+    for life in &mut plan.lives {
+        life.tasks.extend(tuning(kind, &mut rng));
+    }
     plan
 }
 
@@ -108,6 +113,35 @@ fn throttle(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("cenote_scrub_slowdown_pct", &[1, 200]);
     maybe("cenote_scrub_min_rate", &[0, 1 << 30]);
     chosen
+}
+
+/// Returns a task that changes throttles of scans and, where disks may have faults, injects faults.
+fn tuning(faults_of: Option<FaultKind>, rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(2) == 0 {
+        return None;
+    }
+    let steps =
+        (0..=rng.below(12)).map(|_| Step { pause: pause(rng), op: tuning_op(faults_of, rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
+fn tuning_op(faults_of: Option<FaultKind>, rng: &mut Rng) -> Op {
+    let disk = number(rng);
+    let most = if faults_of.is_some() { 16 } else { 6 };
+    match rng.below(most) {
+        0 | 1 => Op::Scrub,
+        2..6 => {
+            Op::Throttle { model: rng.below(3) as u8, delay: [0, 1, 4, 100][rng.below(4) as usize] }
+        }
+        6..11 => Op::Inject {
+            disk,
+            effect: rng.below(6) as u8,
+            percent: [5, 30, 100][rng.below(3) as usize],
+        },
+        11 | 12 => Op::CancelInjections,
+        13 | 14 => Op::ErrorRates { disk, count: [1, 3, 100][rng.below(3) as usize] },
+        _ => Op::Clear,
+    }
 }
 
 /// Properties that data of any kind has.

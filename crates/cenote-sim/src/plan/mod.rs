@@ -333,6 +333,14 @@ pub(crate) enum Op {
     PauseScrub,
     /// Cancels a scrub or resilver.
     StopScan,
+    /// Throttles scans in another way, from now on.
+    Throttle { model: u8, delay: u8 },
+    /// Injects a fault into a disk that may have faults, as `zinject` does.
+    Inject { disk: u32, effect: u8, percent: u8 },
+    /// Removes the injected faults.
+    CancelInjections,
+    /// Sets the number of failed and wrong I/Os with which a disk leaves service or is degraded.
+    ErrorRates { disk: u32, count: u8 },
 }
 
 impl Plan {
@@ -425,6 +433,10 @@ impl Op {
             Self::Resilver => "resilver",
             Self::PauseScrub => "pause scrub",
             Self::StopScan => "stop scan",
+            Self::Throttle { .. } => "throttle scans",
+            Self::Inject { .. } => "inject fault",
+            Self::CancelInjections => "cancel injected faults",
+            Self::ErrorRates { .. } => "set error rates",
         }
     }
 }

@@ -1,11 +1,16 @@
 //! Operations on the pool and its devices.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_engine::create::{LeafSpec, plan_leaf};
-use cenote_engine::{Attach, NewLeaf, ScrubOptions, Stop, TrimOptions};
+use cenote_engine::{
+    Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, Stop, TrimOptions,
+};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_ondisk::zap::Value;
+use cenote_rt::tunables::Tunable;
 use cenote_rt::{Kind, Result, tunables};
 
 use super::{Ended, FULL, Outcome, Running, rest};
@@ -15,6 +20,8 @@ use crate::plan::Op;
 const LEAVES_MAX: usize = 8;
 /// Microseconds for which a disk is initialized.
 const INITIALIZE_MICROS: u32 = 20_000;
+/// Time of an I/O that is delayed.
+const INJECTED_DELAY: Duration = Duration::from_millis(30);
 
 pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     let engine = &running.engine;
@@ -86,6 +93,16 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
             settle(running, engine.scans().pause().await, &[Kind::Busy, Kind::NotFound])
         }
         Op::StopScan => settle(running, engine.scans().stop().await, &[Kind::NotFound]),
+        Op::Throttle { model, delay } => throttle(model, delay),
+        Op::Inject { disk, effect, percent } => Ok(inject(running, disk, effect, percent)),
+        Op::CancelInjections => {
+            let faults = Faults::of(engine.tree());
+            for injection in faults.injections() {
+                faults.cancel(injection.id);
+            }
+            Ok(Outcome::Done)
+        }
+        Op::ErrorRates { disk, count } => set_error_rates(running, disk, count).await,
         _ => Ok(Outcome::Refused),
     }
 }
@@ -150,6 +167,47 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     };
     // There is a checkpoint, the vdev is no mirror, or the new disk fails.
     settle(running, done, &[Kind::Exists, Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Io])
+}
+
+fn throttle(model: u8, delay: u8) -> Ended {
+    let set = |tunable: &Tunable, value: u8| tunable.set(u64::from(value));
+    let done = set(&tunables::SCAN_THROTTLE, model)
+        .and_then(|()| set(&tunables::SCRUB_DELAY, delay))
+        .and_then(|()| set(&tunables::RESILVER_DELAY, delay));
+    done.map(|()| Outcome::Done).map_err(|error| error.to_string())
+}
+
+/// Injects a fault that the disk reports: what the disk does not have is in its dirty time log.
+fn inject(running: &Running, disk: u32, effect: u8, percent: u8) -> Outcome {
+    let Some((_, leaf)) = victim(running, disk) else { return Outcome::Refused };
+    let slow = FaultEffect::Delay { latency: INJECTED_DELAY, lanes: 1 };
+    let (kind, effect) = match effect {
+        0 => (Some(IoKind::Read), FaultEffect::Fail),
+        1 => (Some(IoKind::Write), FaultEffect::Fail),
+        2 => (Some(IoKind::Write), FaultEffect::FailBefore),
+        3 => (Some(IoKind::Flush), FaultEffect::FailBefore),
+        4 => (None, FaultEffect::Vanish),
+        _ => (None, slow),
+    };
+    let spec = FaultSpec { kind, effect, frequency_ppm: u32::from(percent) * 10_000 };
+    match Faults::of(running.engine.tree()).inject(leaf, spec) {
+        Some(_) => Outcome::Done,
+        None => Outcome::Refused,
+    }
+}
+
+async fn set_error_rates(running: &Running, disk: u32, count: u8) -> Ended {
+    let Some((_, leaf)) = victim(running, disk) else { return Ok(Outcome::Refused) };
+    for name in ["io_n", "checksum_n"] {
+        let value = Some(Value::U64(count.into()));
+        let set = running.engine.admin().set_vdev_property(leaf, name, value).await;
+        if let Err(error) = set {
+            // The disk may have been replaced meanwhile.
+            return running.judge(&error, &[FULL[0], FULL[1], Kind::NotFound]);
+        }
+    }
+    running.acknowledge();
+    Ok(Outcome::Done)
 }
 
 /// Initializes a disk for a moment.
