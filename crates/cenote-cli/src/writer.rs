@@ -348,11 +348,6 @@ fn notice_text(notice: &Notice) -> String {
         Notice::ScanStalled { cause } => {
             format!("the scan cannot go on, and is tried again every 10 seconds: {cause}")
         }
-        Notice::ErrorScrubCancelled { txg } => {
-            format!(
-                "the error scrub in progress was cancelled in txg {txg}: it is not supported yet"
-            )
-        }
         Notice::DeadTreeDamaged { cause } => {
             format!("a destroyed dataset cannot be freed, and its space stays allocated: {cause}")
         }

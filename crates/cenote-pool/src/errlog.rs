@@ -8,10 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_dmu::ObjSet;
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, parse_plain};
-use cenote_rt::Result;
+use cenote_rt::{Kind, Result};
 
 use crate::dsl::{Dataset, Dir, dataset::load_phys};
 use crate::{Pool, mos};
@@ -97,6 +98,54 @@ impl Pool {
     }
 }
 
+/// Where the blocks are that the error log names for one object set.
+#[derive(Debug)]
+pub struct DamagedSet {
+    pool: Arc<Pool>,
+    /// The head and its snapshots, oldest first; none of the MOS.
+    line: Vec<Dataset>,
+}
+
+impl Pool {
+    /// Returns the datasets that may have the blocks that the error log names for an object set.
+    ///
+    /// # Errors
+    /// If a dataset of them cannot be read.
+    pub async fn damaged_set(self: &Arc<Self>, objset: u64) -> Result<DamagedSet> {
+        let mut line = Vec::new();
+        if objset != 0 {
+            let head = self.dataset_by_object(objset).await?;
+            line = head.snapshots().await?;
+            line.push(head);
+        }
+        Ok(DamagedSet { pool: Arc::clone(self), line })
+    }
+}
+
+impl DamagedSet {
+    /// Returns the pointer to a block that the error log names; `None` if no dataset has it any
+    /// more.
+    ///
+    /// # Errors
+    /// If what leads to the block cannot be read.
+    pub async fn pointer(&self, block: &DamagedBlock) -> Result<Option<BlockPtr>> {
+        let place = &block.place;
+        if place.objset == 0 {
+            return pointer(self.pool.mos(), &self.pool.uberblock().rootbp, place).await;
+        }
+        let birth = block.birth.unwrap_or(0);
+        let has_it = |of: &&Dataset| !of.phys().is_snapshot() || of.phys().creation_txg >= birth;
+        for dataset in self.line.iter().filter(has_it) {
+            let found = pointer_in(dataset, place).await?;
+            let is_it = |found: &BlockPtr| birth == 0 || found.physical_birth() == birth;
+            if let Some(found) = found.filter(is_it) {
+                return Ok(Some(found));
+            }
+        }
+        Ok(None)
+    }
+}
+
 /// Adds the head, its snapshots and their clones, if they hold the same block.
 async fn expand(
     head: &Dataset,
@@ -126,15 +175,30 @@ async fn expand(
 
 /// Whether a dataset has a block with this physical birth at `place`.
 async fn holds(dataset: &Dataset, place: &Bookmark, birth: u64) -> bool {
-    let Ok(level) = u8::try_from(place.level) else {
-        // The block of the object set itself.
-        return dataset.phys().bp.physical_birth() == birth;
-    };
-    let found = async {
-        let dnode = dataset.open_without_key().await.ok()?.dnode(place.object).await.ok()?;
-        dnode.block_pointer(level, place.blkid).await.ok()?
-    };
-    found.await.is_some_and(|pointer| pointer.physical_birth() == birth)
+    let found = pointer_in(dataset, place).await;
+    found.is_ok_and(|found| found.is_some_and(|found| found.physical_birth() == birth))
+}
+
+/// Returns the pointer to the block at `place` of a dataset; `None` if there is none.
+async fn pointer_in(dataset: &Dataset, place: &Bookmark) -> Result<Option<BlockPtr>> {
+    let root = dataset.phys().bp;
+    if place.level < 0 {
+        return Ok((!root.is_hole()).then_some(root));
+    }
+    pointer(&*dataset.open_without_key().await?, &root, place).await
+}
+
+/// Returns the pointer to the block at `place` of an object set, whose own block is at `root`.
+async fn pointer(objset: &ObjSet, root: &BlockPtr, place: &Bookmark) -> Result<Option<BlockPtr>> {
+    let Ok(level) = u8::try_from(place.level) else { return Ok(Some(*root)) };
+    if place.object == 0 {
+        return objset.meta_dnode().block_pointer(level, place.blkid).await;
+    }
+    match objset.dnode(place.object).await {
+        Ok(dnode) => dnode.block_pointer(level, place.blkid).await,
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 /// Returns the heads of the clones of a snapshot.

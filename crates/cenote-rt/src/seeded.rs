@@ -173,6 +173,8 @@ pub enum Bug {
     ScanMissesLastTxg,
     /// What a scrub could not repair is in no log.
     LostBlocksForgotten,
+    /// An error scrub removes blocks from the log that are still bad.
+    ErrorScrubForgetsBad,
     /// A leaf is detached although it has the only copy of some data.
     DetachIgnoresLogs,
     /// A replaced leaf goes before its replacement has everything.
@@ -234,7 +236,7 @@ impl Bug {
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
     /// Bugs found by scrubs and resilvers of pools with known damage.
-    pub const OF_SCANS: [Self; 15] = [
+    pub const OF_SCANS: [Self; 16] = [
         Self::ScanMissesSnapshot,
         Self::ScanMissesDestroy,
         Self::ScanSkipsBlock,
@@ -247,6 +249,7 @@ impl Bug {
         Self::ParityNotMended,
         Self::ScanMissesLastTxg,
         Self::LostBlocksForgotten,
+        Self::ErrorScrubForgetsBad,
         Self::OrdinaryIoUnnoticed,
         Self::SlowdownUnbounded,
         Self::PromisedRateForgotten,

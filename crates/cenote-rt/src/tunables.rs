@@ -265,6 +265,8 @@ tunables! {
         "bytes of block pointers and data that verify holds while it sorts";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
+    SCRUB_ERROR_BLOCKS = "zfs_scrub_error_blocks_per_txg", 4096, (1, 1 << 20),
+        "blocks of the error log that an error scrub reads before it records how far it is";
     SCAN_THROTTLE = "cenote_scan_throttle", 0, (0, 2),
         "what holds scrub and resilver back: 0 queue limits as in OpenZFS 2.3, 1 delays as before 2018, 2 a share of each leaf";
     SCRUB_DELAY = "zfs_scrub_delay", 4, (0, 0x7fff_ffff),

@@ -60,6 +60,11 @@ pub(super) fn class(event: &Event) -> &'static str {
             PoolEvent::ScrubFinished => "sysevent.fs.zfs.scrub_finish",
             PoolEvent::ScrubPaused => "sysevent.fs.zfs.scrub_paused",
             PoolEvent::ScrubResumed => "sysevent.fs.zfs.scrub_resume",
+            PoolEvent::ErrorScrubStarted => "sysevent.fs.zfs.errorscrub_start",
+            PoolEvent::ErrorScrubFinished => "sysevent.fs.zfs.errorscrub_finish",
+            PoolEvent::ErrorScrubPaused => "sysevent.fs.zfs.errorscrub_paused",
+            PoolEvent::ErrorScrubResumed => "sysevent.fs.zfs.errorscrub_resume",
+            PoolEvent::ErrorScrubAborted => "sysevent.fs.zfs.errorscrub_abort",
             // OpenZFS has one class for both.
             PoolEvent::ScrubAborted | PoolEvent::ResilverAborted => "sysevent.fs.zfs.scrub_abort",
             PoolEvent::ResilverStarted => "sysevent.fs.zfs.resilver_start",

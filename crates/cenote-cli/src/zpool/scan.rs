@@ -7,7 +7,7 @@
 use std::fmt::Write as _;
 
 use cenote_engine::{ScanKind, ScanPass};
-use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys, ScanState};
+use cenote_ondisk::scan::{ErrorScrubPhys, ScanFlags, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Removal};
 
 use crate::nicenum::{bytes, bytes_b};
@@ -55,13 +55,23 @@ pub(super) fn paused(scan: &ScanPhys, pass: Option<ScanPass>) -> u64 {
 pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
     let now = cenote_rt::wall_clock().as_secs();
+    let starts =
+        [status.scan.map(|scan| scan.start_time), status.error_scrub.map(|of| of.start_time)];
     if let Some(scan) = &status.scan
+        // A scrub that is older than the last error scrub is not shown.
+        && (scan.func != ScanFunc::Scrub || starts[0] > starts[1])
         && let Some(line) = self::scan(scan, pass, now)
     {
         let _ = writeln!(text, "  scan: {line}");
         if let Some(checkpoint) = &status.checkpoint {
             text.push_str(checkpoint_warning(scan, checkpoint));
         }
+    }
+    if let Some(scrub) = &status.error_scrub
+        && starts[1] >= starts[0]
+        && let Some(line) = error_scrub(scrub, pass)
+    {
+        let _ = writeln!(text, " scrub: {line}");
     }
     if let Some(removal) = &status.removal {
         text.push_str(&removal_lines(removal));
@@ -100,6 +110,39 @@ fn scan(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> Option<String> {
         ScanState::Scanning => running(scan, pass, now),
         _ => return None,
     };
+    Some(text)
+}
+
+/// Returns the text about an error scrub.
+fn error_scrub(scrub: &ErrorScrubPhys, pass: Option<ScanPass>) -> Option<String> {
+    let since = ctime(scrub.start_time);
+    let mut text = match scrub.state {
+        ScanState::Finished => {
+            let took = scrub.end_time.saturating_sub(scrub.start_time);
+            let (days, rest) = (took / 86_400, duration(took % 86_400));
+            let end = ctime(scrub.end_time);
+            return Some(format!(
+                "scrubbed {} error blocks in {days} days {rest} on {end}",
+                scrub.examined
+            ));
+        }
+        ScanState::Canceled => {
+            return Some(format!("error scrub canceled on {}", ctime(scrub.end_time)));
+        }
+        ScanState::ErrorScrubbing if scrub.paused_flags == 0 => {
+            format!("error scrub in progress since {since}\n")
+        }
+        ScanState::ErrorScrubbing => {
+            // As of a scrub: the pool does not store the time.
+            let paused = pass.map(|pass| pass.paused).filter(|time| *time != 0);
+            let paused = ctime(paused.unwrap_or(scrub.start_time));
+            format!("error scrub paused since {paused}\n\terror scrub started on {since}\n")
+        }
+        _ => return None,
+    };
+    let done = scrub.examined as f64 * 100.0 / scrub.to_examine.max(1) as f64;
+    let count = scrub.examined;
+    let _ = write!(text, "\t{done:.2}% done, issued I/O for {count} error blocks");
     Some(text)
 }
 
@@ -348,6 +391,37 @@ mod tests {
         assert_eq!((paused(&scrub, Some(pass)), paused(&scrub, None)), (1010, 1000));
         let ended = ScanPhys { state: ScanState::Canceled, ..scrub };
         assert_eq!(paused(&ended, Some(pass)), 0);
+    }
+
+    /// The lines of OpenZFS, but for its percentage, which counts data sets.
+    #[test]
+    fn error_scrubs_are_shown() {
+        let scrub = ErrorScrubPhys {
+            state: ScanState::ErrorScrubbing,
+            start_time: 1000,
+            examined: 3,
+            to_examine: 8,
+            ..ErrorScrubPhys::decode(&[]).expect("no words are zeros")
+        };
+        let (start, end) = (ctime(1000), ctime(1007));
+        let shown = |scrub| error_scrub(&scrub, None).expect("a text");
+        assert_eq!(
+            shown(scrub),
+            format!(
+                "error scrub in progress since {start}\n\
+                 \t37.50% done, issued I/O for 3 error blocks"
+            )
+        );
+        let paused = shown(ErrorScrubPhys { paused_flags: 1, ..scrub });
+        let begin =
+            format!("error scrub paused since {start}\n\terror scrub started on {start}\n\t37");
+        assert!(paused.starts_with(&begin), "{paused}");
+        let ended = |state| shown(ErrorScrubPhys { state, end_time: 1007, ..scrub });
+        assert_eq!(ended(ScanState::Canceled), format!("error scrub canceled on {end}"));
+        assert_eq!(
+            ended(ScanState::Finished),
+            format!("scrubbed 3 error blocks in 0 days 00:00:07 on {end}")
+        );
     }
 
     #[test]

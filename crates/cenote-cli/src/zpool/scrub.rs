@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 use cenote_engine::{CheckpointState, Engine, ScanError, ScrubOptions};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_pool::features::FeatureState;
-use cenote_rt::{Error, Kind};
+use cenote_rt::Error;
 
 use super::block_on;
 use crate::getopt::{self, Parsed};
@@ -135,10 +135,13 @@ fn on_each_pool(
 }
 
 async fn wait(source: &Source, engine: &Engine) -> CommandResult {
-    match source.while_waited_for(engine.scans().wait(ScanFunc::Scrub)).await {
-        Some(ended) => Ok(ended?),
-        None => Ok(()),
+    for kind in [ScanFunc::Scrub, ScanFunc::ErrorScrub] {
+        match source.while_waited_for(engine.scans().wait(kind)).await {
+            Some(ended) => ended?,
+            None => break,
+        }
     }
+    Ok(())
 }
 
 /// Carries out a request on one pool.
@@ -156,7 +159,7 @@ async fn carry_out(engine: &Engine, request: Request, io: &mut Io<'_>) -> Comman
     let scans = engine.scans();
     let done = match request {
         Request::Scrub(options) => scans.scrub(options).await,
-        Request::ErrorScrub => refuse_error_scrub(engine).await,
+        Request::ErrorScrub => scans.scrub_errors().await,
         // A resilver is neither paused nor cancelled.
         Request::Pause | Request::Cancel
             if scans.in_progress().await? == Some(ScanError::Resilvering) =>
@@ -186,15 +189,6 @@ async fn can_defer(engine: &Engine) -> Result<bool, Exit> {
     Ok(view.features().state("resilver_defer") != FeatureState::Disabled)
 }
 
-/// Refuses an error scrub, for the reasons of OpenZFS first.
-async fn refuse_error_scrub(engine: &Engine) -> cenote_rt::Result<()> {
-    if let Some(obstacle) = engine.scans().in_progress().await? {
-        return Err(obstacle.into());
-    }
-    let why = "error scrubs are not supported by this version of cenote";
-    Err(Error::new(Kind::Unsupported, why))
-}
-
 fn is(error: &Error, cause: ScanError) -> bool {
     error.cause::<ScanError>() == Some(&cause)
 }
@@ -209,6 +203,12 @@ fn words(request: Request, error: &Error) -> String {
         }
         ScanError::Paused => {
             "scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to cancel scrub"
+        }
+        ScanError::ErrorScrubbing => {
+            "currently error scrubbing; use 'zpool scrub -s' to cancel error scrub"
+        }
+        ScanError::ErrorScrubPaused => {
+            "error scrub is paused; use 'zpool scrub -e' to resume error scrub"
         }
         ScanError::Resilvering => "currently resilvering",
         ScanError::NotRunning => "there is no active scrub",
@@ -240,6 +240,10 @@ mod tests {
             told(Request::ErrorScrub, ScanError::Paused),
             "cannot scrub t: scrub is paused; use 'zpool scrub' to resume or 'zpool scrub -s' to \
              cancel scrub"
+        );
+        assert_eq!(
+            told(scrub, ScanError::ErrorScrubPaused),
+            "cannot scrub t: error scrub is paused; use 'zpool scrub -e' to resume error scrub"
         );
         assert_eq!(
             told(Request::Cancel, ScanError::NotRunning),

@@ -38,8 +38,12 @@ const STEP: Duration = Duration::from_millis(20);
 /// Longest wait for the end of a scan between two progress checks.
 const SCAN_STEP: Duration = Duration::from_millis(500);
 /// The activities that are scans.
-const SCANS: [(&str, ScanFunc); 3] =
-    [("replace", ScanFunc::Resilver), ("resilver", ScanFunc::Resilver), ("scrub", ScanFunc::Scrub)];
+const SCANS: [(&str, ScanFunc); 4] = [
+    ("replace", ScanFunc::Resilver),
+    ("resilver", ScanFunc::Resilver),
+    ("scrub", ScanFunc::Scrub),
+    ("scrub", ScanFunc::ErrorScrub),
+];
 
 /// Runs `zpool wait`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -131,7 +135,11 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
             "replace" if is_replacing(engine) => of_scan(engine, ScanFunc::Resilver).await?,
             "resilver" => of_scan(engine, ScanFunc::Resilver).await?,
-            "scrub" => of_scan(engine, ScanFunc::Scrub).await?,
+            // OpenZFS does not wait for error scrubs.
+            "scrub" => {
+                let of_errors = u64::from(engine.scans().is_running(ScanFunc::ErrorScrub));
+                of_scan(engine, ScanFunc::Scrub).await?.max(of_errors)
+            }
             // A pool that is open for writing here never has other activities.
             _ => 0,
         };

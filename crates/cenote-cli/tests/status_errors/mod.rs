@@ -67,9 +67,11 @@ fn status_names_damaged_files() {
         let (shown, ..) = cenote(&["where", "-H", "-d", folder, "t", "lost"]);
         let place = shown.lines().find_map(|line| line.strip_prefix(&format!("{RECORD}\t")));
         let place = place.and_then(|line| line.split('\t').next()?.parse().ok());
-        let device = std::fs::File::options().write(true).open(shed.path().join("d0"));
+        let device = std::fs::File::options().read(true).write(true).open(shed.path().join("d0"));
         let place = place.unwrap_or_else(|| panic!("{shown}"));
-        device.expect("a device").write_all_at(&[0x5a; 512], place).expect("damage");
+        let (device, mut was) = (device.expect("a device"), [0; 512]);
+        device.read_exact_at(&mut was, place).expect("what was there");
+        device.write_all_at(&[0x5a; 512], place).expect("damage");
         block_on(2, read(&shed)).expect("a runtime").expect("read");
         let status = shed.succeeds("zpool status t");
         assert!(status.ends_with("\nerrors: 1 data errors, use '-v' for a list\n"), "{status}");
@@ -80,5 +82,15 @@ fn status_names_damaged_files() {
         let mut found: Vec<_> = list.lines().map(str::trim_start).collect();
         found.sort_unstable();
         assert_eq!(found, names, "{options}");
+        // An error scrub reads it again: in vain, and then with success.
+        for (bytes, errors) in [(None, "1 data errors, use"), (Some(was), "No known data errors")] {
+            if let Some(bytes) = bytes {
+                device.write_all_at(&bytes, place).expect("restored");
+            }
+            shed.succeeds("zpool scrub -e -w t");
+            let status = shed.succeeds("zpool status t");
+            let told = "\n scrub: scrubbed 1 error blocks in 0 days 00:00:0";
+            assert!(status.contains(told) && status.contains(errors), "{status}");
+        }
     }
 }

@@ -126,6 +126,16 @@ pub enum PoolEvent {
     ScrubResumed,
     /// A scrub was cancelled.
     ScrubAborted,
+    /// An error scrub was started.
+    ErrorScrubStarted,
+    /// An error scrub ended: every block was read that the log of errors named.
+    ErrorScrubFinished,
+    /// An error scrub was paused.
+    ErrorScrubPaused,
+    /// A paused error scrub was resumed.
+    ErrorScrubResumed,
+    /// An error scrub was cancelled.
+    ErrorScrubAborted,
     /// A resilver was started, or started anew.
     ResilverStarted,
     /// A resilver ended: devices have what they lacked.

@@ -19,11 +19,6 @@ pub enum Notice {
         /// The error.
         cause: String,
     },
-    /// An error scrub that another program left running was cancelled.
-    ErrorScrubCancelled {
-        /// The txg of the cancellation.
-        txg: u64,
-    },
     /// The tree of a destroyed dataset is damaged: its space stays allocated until the pool is
     /// imported again.
     DeadTreeDamaged {

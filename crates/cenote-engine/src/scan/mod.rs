@@ -5,6 +5,7 @@
 //!                                              |                              `─ DTLs emptied
 //!                                              `─ position recorded in the pool: goes on from
 //!                                                 there after a crash, and with OpenZFS
+//!   error_scrub  the blocks of the error log only
 //!   position   the dataset in progress, and those to come
 //!   record     their form in the pool directory; operations on datasets move it
 //!   round      the walk through a committed state, and the repairs
@@ -22,6 +23,7 @@
 //!
 //! Sources: spec 04 §21, 06 §9, §14, §15.
 
+mod error_scrub;
 mod position;
 pub(crate) mod record;
 mod round;
@@ -39,10 +41,10 @@ use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::TxgRanges;
 use cenote_vdev::queue::ScanWait;
 
+use crate::Engine;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::operation::Request;
 use crate::dsl::{Effects, Env};
-use crate::{Engine, Notice};
 use run::Runner;
 
 /// Most txgs that a new leaf lacks and that are not synced yet.
@@ -60,6 +62,12 @@ pub enum ScanError {
     /// The scrub is paused already.
     #[error("scrub is paused")]
     Paused,
+    /// An error scrub runs.
+    #[error("currently error scrubbing")]
+    ErrorScrubbing,
+    /// An error scrub is paused.
+    #[error("error scrub is paused")]
+    ErrorScrubPaused,
     /// No scrub runs, or no scan at all.
     #[error("there is no active scrub")]
     NotRunning,
@@ -175,6 +183,9 @@ impl<'e> Scans<'e> {
     /// # Errors
     /// Errors of a device.
     pub async fn in_progress(self) -> Result<Option<ScanError>> {
+        if let Some(phys) = self.engine.mos.inspect(error_scrub::running).await? {
+            return Ok(Some(error_scrub::why_not(&phys)));
+        }
         let found = self.stored().await?.map(|phys| match phys.func {
             ScanFunc::Resilver => ScanError::Resilvering,
             _ if phys.flags.contains(ScanFlags::PAUSED) => ScanError::Paused,
@@ -195,12 +206,15 @@ impl<'e> Scans<'e> {
         self.begin(Wanted::Resilver).await
     }
 
-    /// Pauses a scrub.
+    /// Pauses a scrub or error scrub.
     ///
     /// # Errors
     /// A [`ScanError`], or errors of a sync.
     pub async fn pause(self) -> Result<()> {
         let _control = self.control().await;
+        if self.pause_error_scrub().await? {
+            return Ok(());
+        }
         self.operate(|tx, _, _| record::pause(tx, true)).await?;
         self.halt().await;
         if let Some(runner) = self.runner() {
@@ -216,12 +230,15 @@ impl<'e> Scans<'e> {
         self.start().await
     }
 
-    /// Cancels a scrub or resilver.
+    /// Cancels a scrub, error scrub or resilver.
     ///
     /// # Errors
     /// A [`ScanError`], or errors of a sync.
     pub async fn stop(self) -> Result<()> {
         let _control = self.control().await;
+        if self.stop_error_scrub().await? {
+            return Ok(());
+        }
         self.takes_next();
         let ended = self.operate(|tx, env, _| record::cancel(tx, env)).await?;
         self.halt().await;
@@ -269,7 +286,6 @@ impl<'e> Scans<'e> {
         if self.is_stopped() {
             return Ok(());
         }
-        self.end_error_scrub().await?;
         let stored = self.stored().await?;
         let is_resilver = |phys: &ScanPhys| phys.func == ScanFunc::Resilver;
         let lacks = self.missing().max().is_some();
@@ -287,8 +303,11 @@ impl<'e> Scans<'e> {
             Some(phys) if is_resilver(&phys) => self.begin(Wanted::Resilver).await,
             _ if lacks => self.begin(Wanted::Resilver).await,
             Some(_) => self.start().await,
-            // A crash may have come between the end of a resilver and that.
-            None => self.engine.leaves().end_replacements().await,
+            None => {
+                self.resume_error_scrub().await?;
+                // A crash may have come between the end of a resilver and that.
+                self.engine.leaves().end_replacements().await
+            }
         }
     }
 
@@ -306,18 +325,6 @@ impl<'e> Scans<'e> {
 
     fn is_stopped(self) -> bool {
         self.engine.leaf.scan.is_stopped.load(Ordering::Acquire)
-    }
-
-    async fn end_error_scrub(self) -> Result<()> {
-        if self.engine.mos.inspect(record::error_scrub).await?.is_none() {
-            return Ok(());
-        }
-        if self.operate(|tx, env, _| record::cancel_error_scrub(tx, env)).await? {
-            let txg = self.engine.uberblock().txg;
-            self.engine.health().add_notice(Notice::ErrorScrubCancelled { txg });
-            self.note(PoolEvent::ScrubAborted);
-        }
-        Ok(())
     }
 
     /// Returns the scan in progress, paused or not.
@@ -351,6 +358,7 @@ impl<'e> Scans<'e> {
     /// Begins a scan; one that runs is replaced.
     async fn begin(self, wanted: Wanted) -> Result<()> {
         self.halt().await;
+        self.stop_error_scrub().await?;
         self.takes_next();
         // A leaf that has just come, or came before a crash, lacks txgs that are still to come:
         // once they are synced, no write is in flight that misses it.
@@ -423,13 +431,20 @@ impl<'e> Scans<'e> {
         let Some(phys) = self.stored().await? else { return Ok(()) };
         // The runner of this scan, unless it was asked to end.
         if let Some(before) = self.runner().filter(|before| !before.has_ended()) {
-            if before.runs(&phys) {
+            if before.runs(phys.func, phys.start_time) {
                 return Ok(());
             }
             self.halt().await;
         }
-        let runner = Runner::new(&phys, self.runner().as_deref());
-        let is_paused = phys.flags.contains(ScanFlags::PAUSED);
+        let issued_before = phys.examined.saturating_sub(phys.skipped);
+        let before = self.runner();
+        let runner = Runner::new(phys.func, phys.start_time, issued_before, before.as_deref());
+        self.launch(runner, phys.flags.contains(ScanFlags::PAUSED));
+        Ok(())
+    }
+
+    /// Starts a runner, unless its scan is paused or the pool is being closed.
+    fn launch(self, runner: Arc<Runner>, is_paused: bool) {
         if is_paused {
             runner.note_paused();
             runner.finish(Ok(()));
@@ -438,14 +453,13 @@ impl<'e> Scans<'e> {
             let mut running = self.engine.leaf.scan.runner.lock();
             // The next import, or the end of a failed close, starts it.
             if self.is_stopped() {
-                return Ok(());
+                return;
             }
             *running = Some(Arc::clone(&runner));
         }
         if !is_paused {
             run::start(self.engine.me.clone(), runner);
         }
-        Ok(())
     }
 
     /// Stops the running scan, and waits for it.

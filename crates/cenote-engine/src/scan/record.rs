@@ -20,8 +20,7 @@ use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{
-    ERROR_SCRUB, ErrorScrubPhys, LAST_SCRUBBED_TXG, SCAN, SCAN_WORDS, ScanFlags, ScanFunc,
-    ScanPhys, ScanState,
+    LAST_SCRUBBED_TXG, SCAN, SCAN_WORDS, ScanFlags, ScanFunc, ScanPhys, ScanState,
 };
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
@@ -177,28 +176,9 @@ fn end(tx: &mut Tx<'_>, env: &Env, phys: ScanPhys, state: ScanState) -> TxResult
     history::log_pool(tx, env, event, &format!("errors={}", ended.errors))
 }
 
-/// Returns the error scrub that is in progress.
-pub(super) fn error_scrub(tx: &mut Tx<'_>) -> TxResult<Option<ErrorScrubPhys>> {
-    let value = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
-    let scrub = value.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok());
-    Ok(scrub.filter(|scrub| scrub.state == ScanState::ErrorScrubbing))
-}
-
 /// Whether a scan is in progress.
 pub(crate) fn is_running(tx: &mut Tx<'_>) -> TxResult<bool> {
     Ok(scanning(tx)?.is_some())
-}
-
-/// Ends an error scrub that another program began: it is not continued. Returns whether there was
-/// one.
-pub(super) fn cancel_error_scrub(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
-    let Some(mut scrub) = error_scrub(tx)? else { return Ok(false) };
-    scrub.state = ScanState::Canceled;
-    scrub.end_time = env.now;
-    scrub.paused_flags = 0;
-    zap::update(tx, DIRECTORY, ERROR_SCRUB, Value::words_of(&scrub.encode()))?;
-    history::log_pool(tx, env, "scan cancelled", "error scrub")?;
-    Ok(true)
 }
 
 /// Records the progress of a round. Returns the scan as it is now; `None` if another one, or none,

@@ -40,7 +40,7 @@ use super::run::Runner;
 use crate::{Engine, invariant_error};
 
 /// Time for which the state of a round is kept if the pool does not need its space.
-const VIEW_TIME: Duration = Duration::from_mins(10);
+pub(super) const VIEW_TIME: Duration = Duration::from_mins(10);
 /// Unit in which the memory of blocks that are resilvered is counted.
 const FILL_UNIT: u64 = 64 << 10;
 /// Blocks that wait to be resilvered; their memory is bounded.
@@ -110,9 +110,7 @@ pub(super) async fn run(
     let limits = (phys.min_txg, phys.max_txg);
     let mut done =
         Advance { start_time: phys.start_time, view_txg: view.txg(), ..Advance::default() };
-    let counted = Arc::<Counted>::default();
-    let mender = Mender { engine: Arc::clone(engine), pin: Arc::clone(pin), counted };
-    let mender = Arc::new(mender);
+    let mender = Arc::new(Mender::new(engine, pin));
     let mut walk = Collect {
         runner: Arc::clone(runner),
         sweep: None,
@@ -287,14 +285,24 @@ impl Visitor for Collect {
 }
 
 /// Repairs blocks, and counts.
-struct Mender {
+pub(super) struct Mender {
     engine: Arc<Engine>,
     pin: Arc<Pin>,
     counted: Arc<Counted>,
 }
 
 impl Mender {
+    pub(super) fn new(engine: &Arc<Engine>, pin: &Arc<Pin>) -> Self {
+        let counted = Arc::default();
+        Self { engine: Arc::clone(engine), pin: Arc::clone(pin), counted }
+    }
+
     async fn mend(&self, bp: &BlockPtr, place: &Bookmark, kind: MendKind) {
+        self.is_good(bp, place, kind).await;
+    }
+
+    /// Repairs a block. Returns whether it is readable.
+    pub(super) async fn is_good(&self, bp: &BlockPtr, place: &Bookmark, kind: MendKind) -> bool {
         let mended = self.engine.store.mend(bp, &self.pin, kind).await;
         let is_lost = match mended {
             Ok(mended) => {
@@ -309,6 +317,7 @@ impl Mender {
             let report = self.engine.store.scrub(bp, &grounds).await;
             self.lost(place, bp, report.map_or_else(|_| Vec::new(), |report| report.lost));
         }
+        !is_lost
     }
 
     fn lost(&self, place: &Bookmark, bp: &BlockPtr, copies: Vec<CopyFailure>) {

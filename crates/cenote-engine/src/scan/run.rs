@@ -4,11 +4,11 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cenote_ondisk::scan::{ScanFlags, ScanFunc, ScanPhys};
+use cenote_ondisk::scan::{ScanFlags, ScanFunc};
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Error, Kind, Notify, Result, monotonic, sleep, tunables};
 
-use super::{ScanError, ScanPass, Scans, record, round};
+use super::{ScanError, ScanPass, Scans, error_scrub, record, round};
 use crate::admin::events::{Event, PoolEvent};
 use crate::{Engine, Notice};
 
@@ -53,22 +53,23 @@ pub(super) struct Runner {
 impl Runner {
     /// Returns the state of a scan that goes on; `before` is that of the same scan if it was
     /// paused.
-    pub(super) fn new(phys: &ScanPhys, before: Option<&Self>) -> Arc<Self> {
+    pub(super) fn new(
+        func: ScanFunc,
+        start_time: u64,
+        issued_before: u64,
+        before: Option<&Self>,
+    ) -> Arc<Self> {
         let now = cenote_rt::wall_clock().as_secs();
-        let before = before.filter(|before| before.start_time == phys.start_time);
-        let first = || ScanPass {
-            started: now,
-            issued_before: phys.examined.saturating_sub(phys.skipped),
-            ..ScanPass::default()
-        };
+        let before = before.filter(|before| (before.func, before.start_time) == (func, start_time));
+        let first = || ScanPass { started: now, issued_before, ..ScanPass::default() };
         let pass = before.map_or_else(first, Self::pass);
         Arc::new(Self {
-            func: phys.func,
+            func,
             is_stopped: Arc::default(),
             has_ended: AtomicBool::new(false),
             end: Mutex::new(Rank::ScanEnd, Ok(())),
             ended: Notify::new(),
-            start_time: phys.start_time,
+            start_time,
             started: pass.started,
             issued_before: pass.issued_before,
             spent_paused: pass.spent_paused + since(pass.paused, now),
@@ -78,13 +79,14 @@ impl Runner {
         })
     }
 
-    fn is_of(&self, phys: &ScanPhys) -> bool {
-        self.start_time == phys.start_time
+    /// Whether it is that of the scan of its kind that began then.
+    pub(super) fn is_of(&self, start_time: u64) -> bool {
+        self.start_time == start_time
     }
 
     /// Whether it runs this scan, and was not asked to end.
-    pub(super) fn runs(&self, phys: &ScanPhys) -> bool {
-        self.is_of(phys) && !self.is_stopped()
+    pub(super) fn runs(&self, func: ScanFunc, start_time: u64) -> bool {
+        self.func == func && self.is_of(start_time) && !self.is_stopped()
     }
 
     /// Waits, unless it is stopped.
@@ -194,6 +196,7 @@ pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
 
 async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
     let mut limit = ROUND_FIRST;
+    let mut after = None;
     let (mut is_told, mut idle) = (false, 0);
     loop {
         // Held for a round only, so that closing the pool does not wait for the end.
@@ -201,7 +204,11 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
         if runner.is_stopped() {
             return Ok(());
         }
-        let pause = match step(&held, runner, &mut limit).await {
+        let next = match runner.func {
+            ScanFunc::ErrorScrub => error_scrub::step(&held, runner, &mut after).await,
+            _ => step(&held, runner, &mut limit).await,
+        };
+        let pause = match next {
             Ok(Step::More) => {
                 idle = 0;
                 continue;
@@ -232,7 +239,7 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
 }
 
 /// How a scan continues.
-enum Step {
+pub(super) enum Step {
     More,
     /// There was no progress: the dataset that is next is not in the state that was read.
     Idle,
@@ -244,7 +251,7 @@ enum Step {
 async fn step(engine: &Arc<Engine>, runner: &Arc<Runner>, limit: &mut u64) -> Result<Step> {
     engine.until_running().await?;
     let Some(record) = engine.mos.inspect(record::running).await? else { return Ok(Step::End) };
-    if record.phys.flags.contains(ScanFlags::PAUSED) || !runner.is_of(&record.phys) {
+    if record.phys.flags.contains(ScanFlags::PAUSED) || !runner.is_of(record.phys.start_time) {
         return Ok(Step::End);
     }
     let begun = monotonic();

@@ -12,7 +12,9 @@ use std::time::Duration;
 use cenote_device::{Device, DeviceInfo, ImageDevice};
 use cenote_engine::{Engine, Event, PoolEvent, ScanError, ScrubOptions};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::scan::{LAST_SCRUBBED_TXG, SCAN, ScanFlags, ScanFunc, ScanPhys, ScanState};
+use cenote_ondisk::scan::{
+    ERROR_SCRUB, ErrorScrubPhys, LAST_SCRUBBED_TXG, SCAN, ScanFlags, ScanFunc, ScanPhys, ScanState,
+};
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
 use cenote_pool::{OpenOptions, Pool};
@@ -243,6 +245,146 @@ async fn lost_blocks_are_listed() {
     pool.engine.sync().await.unwrap();
     assert!(pool.engine.view().await.unwrap().error_log().await.unwrap().is_empty());
     assert!(pool.finish().await.is_clean());
+}
+
+/// Overwrites a sector of a block on every device, or puts back what was there.
+async fn spoil(pool: &Fixture, bp: &BlockPtr, sectors: &mut Vec<Vec<u8>>) {
+    let at = bp.dva(0).unwrap().offset + (4 << 20);
+    let is_new = sectors.is_empty();
+    for (number, device) in pool.devices.iter().enumerate() {
+        if is_new {
+            let mut was = vec![0; 512];
+            device.image().read_at(at, &mut was);
+            sectors.push(was);
+        }
+        let bytes = if is_new { vec![0xee; 512] } else { sectors[number].clone() };
+        device.write(at, vec![Buf::from(bytes)]).await.unwrap();
+    }
+}
+
+/// An error scrub reads what the log names and nothing else, and forgets what is good again: a
+/// block that a snapshot has, one that was overwritten, and one that was restored.
+async fn error_scrub_forgets_what_is_good() {
+    let pool = Fixture::new("mirror", 2).await;
+    let scans = || pool.engine.scans();
+    scans().scrub_errors().await.unwrap();
+    assert!(!scans().is_running(ScanFunc::ErrorScrub), "no errors are known");
+    // Of a snapshot only, of a head and clone, and of another head.
+    let mut spoiled = Vec::new();
+    for (name, block) in [("tank/a@1", 5), ("tank/a", 20), ("tank/b", 7), ("tank/b", 9)] {
+        let (_, bp) = pool.block_of(name, block).await;
+        let mut sectors = Vec::new();
+        spoil(&pool, &bp, &mut sectors).await;
+        spoiled.push((bp, sectors));
+    }
+    assert_eq!(pool.scrub().await.errors, 4);
+    let log = || async {
+        pool.engine.sync().await.unwrap();
+        pool.engine.view().await.unwrap().error_log().await.unwrap()
+    };
+    let scrub = || async {
+        pool.engine.store().clear_cache();
+        scans().scrub_errors().await.unwrap();
+        scans().wait(ScanFunc::ErrorScrub).await.unwrap();
+        let words = pool.engine.view().await.unwrap().directory_value(ERROR_SCRUB).unwrap().words();
+        ErrorScrubPhys::decode(&words).unwrap()
+    };
+    assert_eq!(log().await.len(), 4);
+    let done = scrub().await;
+    assert_eq!(done.state, ScanState::Finished);
+    assert_eq!((done.to_examine, done.examined, done.errors), (4, 4, 4));
+    assert_eq!(log().await.len(), 4, "all are bad still");
+    // The first two are restored, the third is overwritten.
+    for (bp, sectors) in &mut spoiled[..2] {
+        spoil(&pool, bp, sectors).await;
+    }
+    pool.write("tank/b", 7..8, 9).await;
+    let before = pool.engine.tree().leaves().map(|(_, leaf)| leaf.stats().bytes).sum::<u64>();
+    tunables::SCRUB_ERROR_BLOCKS.set(2).unwrap();
+    let done = scrub().await;
+    tunables::SCRUB_ERROR_BLOCKS.set(4096).unwrap();
+    assert_eq!((done.to_examine, done.examined, done.errors), (4, 4, 1));
+    let left = log().await;
+    assert_eq!(left.len(), 1, "{left:?}");
+    assert_eq!(left[0].place.blkid, 9);
+    let after = pool.engine.tree().leaves().map(|(_, leaf)| leaf.stats().bytes).sum::<u64>();
+    assert!(after - before < 8 << 20, "{} bytes were read", after - before);
+    let (bp, sectors) = &mut spoiled[3];
+    spoil(&pool, bp, sectors).await;
+    assert_eq!(scrub().await.errors, 0);
+    assert!(log().await.is_empty());
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn error_scrub_reads_what_the_log_names() {
+    simulate(1, error_scrub_forgets_what_is_good()).unwrap();
+}
+
+/// An error scrub is paused, refuses other scans, survives an export, and is cancelled by a
+/// command, and by a resilver.
+#[test]
+fn error_scrub_is_paused_resumed_and_cancelled() {
+    simulate(1, async {
+        let mut pool = Fixture::new("mirror", 2).await;
+        let mut spoiled = Vec::new();
+        for block in 4..20 {
+            let (_, bp) = pool.block_of("tank/b", block).await;
+            let mut sectors = Vec::new();
+            spoil(&pool, &bp, &mut sectors).await;
+            spoiled.push((bp, sectors));
+        }
+        // Each block is a batch.
+        tunables::SCRUB_ERROR_BLOCKS.set(1).unwrap();
+        pool.scrub().await;
+        let why = |result: Result<()>| result.unwrap_err().cause::<ScanError>().copied();
+        let engine = Arc::clone(&pool.engine);
+        engine.scans().scrub_errors().await.unwrap();
+        let running = why(engine.scans().scrub_errors().await);
+        assert_eq!(running, Some(ScanError::ErrorScrubbing));
+        engine.scans().pause().await.unwrap();
+        let paused = Some(ScanError::ErrorScrubPaused);
+        assert_eq!(why(engine.scans().pause().await), paused);
+        assert_eq!(why(engine.scans().scrub(ScrubOptions::default()).await), paused);
+        engine.export().await.unwrap();
+        drop(engine);
+        pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+        let engine = Arc::clone(&pool.engine);
+        engine.scans().resume().await.unwrap();
+        assert!(!engine.scans().is_running(ScanFunc::ErrorScrub), "it is paused");
+        engine.scans().scrub_errors().await.unwrap();
+        engine.scans().wait(ScanFunc::ErrorScrub).await.unwrap();
+        // Cancelled, and then by a resilver.
+        engine.scans().scrub_errors().await.unwrap();
+        engine.scans().stop().await.unwrap();
+        assert_eq!(engine.scans().in_progress().await.unwrap(), None);
+        engine.scans().scrub_errors().await.unwrap();
+        engine.scans().pause().await.unwrap();
+        let leaf = pool.leaf(0);
+        engine.leaves().offline(leaf, false).await.unwrap();
+        pool.write("tank/a", 0..3, 7).await;
+        engine.leaves().online(leaf, None).await.unwrap();
+        pool.resilver().await;
+        assert_eq!(engine.scans().in_progress().await.unwrap(), None);
+        let told = engine.health().events().after(0);
+        let count = |event| told.iter().filter(|noted| noted.event == Event::Pool(event)).count();
+        let counts = [
+            PoolEvent::ErrorScrubStarted,
+            PoolEvent::ErrorScrubPaused,
+            PoolEvent::ErrorScrubResumed,
+            PoolEvent::ErrorScrubFinished,
+            PoolEvent::ErrorScrubAborted,
+        ]
+        .map(count);
+        assert_eq!(counts, [2, 1, 1, 1, 2], "since the import");
+        tunables::SCRUB_ERROR_BLOCKS.set(4096).unwrap();
+        for (bp, sectors) in &mut spoiled {
+            spoil(&pool, bp, sectors).await;
+        }
+        drop(engine);
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
 }
 
 #[test]
@@ -569,6 +711,7 @@ fn mistakes_are_found() {
         Bug::ScanForgetsFailures => fails(bug, failures_are_kept()),
         Bug::ScanIgnoresCheckpoint => fails(bug, checkpoint_keeps_logs()),
         Bug::LostBlocksForgotten => fails(bug, lost_blocks_are_listed()),
+        Bug::ErrorScrubForgetsBad => fails(bug, error_scrub_forgets_what_is_good()),
         Bug::ParityNotMended => fails(bug, leaf_is_made_whole(raidz)),
         Bug::ScanMissesLastTxg => fails(bug, leaf_is_made_whole(mirror)),
         Bug::OrdinaryIoUnnoticed => fails(bug, throttles::delays_clamp_a_used_pool()),
