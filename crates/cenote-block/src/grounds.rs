@@ -225,6 +225,14 @@ impl BlockStore {
         }
     }
 
+    /// Like [`guard_pinned`](Self::guard_pinned), for a range of a vdev.
+    pub fn guard_range(&self, vdev: u64, range: std::ops::Range<u64>, pin: &Pin) -> GuardOutcome {
+        match self.allocator() {
+            Some(space) => space.guard_pinned(&[(vdev, range)], pin),
+            None => GuardOutcome::Outside,
+        }
+    }
+
     /// Returns the space of a block, or of the header of a gang block; `None` if it is on no vdev.
     fn places(&self, bp: &BlockPtr) -> Option<Vec<(u64, std::ops::Range<u64>)>> {
         let mut places = Vec::new();

@@ -20,7 +20,7 @@ use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error};
-use cenote_vdev::{BadChild, Cause, IoClass};
+use cenote_vdev::{BadChild, Cause, IoClass, Rewrite};
 
 use crate::error::CopyFailure;
 use crate::grounds::Evidence;
@@ -72,7 +72,7 @@ impl BlockStore {
             let task = cenote_rt::spawn(async move {
                 let mut repaired = 0;
                 for (dva, bad) in todo {
-                    let outcome = tree.repair(dva, &data, birth, &bad, None).await;
+                    let outcome = tree.repair(dva, &data, birth, &bad, Rewrite::Repair).await;
                     repaired += outcome.map_or(0, |outcome| outcome.repaired.len());
                 }
                 // E1: the devices have answered.

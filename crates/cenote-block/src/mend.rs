@@ -16,7 +16,7 @@ use std::sync::Arc;
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, Result};
-use cenote_vdev::{BadChild, Cause, ClassReader, IoClass, Verify};
+use cenote_vdev::{BadChild, Cause, ClassReader, IoClass, Rewrite, Verify};
 
 use crate::alloc::{GuardOutcome, Pin};
 use crate::error::BlockError;
@@ -193,10 +193,12 @@ impl BlockStore {
         let task = cenote_rt::spawn(async move {
             let (mut mended, mut repaired) = (Mended::default(), 0);
             for copy in copies {
-                let written = write(&tree, &copy.dva, &data, birth, &copy.bad, None).await;
+                let written =
+                    write(&tree, &copy.dva, &data, birth, &copy.bad, Rewrite::Repair).await;
                 repaired += copy.bad.len() as u64 - written.failed.min(copy.bad.len() as u64);
                 mended.add(written);
-                mended.add(write(&tree, &copy.dva, &data, birth, &copy.missing, Some(birth)).await);
+                let why = Rewrite::Unwritten(birth);
+                mended.add(write(&tree, &copy.dva, &data, birth, &copy.missing, why).await);
             }
             // E1: the devices have answered.
             drop(guard);
@@ -233,9 +235,9 @@ async fn write(
     data: &Buf,
     birth: u64,
     parts: &[BadChild],
-    unwritten: Option<u64>,
+    why: Rewrite,
 ) -> Mended {
-    let Ok(outcome) = tree.repair(*dva, data, birth, parts, unwritten).await else {
+    let Ok(outcome) = tree.repair(*dva, data, birth, parts, why).await else {
         return Mended { failed: parts.len() as u64, ..Mended::default() };
     };
     let written = outcome.repaired.iter().map(|range| range.len).sum();

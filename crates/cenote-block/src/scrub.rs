@@ -7,7 +7,7 @@
 
 use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
 use cenote_rt::{BoxFuture, Buf, Error, Result};
-use cenote_vdev::{BadChild, ClassReader, IoClass, LeafRange, LeafReader, Verify};
+use cenote_vdev::{BadChild, ClassReader, IoClass, LeafRange, LeafReader, Rewrite, Verify};
 
 use crate::error::{BlockError, CopyFailure};
 use crate::fetch::failure;
@@ -168,7 +168,7 @@ impl BlockStore {
             let parts = report.bad.iter().filter(|part| usize::from(part.dva) == index);
             let bad: Vec<_> = parts.map(|part| part.child.clone()).collect();
             let birth = bp.physical_birth();
-            self.tree().repair(dva, data, birth, &bad, Some(birth)).await?;
+            self.tree().repair(dva, data, birth, &bad, Rewrite::Unwritten(birth)).await?;
         }
         Ok(())
     }

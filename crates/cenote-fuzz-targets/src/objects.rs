@@ -9,6 +9,7 @@ use cenote_ondisk::errlog::{self, HeadEntry};
 use cenote_ondisk::history::{self, HistoryPhys};
 use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::posix_acl::PosixAcl;
+use cenote_ondisk::rebuild::RebuildPhys;
 use cenote_ondisk::sa::{Registry, SaBuffer, SaHeader};
 use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
 use cenote_ondisk::znode::FileAttributes;
@@ -106,9 +107,11 @@ pub fn errlog(bytes: &[u8]) {
     }
 }
 
-/// State of scrub and resilver, and of the error scrub.
+/// State of scrub, resilver and rebuild, and of the error scrub.
 pub fn scan(bytes: &[u8]) {
     let words = words(bytes);
+    let rebuild = RebuildPhys::decode(&words);
+    assert_eq!(RebuildPhys::decode(&rebuild.encode()), rebuild);
     if let Ok(scan) = ScanPhys::decode(&words) {
         assert_eq!(ScanPhys::decode(&scan.encode()).as_ref(), Ok(&scan));
     }

@@ -35,6 +35,7 @@ pub mod object_type;
 pub mod objset;
 pub mod posix_acl;
 pub mod quota;
+pub mod rebuild;
 pub mod redaction;
 pub mod sa;
 pub mod scan;

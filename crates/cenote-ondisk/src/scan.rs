@@ -182,8 +182,13 @@ fn padded<const N: usize>(words: &[u64]) -> Result<[u64; N], CorruptScan> {
 impl ScanPhys {
     /// Decodes the words of the ZAP value.
     pub fn decode(words: &[u64]) -> Result<Self, CorruptScan> {
-        let w: [u64; SCAN_WORDS] = padded(words)?;
-        Ok(Self {
+        Ok(Self::from_words(&padded(words)?))
+    }
+
+    /// From the words of the ZAP value.
+    #[must_use]
+    pub fn from_words(w: &[u64; SCAN_WORDS]) -> Self {
+        Self {
             func: ScanFunc::from_word(w[0]),
             state: ScanState::from_word(w[1]),
             queue_obj: w[2],
@@ -202,7 +207,7 @@ impl ScanPhys {
             ddt_bookmark: [w[15], w[16], w[17], w[18]],
             bookmark: Bookmark::from_words([w[19], w[20], w[21], w[22]]),
             flags: ScanFlags::from_bits_retain(w[23]),
-        })
+        }
     }
 
     /// The words of the ZAP value.

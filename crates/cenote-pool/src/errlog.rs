@@ -12,6 +12,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, parse_plain};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Kind, Result};
 
 use crate::dsl::{Dataset, Dir, dataset::load_phys};
@@ -106,23 +107,23 @@ pub struct DamagedSet {
     line: Vec<Dataset>,
 }
 
-impl Pool {
+impl DamagedSet {
     /// Returns the datasets that may have the blocks that the error log names for an object set.
     ///
     /// # Errors
     /// If a dataset of them cannot be read.
-    pub async fn damaged_set(self: &Arc<Self>, objset: u64) -> Result<DamagedSet> {
+    pub async fn load(pool: &Arc<Pool>, objset: u64) -> Result<Self> {
         let mut line = Vec::new();
         if objset != 0 {
-            let head = self.dataset_by_object(objset).await?;
-            line = head.snapshots().await?;
+            let head = pool.dataset_by_object(objset).await?;
+            if !is_on(Bug::ErrorScrubSkipsSnapshots) {
+                line = head.snapshots().await?;
+            }
             line.push(head);
         }
-        Ok(DamagedSet { pool: Arc::clone(self), line })
+        Ok(Self { pool: Arc::clone(pool), line })
     }
-}
 
-impl DamagedSet {
     /// Returns the pointer to a block that the error log names; `None` if no dataset has it any
     /// more.
     ///

@@ -173,8 +173,12 @@ pub enum Bug {
     ScanMissesLastTxg,
     /// What a scrub could not repair is in no log.
     LostBlocksForgotten,
-    /// An error scrub removes blocks from the log that are still bad.
-    ErrorScrubForgetsBad,
+    /// A rebuild forgets that writes to the new device failed.
+    RebuildForgetsFailures,
+    /// A rebuild leaves out the end of each allocated range.
+    RebuildCutsRanges,
+    /// An error scrub takes blocks that only snapshots have for freed ones.
+    ErrorScrubSkipsSnapshots,
     /// A leaf is detached although it has the only copy of some data.
     DetachIgnoresLogs,
     /// A replaced leaf goes before its replacement has everything.
@@ -249,11 +253,13 @@ impl Bug {
         Self::ParityNotMended,
         Self::ScanMissesLastTxg,
         Self::LostBlocksForgotten,
-        Self::ErrorScrubForgetsBad,
+        Self::ErrorScrubSkipsSnapshots,
         Self::OrdinaryIoUnnoticed,
         Self::SlowdownUnbounded,
         Self::PromisedRateForgotten,
     ];
+    /// Bugs found by sequential rebuilds.
+    pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
     /// Bugs found by attaching, replacing and detaching leaves.
     pub const OF_SHAPES: [Self; 4] = [
         Self::DetachIgnoresLogs,

@@ -265,6 +265,8 @@ tunables! {
         "bytes of block pointers and data that verify holds while it sorts";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
+    REBUILD_SCRUB = "zfs_rebuild_scrub_enabled", 1, (0, 1),
+        "whether a scrub follows a sequential rebuild, which verifies no checksums";
     SCRUB_ERROR_BLOCKS = "zfs_scrub_error_blocks_per_txg", 4096, (1, 1 << 20),
         "blocks of the error log that an error scrub reads before it records how far it is";
     SCAN_THROTTLE = "cenote_scan_throttle", 0, (0, 2),

@@ -271,6 +271,9 @@ fn set_no_error_rates(engine: &Engine) {
     }
 }
 
+/// Scans that follow each other at most.
+const SCANS_MAX: u32 = 8;
+
 /// Brings every disk up to date, and scrubs the pool: afterwards nothing is wrong or missing on any
 /// disk, also on those that had faults.
 pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked<()> {
@@ -284,6 +287,9 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     set_no_error_rates(engine);
     // Leaves whose errors are too many already leave service now.
     engine.sync().await.map_err(fail)?;
+    // Nothing is replaced by a resilver beside a rebuild.
+    engine.scans().resume().await.map_err(fail)?;
+    engine.scans().wait(ScanFunc::Resilver).await.map_err(fail)?;
     let devices = history.machine.devices();
     let out = engine.tree().leaves().filter(|(_, leaf)| !leaf.is_writable());
     let out: Vec<_> = out.map(|(_, leaf)| (leaf.guid(), leaf.path().to_owned())).collect();
@@ -303,12 +309,26 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     // Replacing a leaf has set them anew.
     set_no_error_rates(engine);
     let scans = engine.scans();
-    if scans.stop().await.is_err_and(|error| error.kind() != Kind::NotFound) {
-        return Err("the scan cannot be stopped".into());
+    // A rebuild is not stopped, and a scrub follows it.
+    for tries in 0.. {
+        scans.resume().await.map_err(fail)?;
+        scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
+        match scans.stop().await {
+            Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::Busy) => {
+                return Err(fail(error));
+            }
+            _ => {}
+        }
+        scans.resume().await.map_err(fail)?;
+        scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
+        match scans.scrub(ScrubOptions::default()).await {
+            Err(error) if error.kind() == Kind::Busy && tries < SCANS_MAX => {}
+            begun => {
+                begun.map_err(fail)?;
+                break;
+            }
+        }
     }
-    scans.resume().await.map_err(fail)?;
-    scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
-    scans.scrub(ScrubOptions::default()).await.map_err(fail)?;
     scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
     scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
     let view = engine.view().await.map_err(fail)?;

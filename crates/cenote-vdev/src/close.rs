@@ -87,7 +87,7 @@ mod tests {
 
     use super::*;
     use crate::bench::{BIRTH, Bench, leaves, shapes, top, vdev, wait};
-    use crate::{BadChild, Cause, IoClass, LeafId, Place, TreeClosed};
+    use crate::{BadChild, Cause, IoClass, LeafId, Place, Rewrite, TreeClosed};
 
     const TIMEOUT: Duration = Duration::from_secs(5);
     const PLACE: Place = Place { vdev: 0, offset: 0 };
@@ -149,7 +149,8 @@ mod tests {
             let path = String::new();
             let (offset, len, cause) = (8 << 20, 4096, Cause::Checksum);
             let bad = BadChild { leaf, guid, path, offset, len, cause };
-            let repaired = wait(tree.repair(PLACE, &Buf::from(vec![9; 4096]), BIRTH, &[bad], None));
+            let repaired =
+                wait(tree.repair(PLACE, &Buf::from(vec![9; 4096]), BIRTH, &[bad], Rewrite::Repair));
             assert!(repaired.is_ok_and(|outcome| outcome.repaired.is_empty()));
             for handle in handles {
                 let error = wait(handle.read(0, BufMut::zeroed(512))).expect_err("closed");

@@ -501,6 +501,13 @@ impl Leaf {
         self.is_writable() && self.freshness(birth) == Freshness::Stale
     }
 
+    /// Whether it is in service and has every block, as far as is known.
+    pub fn is_whole(&self) -> bool {
+        let dtl = self.dtl.read();
+        let may_be_stale = self.is_excluded || self.is_stale_until_dtl_loaded && !dtl.is_known;
+        self.is_writable() && dtl.missing.is_empty() && !may_be_stale
+    }
+
     /// Whether the dirty time log contains `txg`.
     pub(crate) fn lacks(&self, txg: u64) -> bool {
         self.dtl.read().missing.contains(txg)
@@ -602,6 +609,21 @@ impl Leaf {
         assert!(unknown.is_empty(), "txgs {unknown:?} are not in the dirty time log");
         let kept = dtl.missing.subtract(&TxgRanges::new([(0, scan_txg)]));
         dtl.shrink(kept.union(&scrub));
+    }
+
+    /// A rebuild has written everything that was allocated before `txg` to this leaf, and the
+    /// device has flushed: removes these txgs from the log, if no write to it failed since
+    /// [`begin_scan`](Self::begin_scan). A failed write may have been of any txg: then the log
+    /// keeps them all.
+    pub fn end_rebuild(&self, txg: u64) {
+        let mut dtl = self.dtl.write();
+        let has_failed = !dtl.scrub.is_empty() && !is_on(Bug::RebuildForgetsFailures);
+        let is_unknown = self.is_stale_until_dtl_loaded && !dtl.is_known;
+        if has_failed || is_unknown || !self.is_writable.load(Ordering::SeqCst) {
+            return;
+        }
+        let kept = dtl.missing.subtract(&TxgRanges::new([(0, txg)]));
+        dtl.shrink(kept);
     }
 
     /// Removes all txgs before `txg` from the log: nothing that is needed was born in them.

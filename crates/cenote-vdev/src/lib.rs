@@ -49,4 +49,6 @@ pub use service::ServiceError;
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};
 pub use verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};
-pub use write::{FailedWrite, FlushError, FlushOutcome, RepairOutcome, WriteError, WriteOutcome};
+pub use write::{
+    FailedWrite, FlushError, FlushOutcome, RepairOutcome, Rewrite, WriteError, WriteOutcome,
+};

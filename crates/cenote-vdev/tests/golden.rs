@@ -19,8 +19,8 @@ use cenote_ondisk::objset::ObjSetPhys;
 use cenote_rt::{BoxFuture, Buf, BufMut};
 use cenote_vdev::labels::{self, DeviceLabels};
 use cenote_vdev::{
-    BadChild, BuildOptions, Cause, IndirectMap, IoClass, LeafRange, Place, Tree, TxgRanges,
-    VdevState,
+    BadChild, BuildOptions, Cause, IndirectMap, IoClass, LeafRange, Place, Rewrite, Tree,
+    TxgRanges, VdevState,
 };
 
 /// Number of the object type of dnodes, and of those of object sets.
@@ -169,7 +169,8 @@ impl OpenPool {
                 BadChild { leaf, guid, path, offset, len, cause: Cause::Checksum }
             })
             .collect();
-        let outcome = self.tree.repair(place, &data, birth, &bad, None).await.expect("an address");
+        let outcome =
+            self.tree.repair(place, &data, birth, &bad, Rewrite::Repair).await.expect("an address");
         assert!(outcome.failed.is_empty());
         let sum = |ranges: &[LeafRange]| ranges.iter().map(|range| range.len).sum::<u64>();
         // Reads bridge small gaps, writes do not.

@@ -49,11 +49,8 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
         let device = new_device(source, engine, new, parsed.has('f'), how).await?;
         let beside = device_of(source, engine, old, &cannot).await?;
-        if parsed.has('s') {
-            let why = "sequential reconstruction is not supported by this version of cenote";
-            return Err(refusal(&cannot, why));
-        }
-        let leaf = device.leaf().map_err(|error| refusal(&cannot, words(&error)))?;
+        let mut leaf = device.leaf().map_err(|error| refusal(&cannot, words(&error)))?;
+        leaf.is_sequential = parsed.has('s');
         let attached = engine.leaves().attach(beside, leaf, how).await;
         attached.map_err(|error| refusal(&cannot, words(&error)))?;
         // Without a daemon nobody would carry the resilver out: the command ends.

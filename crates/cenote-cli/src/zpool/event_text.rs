@@ -67,8 +67,12 @@ pub(super) fn class(event: &Event) -> &'static str {
             PoolEvent::ErrorScrubAborted => "sysevent.fs.zfs.errorscrub_abort",
             // OpenZFS has one class for both.
             PoolEvent::ScrubAborted | PoolEvent::ResilverAborted => "sysevent.fs.zfs.scrub_abort",
-            PoolEvent::ResilverStarted => "sysevent.fs.zfs.resilver_start",
-            PoolEvent::ResilverFinished => "sysevent.fs.zfs.resilver_finish",
+            PoolEvent::ResilverStarted | PoolEvent::RebuildStarted => {
+                "sysevent.fs.zfs.resilver_start"
+            }
+            PoolEvent::ResilverFinished
+            | PoolEvent::RebuildFinished
+            | PoolEvent::RebuildAborted => "sysevent.fs.zfs.resilver_finish",
             PoolEvent::Attached(_) => "sysevent.fs.zfs.vdev_attach",
             PoolEvent::Detached(_) => "sysevent.fs.zfs.vdev_remove",
         },
@@ -153,6 +157,11 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
         }
         Event::Pool(PoolEvent::ResilverStarted | PoolEvent::ResilverFinished) => {
             pairs.push(("resilver_type", Value::Text("healing".to_owned())));
+        }
+        Event::Pool(
+            PoolEvent::RebuildStarted | PoolEvent::RebuildFinished | PoolEvent::RebuildAborted,
+        ) => {
+            pairs.push(("resilver_type", Value::Text("sequential".to_owned())));
         }
         Event::Suspended(_) | Event::Pool(_) => {}
     }

@@ -7,8 +7,9 @@
 use std::fmt::Write as _;
 
 use cenote_engine::{ScanKind, ScanPass};
-use cenote_ondisk::scan::{ErrorScrubPhys, ScanFlags, ScanFunc, ScanPhys, ScanState};
-use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Removal};
+use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
+use cenote_ondisk::scan::{ErrorScrubPhys, SCAN_WORDS, ScanFlags, ScanFunc, ScanPhys, ScanState};
+use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Rebuild, Removal};
 
 use crate::nicenum::{bytes, bytes_b};
 use crate::zfs::value;
@@ -55,11 +56,13 @@ pub(super) fn paused(scan: &ScanPhys, pass: Option<ScanPass>) -> u64 {
 pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
     let now = cenote_rt::wall_clock().as_secs();
-    let starts =
-        [status.scan.map(|scan| scan.start_time), status.error_scrub.map(|of| of.start_time)];
+    let (rebuild, error_scrub) = (shown_rebuild(status), status.other_scans.error_scrub.as_ref());
+    let starts = [status.scan.map(|scan| scan.start_time), error_scrub.map(|of| of.start_time)];
     if let Some(scan) = &status.scan
-        // A scrub that is older than the last error scrub is not shown.
+        // A scrub that is older than the last error scrub is not shown, nor a resilver that is
+        // older than the last rebuild.
         && (scan.func != ScanFunc::Scrub || starts[0] > starts[1])
+        && (scan.func != ScanFunc::Resilver || rebuild.is_none())
         && let Some(line) = self::scan(scan, pass, now)
     {
         let _ = writeln!(text, "  scan: {line}");
@@ -67,11 +70,16 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
             text.push_str(checkpoint_warning(scan, checkpoint));
         }
     }
-    if let Some(scrub) = &status.error_scrub
+    if let Some(scrub) = error_scrub
         && starts[1] >= starts[0]
-        && let Some(line) = error_scrub(scrub, pass)
+        && let Some(line) = error_scrub_text(scrub, pass)
     {
         let _ = writeln!(text, " scrub: {line}");
+    }
+    if let Some(rebuild) = rebuild {
+        let vdev = status.root.children.iter().find(|vdev| vdev.id == rebuild.vdev);
+        let name = vdev.map_or_else(String::new, |vdev| vdev.name.clone());
+        let _ = writeln!(text, "  scan: {}", self::rebuild(&rebuild.phys, &name, pass, now));
     }
     if let Some(removal) = &status.removal {
         text.push_str(&removal_lines(removal));
@@ -113,8 +121,54 @@ fn scan(scan: &ScanPhys, pass: Option<ScanPass>, now: u64) -> Option<String> {
     Some(text)
 }
 
+/// Returns the sequential rebuild that is shown: one in progress, or the last one if no resilver is
+/// in progress or ended later.
+fn shown_rebuild(status: &PoolStatus) -> Option<&Rebuild> {
+    let is_active = |of: &&Rebuild| of.phys.state == RebuildState::Active;
+    let rebuilds = status.other_scans.rebuilds.iter();
+    let active = rebuilds.clone().find(is_active);
+    active.or_else(|| {
+        let last = rebuilds.max_by_key(|of| of.phys.end_time)?;
+        let is_newer = |scan: &ScanPhys| {
+            let is_running = scan.state == ScanState::Scanning;
+            scan.func == ScanFunc::Resilver && (is_running || scan.end_time > last.phys.end_time)
+        };
+        (!status.scan.as_ref().is_some_and(is_newer)).then_some(last)
+    })
+}
+
+/// Returns the text about a sequential rebuild of the vdev `name`.
+fn rebuild(phys: &RebuildPhys, name: &str, pass: Option<ScanPass>, now: u64) -> String {
+    match phys.state {
+        RebuildState::Active => {
+            // Its lines are those of a resilver, but for the name.
+            let scan = ScanPhys {
+                func: ScanFunc::Resilver,
+                state: ScanState::Scanning,
+                start_time: phys.start_time,
+                to_examine: phys.bytes_est,
+                examined: phys.bytes_scanned,
+                processed: phys.bytes_rebuilt,
+                ..ScanPhys::from_words(&[0; SCAN_WORDS])
+            };
+            let text = running(&scan, pass, now);
+            text.replacen("resilver in", &format!("resilver ({name}) in"), 1)
+        }
+        RebuildState::Canceled => {
+            format!("resilver ({name}) canceled on {}", ctime(phys.end_time))
+        }
+        _ => format!(
+            "resilvered ({name}) {} in {} with {} errors on {}",
+            bytes_b(phys.bytes_rebuilt),
+            duration(phys.end_time.saturating_sub(phys.start_time)),
+            phys.errors,
+            ctime(phys.end_time)
+        ),
+    }
+}
+
 /// Returns the text about an error scrub.
-fn error_scrub(scrub: &ErrorScrubPhys, pass: Option<ScanPass>) -> Option<String> {
+fn error_scrub_text(scrub: &ErrorScrubPhys, pass: Option<ScanPass>) -> Option<String> {
     let since = ctime(scrub.start_time);
     let mut text = match scrub.state {
         ScanState::Finished => {
@@ -404,7 +458,7 @@ mod tests {
             ..ErrorScrubPhys::decode(&[]).expect("no words are zeros")
         };
         let (start, end) = (ctime(1000), ctime(1007));
-        let shown = |scrub| error_scrub(&scrub, None).expect("a text");
+        let shown = |scrub| error_scrub_text(&scrub, None).expect("a text");
         assert_eq!(
             shown(scrub),
             format!(

@@ -130,3 +130,46 @@ fn spares_are_used_and_given_back() {
     assert_eq!((err.trim_end(), status), ("cannot detach d0: no such device in pool", 255));
     shed.judge("t");
 }
+
+/// A new device is rebuilt sequentially, with OpenZFS's lines, and a scrub verifies what it copied.
+#[test]
+fn devices_are_rebuilt_sequentially() {
+    let shed = Shed::new("rebuild", 3);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zpool attach -s -w t d0 d1");
+    let status = shed.succeeds("zpool status t");
+    let shown = "  scan: resilvered (mirror-0) ";
+    assert!(status.contains(shown) && status.contains(" with 0 errors on "), "{status}");
+    // The scrub ended with the command, or goes on with this one.
+    shed.succeeds("zpool wait -t scrub t");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains("  scan: scrub repaired 0B in ") && status.contains(shown), "{status}");
+    assert!(!status.contains("status:"), "{status}");
+    shed.succeeds("zpool replace -s -w t d0 d2");
+    shed.succeeds("zpool wait t");
+    let status = shed.succeeds("zpool status t");
+    assert!(!status.contains("d0") && status.contains(shown), "{status}");
+    let history = shed.succeeds("zpool history -i t");
+    for text in ["rebuild vdev_id=0 vdev_guid=", " started", " complete", "zpool attach -s -w t"] {
+        assert!(history.contains(text), "{text}: {history}");
+    }
+    shed.judge("t");
+    shed.succeeds("zpool destroy t");
+    shed.succeeds("zpool create -f t raidz d0 d1");
+    let refused = |line: &str, why: &str| {
+        let (_, said, status) = shed.run(line);
+        assert_eq!((status, said.trim_end()), (255, why), "{line}");
+    };
+    refused(
+        "zpool replace -f -s t d0 d2",
+        "cannot replace d0 with d2: only mirror and dRAID vdevs support sequential reconstruction",
+    );
+    shed.succeeds("zpool destroy t");
+    shed.succeeds("zpool create -f -o feature@device_rebuild=disabled t d0");
+    refused(
+        "zpool attach -f -s t d0 d1",
+        "cannot attach d1 to d0: device_rebuild feature must be enabled in order to use \
+         sequential reconstruction",
+    );
+}

@@ -142,6 +142,12 @@ pub enum PoolEvent {
     ResilverFinished,
     /// A resilver was cancelled.
     ResilverAborted,
+    /// A sequential rebuild was started.
+    RebuildStarted,
+    /// A sequential rebuild ended: new devices have everything.
+    RebuildFinished,
+    /// A sequential rebuild was cancelled: a device failed.
+    RebuildAborted,
     /// The leaf with this guid was attached, or is to replace another one.
     Attached(u64),
     /// The leaf with this guid left its mirror.

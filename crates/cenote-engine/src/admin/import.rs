@@ -237,6 +237,7 @@ pub(crate) const MAINTAINED: &[&str] = &[
     "bookmark_v2",
     "bookmark_written",
     "log_spacemap",
+    "device_rebuild",
     "zstd_compress",
     "draid",
     "zilsaxattr",

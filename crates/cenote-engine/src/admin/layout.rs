@@ -72,7 +72,7 @@ impl Admin<'_> {
 /// `Kind::Invalid` with a [`CreateError`], or an error of the source of random numbers.
 pub fn plan_leaf(spec: &LeafSpec, device: Arc<dyn Device>) -> Result<NewLeaf> {
     let config = leaf(spec, 0, 0, &mut Guids::unguessable())?;
-    Ok(NewLeaf { config, device, ashift: spec.logical_ashift })
+    Ok(NewLeaf { config, device, ashift: spec.logical_ashift, is_sequential: false })
 }
 
 /// Returns the devices with the paths of the leaves, by leaf guid. Distributed spares have none.

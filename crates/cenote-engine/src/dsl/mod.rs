@@ -141,6 +141,8 @@ pub(crate) struct Effects {
     pub(crate) begun_scan: Option<(u64, (u64, u64))>,
     /// Leaves in service have every block that was born before this txg.
     pub(crate) scanned: Option<u64>,
+    /// These leaves were given everything that was allocated before this txg.
+    pub(crate) rebuilt: Option<(u64, Vec<u64>)>,
 }
 
 /// Reasons to refuse a request.

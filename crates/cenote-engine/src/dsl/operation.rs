@@ -309,6 +309,11 @@ impl Datasets<'_> {
         if let Some(txg) = effects.scanned {
             self.engine.tree.leaves().for_each(|(_, leaf)| leaf.end_scan(txg));
         }
+        if let Some((txg, leaves)) = &effects.rebuilt {
+            let tree = &self.engine.tree;
+            let rebuilt = tree.leaves().filter(|(_, leaf)| leaves.contains(&leaf.guid()));
+            rebuilt.for_each(|(_, leaf)| leaf.end_rebuild(*txg));
+        }
         for head in self.heads_below(&effects.settings_changed).await? {
             head.set_policy(self.settings_of(head.object()).await?);
         }

@@ -21,7 +21,6 @@ use cenote_ondisk::scan::{ERROR_SCRUB, ErrorScrubPhys, ScanFunc, ScanState};
 use cenote_ondisk::zap::Value;
 use cenote_pool::errlog::{DamagedBlock, DamagedSet};
 use cenote_pool::mos::DIRECTORY;
-use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Kind, Result, tunables};
 use cenote_vdev::queue::ScanKind;
 
@@ -306,7 +305,7 @@ async fn batch(
             let objset = block.place.objset;
             let of_block = match set.take().filter(|(of, _)| *of == objset) {
                 Some((_, found)) => found,
-                None => Arc::new(view.damaged_set(objset).await),
+                None => Arc::new(DamagedSet::load(&view, objset).await),
             };
             set = Some((objset, Arc::clone(&of_block)));
             let (mender, block) = (Arc::clone(&mender), *block);
@@ -329,7 +328,7 @@ async fn batch(
             let is_good = read.await.unwrap_or(false);
             done.examined += 1;
             done.errors += u64::from(!is_good);
-            if is_good || is_on(Bug::ErrorScrubForgetsBad) {
+            if is_good {
                 done.good.push(block);
             }
         }

@@ -5,6 +5,7 @@
 //!                                              |                              `─ DTLs emptied
 //!                                              `─ position recorded in the pool: goes on from
 //!                                                 there after a crash, and with OpenZFS
+//!   rebuild    new sides of mirrors, without a walk through datasets
 //!   error_scrub  the blocks of the error log only
 //!   position   the dataset in progress, and those to come
 //!   record     their form in the pool directory; operations on datasets move it
@@ -25,6 +26,7 @@
 
 mod error_scrub;
 mod position;
+pub(crate) mod rebuild;
 pub(crate) mod record;
 mod round;
 mod run;
@@ -183,6 +185,9 @@ impl<'e> Scans<'e> {
     /// # Errors
     /// Errors of a device.
     pub async fn in_progress(self) -> Result<Option<ScanError>> {
+        if self.is_rebuilding().await? {
+            return Ok(Some(ScanError::Resilvering));
+        }
         if let Some(phys) = self.engine.mos.inspect(error_scrub::running).await? {
             return Ok(Some(error_scrub::why_not(&phys)));
         }
@@ -203,6 +208,10 @@ impl<'e> Scans<'e> {
             return Ok(());
         }
         let _control = self.control().await;
+        // Whatever leaves lack once it has ended is resilvered then.
+        if self.is_rebuilding().await? {
+            return Ok(());
+        }
         self.begin(Wanted::Resilver).await
     }
 
@@ -212,6 +221,9 @@ impl<'e> Scans<'e> {
     /// A [`ScanError`], or errors of a sync.
     pub async fn pause(self) -> Result<()> {
         let _control = self.control().await;
+        if self.is_rebuilding().await? {
+            return Err(ScanError::Resilvering.into());
+        }
         if self.pause_error_scrub().await? {
             return Ok(());
         }
@@ -236,6 +248,9 @@ impl<'e> Scans<'e> {
     /// A [`ScanError`], or errors of a sync.
     pub async fn stop(self) -> Result<()> {
         let _control = self.control().await;
+        if self.is_rebuilding().await? {
+            return Err(ScanError::Resilvering.into());
+        }
         if self.stop_error_scrub().await? {
             return Ok(());
         }
@@ -283,7 +298,7 @@ impl<'e> Scans<'e> {
     /// Errors of a device.
     pub async fn resume(self) -> Result<()> {
         let _control = self.control().await;
-        if self.is_stopped() {
+        if self.is_stopped() || self.resume_rebuilds().await? {
             return Ok(());
         }
         let stored = self.stored().await?;
@@ -355,18 +370,23 @@ impl<'e> Scans<'e> {
         missing.fold(TxgRanges::default(), |all, of| all.union(&of))
     }
 
-    /// Begins a scan; one that runs is replaced.
-    async fn begin(self, wanted: Wanted) -> Result<()> {
-        self.halt().await;
-        self.stop_error_scrub().await?;
-        self.takes_next();
-        // A leaf that has just come, or came before a crash, lacks txgs that are still to come:
-        // once they are synced, no write is in flight that misses it.
+    /// A leaf that has just come, or came before a crash, lacks txgs that are still to come: once
+    /// they are synced, no write is in flight that misses it.
+    async fn until_missing_is_synced(self) -> Result<()> {
         for _ in 0..TXGS_TO_COME {
             if self.missing().max().is_some_and(|last| last > self.engine.uberblock().txg) {
                 self.engine.sync().await?;
             }
         }
+        Ok(())
+    }
+
+    /// Begins a scan; one that runs is replaced.
+    async fn begin(self, wanted: Wanted) -> Result<()> {
+        self.halt().await;
+        self.stop_error_scrub().await?;
+        self.takes_next();
+        self.until_missing_is_synced().await?;
         let figures = self.engine.alloc.vdev_figures();
         let allocated = figures.iter().map(|vdev| vdev.space.allocated).sum();
         let missing = self.missing();

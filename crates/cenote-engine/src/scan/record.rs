@@ -181,6 +181,11 @@ pub(crate) fn is_running(tx: &mut Tx<'_>) -> TxResult<bool> {
     Ok(scanning(tx)?.is_some())
 }
 
+/// Whether a resilver is in progress.
+pub(crate) fn is_resilvering(tx: &mut Tx<'_>) -> TxResult<bool> {
+    Ok(scanning(tx)?.is_some_and(|phys| phys.func == ScanFunc::Resilver))
+}
+
 /// Records the progress of a round. Returns the scan as it is now; `None` if another one, or none,
 /// is in progress.
 pub(super) fn advance(tx: &mut Tx<'_>, done: &Advance) -> TxResult<Option<Record>> {

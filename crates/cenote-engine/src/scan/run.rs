@@ -8,7 +8,7 @@ use cenote_ondisk::scan::{ScanFlags, ScanFunc};
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Error, Kind, Notify, Result, monotonic, sleep, tunables};
 
-use super::{ScanError, ScanPass, Scans, error_scrub, record, round};
+use super::{ScanError, ScanPass, Scans, error_scrub, rebuild, record, round};
 use crate::admin::events::{Event, PoolEvent};
 use crate::{Engine, Notice};
 
@@ -34,6 +34,10 @@ const REST: Duration = Duration::from_millis(100);
 #[derive(Debug)]
 pub(super) struct Runner {
     pub(super) func: ScanFunc,
+    /// It copies whole vdevs, instead of walking through datasets.
+    is_rebuild: bool,
+    /// It has completed a rebuild.
+    has_rebuilt: AtomicBool,
     is_stopped: Arc<AtomicBool>,
     has_ended: AtomicBool,
     end: Mutex<Result<()>>,
@@ -65,6 +69,8 @@ impl Runner {
         let pass = before.map_or_else(first, Self::pass);
         Arc::new(Self {
             func,
+            is_rebuild: false,
+            has_rebuilt: AtomicBool::new(false),
             is_stopped: Arc::default(),
             has_ended: AtomicBool::new(false),
             end: Mutex::new(Rank::ScanEnd, Ok(())),
@@ -79,6 +85,28 @@ impl Runner {
         })
     }
 
+    /// Returns the state of the rebuilds that began then.
+    pub(super) fn of_rebuild(start_time: u64) -> Arc<Self> {
+        let mut runner = Self::new(ScanFunc::Resilver, start_time, 0, None);
+        if let Some(new) = Arc::get_mut(&mut runner) {
+            new.is_rebuild = true;
+        }
+        runner
+    }
+
+    /// Whether it runs the rebuilds that began then.
+    pub(super) fn runs_rebuild(&self, start_time: u64) -> bool {
+        self.is_rebuild && self.is_of(start_time) && !self.is_stopped() && !self.has_ended()
+    }
+
+    pub(super) fn note_rebuilt(&self) {
+        self.has_rebuilt.store(true, Ordering::Release);
+    }
+
+    pub(super) fn has_rebuilt(&self) -> bool {
+        self.has_rebuilt.load(Ordering::Acquire)
+    }
+
     /// Whether it is that of the scan of its kind that began then.
     pub(super) fn is_of(&self, start_time: u64) -> bool {
         self.start_time == start_time
@@ -86,7 +114,8 @@ impl Runner {
 
     /// Whether it runs this scan, and was not asked to end.
     pub(super) fn runs(&self, func: ScanFunc, start_time: u64) -> bool {
-        self.func == func && self.is_of(start_time) && !self.is_stopped()
+        let is_it = self.func == func && !self.is_rebuild && self.is_of(start_time);
+        is_it && !self.is_stopped()
     }
 
     /// Waits, unless it is stopped.
@@ -186,9 +215,10 @@ pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
         let result = run(&engine, &ending.0).await;
         ending.0.finish(result);
         // A leaf that came back during the scan may lack what the scan had passed.
-        if let Some(engine) = engine.upgrade()
-            && engine.scans().takes_next()
-        {
+        let Some(engine) = engine.upgrade() else { return };
+        if ending.0.is_rebuild {
+            drop(engine.scans().follow_rebuild().await);
+        } else if engine.scans().takes_next() {
             drop(engine.scans().resume().await);
         }
     });
@@ -205,6 +235,7 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
             return Ok(());
         }
         let next = match runner.func {
+            _ if runner.is_rebuild => rebuild::step(&held, runner).await,
             ScanFunc::ErrorScrub => error_scrub::step(&held, runner, &mut after).await,
             _ => step(&held, runner, &mut limit).await,
         };

@@ -18,6 +18,7 @@ mod pads;
 mod paths;
 mod races;
 mod readers;
+mod rebuilds;
 mod scans;
 mod shapes;
 mod short;

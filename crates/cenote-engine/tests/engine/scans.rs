@@ -711,7 +711,7 @@ fn mistakes_are_found() {
         Bug::ScanForgetsFailures => fails(bug, failures_are_kept()),
         Bug::ScanIgnoresCheckpoint => fails(bug, checkpoint_keeps_logs()),
         Bug::LostBlocksForgotten => fails(bug, lost_blocks_are_listed()),
-        Bug::ErrorScrubForgetsBad => fails(bug, error_scrub_forgets_what_is_good()),
+        Bug::ErrorScrubSkipsSnapshots => fails(bug, error_scrub_forgets_what_is_good()),
         Bug::ParityNotMended => fails(bug, leaf_is_made_whole(raidz)),
         Bug::ScanMissesLastTxg => fails(bug, leaf_is_made_whole(mirror)),
         Bug::OrdinaryIoUnnoticed => fails(bug, throttles::delays_clamp_a_used_pool()),

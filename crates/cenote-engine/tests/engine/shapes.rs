@@ -24,11 +24,15 @@ use crate::scans::{BLOCKS, Failing, Fixture, LAYOUTS, Rounds, fails, verify_of};
 
 const SIZE: u64 = 96 << 20;
 
-fn new_device(size: u64) -> Arc<ImageDevice> {
+pub(crate) fn new_device() -> Arc<ImageDevice> {
+    device_of(SIZE)
+}
+
+fn device_of(size: u64) -> Arc<ImageDevice> {
     Arc::new(ImageDevice::new("new", Image::zeroed(size)))
 }
 
-fn leaf_on(device: &Arc<ImageDevice>) -> NewLeaf {
+pub(crate) fn leaf_on(device: &Arc<ImageDevice>) -> NewLeaf {
     let spec = LeafSpec::of(device.info());
     plan_leaf(&spec, Arc::<ImageDevice>::clone(device)).unwrap()
 }
@@ -44,7 +48,7 @@ fn kinds(engine: &Engine) -> Vec<VdevKind> {
 impl Fixture {
     /// Attaches a new device, or replaces a leaf by one. Returns the guid of the new leaf.
     async fn attach(&mut self, beside: u64, how: Attach) -> u64 {
-        let device = new_device(SIZE);
+        let device = new_device();
         let leaf = leaf_on(&device);
         let guid = leaf.config.guid;
         self.devices.push(device);
@@ -52,7 +56,7 @@ impl Fixture {
         guid
     }
 
-    fn lacks(&self, guid: u64) -> bool {
+    pub(crate) fn lacks(&self, guid: u64) -> bool {
         !self.engine.tree().dtl(guid, DtlKind::Missing).unwrap().is_empty()
     }
 }
@@ -159,7 +163,7 @@ fn what_cannot_be_attached_or_detached_is_refused() {
         let (leaf, top) = (pool.leaf(0), pool.engine.admin().vdev_config().children[0].guid);
         let before = pool.engine.admin().vdev_config();
         let attach = async |beside, size, ashift, how| {
-            let mut leaf = leaf_on(&new_device(size));
+            let mut leaf = leaf_on(&device_of(size));
             leaf.ashift = ashift;
             leaves().attach(beside, leaf, how).await.unwrap_err()
         };
@@ -199,7 +203,7 @@ fn replacement_is_cancelled() {
             config.find(old).unwrap().leaf.path.clone().unwrap().to_string_lossy().into_owned()
         };
         let before = path(&pool);
-        let device = new_device(SIZE);
+        let device = new_device();
         let mut leaf = leaf_on(&device);
         leaf.config.leaf.path = Some(before.as_str().into());
         let new = leaf.config.guid;
@@ -232,7 +236,7 @@ enum SpareEnds {
 
 async fn spare_stands_in((layout, count): (&str, usize), ends: SpareEnds) {
     let mut pool = Fixture::new(layout, count).await;
-    let (failed, device) = (pool.leaf(0), new_device(SIZE));
+    let (failed, device) = (pool.leaf(0), new_device());
     let mut spare = leaf_on(&device);
     spare.config.leaf.is_spare = true;
     let new = cenote_engine::admin::NewVdevs {
@@ -295,7 +299,7 @@ async fn replacement_that_fails_waits() {
     let mut pool = Fixture::new("mirror", 2).await;
     let (old, other) = (pool.leaf(0), pool.leaf(1));
     let (_, bp) = pool.block_of("tank/a", 5).await;
-    let inner = new_device(SIZE);
+    let inner = new_device();
     let bad = AtomicU64::new(bp.dva(0).unwrap().offset + (4 << 20));
     let device = Arc::new(Failing { inner: Arc::clone(&inner), bad });
     let leaf = plan_leaf(&LeafSpec::of(inner.info()), Arc::<Failing>::clone(&device)).unwrap();
@@ -324,7 +328,7 @@ async fn crash_leaves_a_whole_pool(seed: u64) {
     let mut rng = Rng::seeded(seed);
     let (layout, count) = [("mirror", 2), ("raidz1", 3)][rng.below(2) as usize];
     let pool = Fixture::new(layout, count).await;
-    let device = new_device(SIZE);
+    let device = new_device();
     let (old, new) = (pool.leaf(0), leaf_on(&device));
     let how =
         if layout == "mirror" && rng.below(2) == 0 { Attach::Mirror } else { Attach::Replace };

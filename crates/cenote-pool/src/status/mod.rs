@@ -19,14 +19,14 @@ mod rules;
 
 pub use examine::examine;
 pub use leaf_work::LeafProgress;
-pub use progress::{Checkpoint, Expansion, ExpansionState, Removal};
+pub use progress::{Checkpoint, Expansion, ExpansionState, OtherScans, Rebuild, Removal};
 pub use reason::Reason;
 pub use report::{AuxReport, VdevReport, name as vdev_name};
 
 use std::sync::Arc;
 
 use cenote_ondisk::config::PoolFacts;
-use cenote_ondisk::scan::{ErrorScrubPhys, ScanPhys};
+use cenote_ondisk::scan::ScanPhys;
 use cenote_rt::Result;
 use cenote_vdev::DtlKind;
 /// States of vdevs, their causes, and sets of the txgs that vdevs miss.
@@ -51,8 +51,8 @@ pub struct PoolStatus {
     pub caches: Vec<AuxReport>,
     /// The last or running scrub or resilver.
     pub scan: Option<ScanPhys>,
-    /// The last error scrub.
-    pub error_scrub: Option<ErrorScrubPhys>,
+    /// What scans there were besides.
+    pub other_scans: OtherScans,
     /// The last or running device removal.
     pub removal: Option<Removal>,
     /// The checkpoint.
@@ -103,7 +103,7 @@ impl Pool {
             spares: aux(self.spares()),
             caches: aux(self.caches()),
             scan,
-            error_scrub,
+            other_scans: OtherScans { error_scrub, rebuilds: progress::rebuilds(self).await },
             removal: progress::removal(self),
             checkpoint: progress::checkpoint(self, &space),
             expansions: progress::expansions(self).await,
@@ -152,7 +152,7 @@ impl PoolStatus {
             spares: Vec::new(),
             caches: Vec::new(),
             scan: None,
-            error_scrub: None,
+            other_scans: OtherScans::default(),
             removal: None,
             checkpoint: None,
             expansions: Vec::new(),

@@ -2,14 +2,15 @@
 
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::indirect::{MAPPING_ENTRY_LEN, REMOVING, RemovingPhys};
+use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
 use cenote_ondisk::scan::{ERROR_SCRUB, ErrorScrubPhys, SCAN, ScanFunc, ScanPhys, ScanState};
 use cenote_ondisk::vdev_zap::{
-    RAIDZ_EXPAND_COPIED, RAIDZ_EXPAND_END, RAIDZ_EXPAND_START, RAIDZ_EXPAND_STATE,
+    RAIDZ_EXPAND_COPIED, RAIDZ_EXPAND_END, RAIDZ_EXPAND_START, RAIDZ_EXPAND_STATE, VDEV_REBUILD,
 };
 use cenote_ondisk::zap::Value;
 
-use crate::Pool;
 use crate::accounting::{Space, top_zap};
+use crate::{Pool, mos};
 
 /// Index of the timestamp in an uberblock's words.
 const UBERBLOCK_TIME: usize = 4;
@@ -60,6 +61,24 @@ pub struct Expansion {
     pub to_copy: u64,
 }
 
+/// The last or running sequential rebuild of a top-level vdev.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rebuild {
+    /// Id of the top-level vdev.
+    pub vdev: u64,
+    /// The stored state.
+    pub phys: RebuildPhys,
+}
+
+/// Scans beside scrub and resilver.
+#[derive(Debug, Clone, Default)]
+pub struct OtherScans {
+    /// The last error scrub.
+    pub error_scrub: Option<ErrorScrubPhys>,
+    /// The last or running sequential rebuilds, by vdev.
+    pub rebuilds: Vec<Rebuild>,
+}
+
 /// Returns the last scan and error scrub; damaged ones are shown as never started.
 pub(super) fn scans(pool: &Pool) -> (Option<ScanPhys>, Option<ErrorScrubPhys>) {
     let words = |name| pool.directory_value(name).map(Value::words);
@@ -93,6 +112,20 @@ pub(super) fn checkpoint(pool: &Pool, space: &Space) -> Option<Checkpoint> {
         None => None,
     };
     Some(Checkpoint { time: time.unwrap_or(0), bytes, is_discarding: time.is_none() })
+}
+
+/// Returns the sequential rebuilds; one that cannot be read is left out.
+pub(super) async fn rebuilds(pool: &Pool) -> Vec<Rebuild> {
+    let mut rebuilds = Vec::new();
+    for top in &pool.config().vdev_tree.children {
+        let Some(object) = top.top.zap_top else { continue };
+        let Ok(Some(value)) = mos::value(pool.mos(), object, VDEV_REBUILD).await else { continue };
+        let phys = RebuildPhys::decode(&value.words());
+        if phys.state != RebuildState::None {
+            rebuilds.push(Rebuild { vdev: top.id, phys });
+        }
+    }
+    rebuilds
 }
 
 pub(super) async fn expansions(pool: &Pool) -> Vec<Expansion> {

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use cenote_ondisk::config::{PoolState, VdevKind};
+use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
 use cenote_ondisk::scan::{ScanFunc, ScanState};
 use cenote_vdev::{VdevAux, VdevState};
 
@@ -27,6 +28,21 @@ pub(super) fn reason(input: &Input<'_>) -> Reason {
         && (scan.func, scan.state) == (ScanFunc::Resilver, ScanState::Scanning)
     {
         return Reason::Resilvering;
+    }
+    let rebuilds = || input.status.other_scans.rebuilds.iter().map(|rebuild| rebuild.phys);
+    if rebuilds().any(|phys| phys.state == RebuildState::Active) {
+        return Reason::Rebuilding;
+    }
+    // A scrub in progress verifies what was rebuilt.
+    let scrubbed = match &input.status.scan {
+        None => Some(0),
+        Some(scan) if scan.state == ScanState::Finished => Some(scan.end_time),
+        Some(_) => None,
+    };
+    let is_unverified =
+        |phys: RebuildPhys| scrubbed.is_some_and(|scrubbed| phys.end_time > scrubbed);
+    if rebuilds().any(|phys| phys.state == RebuildState::Complete && is_unverified(phys)) {
+        return Reason::RebuildScrub;
     }
     if input.is_import {
         match input.failure {

@@ -118,6 +118,7 @@ ranks! {
         AutoTrimRanges = ("ranges for automatic trim", "cenote-engine", "Freed ranges that wait to be discarded."),
         LeafWorkSaved = ("progress of leaf work", "cenote-engine", "When the progress of trim and initialize was stored last."),
         LeafWorkEnd = ("end of leaf work", "cenote-engine", "How a trim or initialize ended."),
+        RebuildFailed = ("failure of a rebuild", "cenote-engine", "The first failure of a rebuild."),
         ScanEnd = ("end of a scan", "cenote-engine", "How a scrub or resilver ended."),
         Ledger = ("births and deaths of a txg", "cenote-engine", "Blocks that a sync wrote and freed."),
         MetaslabMaps = ("metaslab maps", "cenote-engine", "Metaslab arrays of top-level vdevs as last committed."),

@@ -18,6 +18,8 @@ use crate::plan::Op;
 
 /// Disks of a pool at most.
 const LEAVES_MAX: usize = 8;
+/// One of so many disks is rebuilt sequentially where that is possible.
+const SEQUENTIAL: u32 = 3;
 /// Microseconds for which a disk is initialized.
 const INITIALIZE_MICROS: u32 = 20_000;
 /// Time of an I/O that is delayed.
@@ -92,7 +94,8 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::PauseScrub => {
             settle(running, engine.scans().pause().await, &[Kind::Busy, Kind::NotFound])
         }
-        Op::StopScan => settle(running, engine.scans().stop().await, &[Kind::NotFound]),
+        // A rebuild is not stopped.
+        Op::StopScan => settle(running, engine.scans().stop().await, &[Kind::Busy, Kind::NotFound]),
         Op::Throttle { model, delay } => throttle(model, delay),
         Op::Inject { disk, effect, percent } => Ok(inject(running, disk, effect, percent)),
         Op::CancelInjections => {
@@ -160,7 +163,8 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     let (Some(beside), Some(new), false) = (beside, free_disk(running, with), is_full) else {
         return Ok(Outcome::Refused);
     };
-    let done = running.engine.leaves().attach(beside, new, how).await;
+    let is_sequential = with.is_multiple_of(SEQUENTIAL);
+    let done = running.engine.leaves().attach(beside, NewLeaf { is_sequential, ..new }, how).await;
     let done = match done {
         Ok(()) => running.engine.scans().resume().await,
         Err(error) => Err(error),

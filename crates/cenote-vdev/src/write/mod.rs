@@ -119,6 +119,18 @@ pub struct WriteOutcome {
     pub is_degraded: bool,
 }
 
+/// Why parts of a block are written again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rewrite {
+    /// A device had other bytes: they count as repairs.
+    Repair,
+    /// A power cut kept them from being written, or the leaf was away: they count as writes of this
+    /// txg, which a leaf lacks if they fail, and not as repairs, because no device was wrong.
+    Unwritten(u64),
+    /// Like `Unwritten`, as I/O of a rebuild.
+    Rebuild(u64),
+}
+
 /// Result of repairing the bad parts of a block.
 #[derive(Debug, Clone, Default)]
 pub struct RepairOutcome {
@@ -195,9 +207,6 @@ impl Tree {
     /// Writes the bad parts of a block again; `data` are the verified bytes of the block. Does
     /// nothing in a tree that was not built for writing.
     ///
-    /// With `unwritten` a power cut kept the parts from being written: they count as writes of that
-    /// txg, which a leaf lacks if they fail, and not as repairs, because no device was wrong.
-    ///
     /// # Errors
     /// `Kind::Invariant` if the address is out of range; device errors are in the result.
     pub async fn repair(
@@ -206,7 +215,7 @@ impl Tree {
         data: &Buf,
         birth: u64,
         bad: &[BadChild],
-        unwritten: Option<u64>,
+        why: Rewrite,
     ) -> Result<RepairOutcome> {
         if !self.is_writable() || bad.is_empty() {
             return Ok(RepairOutcome::default());
@@ -236,7 +245,12 @@ impl Tree {
         });
         let mut ranges: Vec<Vec<LeafRange>> = ranges.collect();
         let mut outcome = RepairOutcome::default();
-        for (number, failed) in self.send(writes, unwritten, IoClass::AsyncWrite).await {
+        let (unwritten, class) = match why {
+            Rewrite::Repair => (None, IoClass::AsyncWrite),
+            Rewrite::Unwritten(txg) => (Some(txg), IoClass::AsyncWrite),
+            Rewrite::Rebuild(txg) => (Some(txg), IoClass::Rebuild),
+        };
+        for (number, failed) in self.send(writes, unwritten, class).await {
             if let Some(txg) = unwritten {
                 self.leaf(failed.leaf).note_missing_txg(txg);
             }

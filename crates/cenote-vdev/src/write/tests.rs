@@ -275,8 +275,8 @@ fn bad_parts_are_written_again_and_nothing_else() {
             let verify = move |data: &[u8]| fletcher4(data) == sum;
             let scrubbed = wait(tree.scrub(place, psize, BIRTH, &verify)).expect("address");
             let good = scrubbed.good.expect(name);
-            let outcome =
-                wait(tree.repair(place, &good, BIRTH, &scrubbed.bad, None)).expect("an address");
+            let outcome = wait(tree.repair(place, &good, BIRTH, &scrubbed.bad, Rewrite::Repair))
+                .expect("an address");
             assert!(outcome.failed.is_empty(), "{name}");
             assert!(scrub(&tree, offset, &data).is_empty(), "{name} {psize}");
             let bytes: u64 = outcome.repaired.iter().map(|range| range.len).sum();

@@ -39,6 +39,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::admin::{birth, write_aux_label};
 use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
+use crate::scan::{rebuild, record};
 use crate::space::checkpoint;
 use crate::{Answer, Config, EngineError, Leaves, Scope, Task};
 
@@ -71,6 +72,21 @@ pub enum ShapeError {
          the optimal size"
     )]
     Ashift,
+    /// The vdev is not one that can be rebuilt sequentially.
+    #[error("only mirror and dRAID vdevs support sequential reconstruction")]
+    NotSequential,
+    /// The vdev is of dRAID, whose sequential rebuild is missing here.
+    #[error("sequential reconstruction of dRAID vdevs is not supported by this version of cenote")]
+    DraidSequential,
+    /// The feature is disabled.
+    #[error("device_rebuild feature must be enabled in order to use sequential reconstruction")]
+    NoRebuildFeature,
+    /// A resilver runs, beside which nothing is rebuilt.
+    #[error("currently resilvering")]
+    Resilvering,
+    /// A rebuild runs, beside which nothing is resilvered.
+    #[error("currently sequentially resilvering")]
+    Rebuilding,
     /// The leaf is not below a mirror, replacing or spare vdev.
     #[error("only applicable to mirror and replacing vdevs")]
     NotAGroup,
@@ -86,7 +102,10 @@ impl From<ShapeError> for Error {
     fn from(error: ShapeError) -> Self {
         let kind = match error {
             ShapeError::NoSuchLeaf => Kind::NotFound,
-            ShapeError::NoReplicas | ShapeError::InUse => Kind::Busy,
+            ShapeError::NoReplicas
+            | ShapeError::InUse
+            | ShapeError::Resilvering
+            | ShapeError::Rebuilding => Kind::Busy,
             _ => Kind::Invalid,
         };
         Self::new(kind, error)
@@ -108,6 +127,9 @@ pub struct NewLeaf {
     pub device: Arc<dyn Device>,
     /// Log2 of its sector size.
     pub ashift: u64,
+    /// It gets everything in the order of the disk ([`crate::scan`], `zpool attach -s`), instead of
+    /// by a resilver.
+    pub is_sequential: bool,
 }
 
 /// How a leaf comes.
@@ -164,8 +186,13 @@ impl Leaves<'_> {
             checkpoint::check_none(tx)?;
             // The shape may have changed since.
             check_attach(&config.root, beside, &new, how)?;
+            check_resync(tx, &config.root, new.is_sequential)?;
             let mut leaf = new.config.clone();
-            leaf.leaf.resilver_txg = Some(env.txg);
+            if new.is_sequential {
+                leaf.leaf.rebuild_txg = Some(env.txg);
+            } else {
+                leaf.leaf.resilver_txg = Some(env.txg);
+            }
             if config.has_vdev_zaps {
                 birth::add_leaf_zap(tx, &mut leaf)?;
             }
@@ -175,6 +202,9 @@ impl Leaves<'_> {
             let guid = leaf.guid;
             if !config::attach(top, beside, leaf, (kind.clone(), parent)) {
                 return Err(ShapeError::NoSuchLeaf.into());
+            }
+            if new.is_sequential {
+                rebuild::request(tx, env, top)?;
             }
             let shape = Shape { top: top.clone(), renamed: None, added: Some(guid) };
             let text = match how {
@@ -450,6 +480,11 @@ fn check_attach(
         }
         _ => {}
     }
+    match top.kind {
+        VdevKind::RaidZ(_) if new.is_sequential => return Err(ShapeError::NotSequential),
+        VdevKind::Draid(_) if new.is_sequential => return Err(ShapeError::DraidSequential),
+        _ => {}
+    }
     let room = label::leaf_asize(new.device.info().size);
     let least = config::least_asize(top, beside).unwrap_or(u64::MAX);
     if room == 0 || room < least {
@@ -459,6 +494,18 @@ fn check_attach(
         return Err(ShapeError::Ashift);
     }
     Ok(())
+}
+
+/// Checks whether what a new leaf lacks can be written beside the scan in progress.
+fn check_resync(tx: &mut Tx<'_>, root: &VdevConfig, is_sequential: bool) -> TxResult<()> {
+    if !is_sequential {
+        let is_active = rebuild::is_active(tx, root)?;
+        return if is_active { Err(ShapeError::Rebuilding.into()) } else { Ok(()) };
+    }
+    if !rebuild::is_enabled(tx)? {
+        return Err(ShapeError::NoRebuildFeature.into());
+    }
+    if record::is_resilvering(tx)? { Err(ShapeError::Resilvering.into()) } else { Ok(()) }
 }
 
 /// Checks whether a leaf is below a vdev from which it can be detached.

@@ -39,7 +39,7 @@ impl Leaves<'_> {
             let mut config = spare.config.clone();
             config.leaf.is_spare = true;
             let ashift = u64::from(device.info().logical_ashift);
-            let new = NewLeaf { config, device, ashift };
+            let new = NewLeaf { config, device, ashift, is_sequential: false };
             match self.attach(failed, new, Attach::Replace).await {
                 Ok(()) => return Ok(Some(spare.config.guid)),
                 // The device is too small, or came into use meanwhile.
