@@ -170,3 +170,37 @@ fn zinject_faults_a_device() {
         assert!(said.is_clean(), "{said}");
     }
 }
+
+/// A spare is called in for a device with too many errors, and given back once it works again.
+#[test]
+fn spare_is_called_in_for_a_device_with_too_many_errors() {
+    let house = house("zinject-spare");
+    house.create("none");
+    let spare = house.text("pool/spare");
+    std::fs::File::create(&spare).unwrap().set_len(256 << 20).unwrap();
+    house.run(&format!("zpool add t spare {spare}"));
+    house.run("zpool set io_n=5 t root");
+    let d1 = house.text("pool/d1");
+    house.run(&format!("zinject -d {d1} -e io -T write -f 100 t"));
+    for number in 0..20 {
+        house.run(&format!("zfs create -o mountpoint=none t/a{number}"));
+    }
+    let shows = |wanted: &[&str], absent: &str| {
+        until(&format!("{wanted:?} and no {absent}"), || {
+            house.run("zpool sync t");
+            let status = house.run("zpool status t");
+            wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
+        });
+    };
+    shows(&["  spare-1", " FAULTED ", "too many errors", "INUSE     currently in use"], "AVAIL");
+    house.run("zinject -c all");
+    house.run("zpool wait -t resilver t");
+    house.run("zpool clear t");
+    shows(&["AVAIL", " state: ONLINE"], "  spare-1");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    if let Some(zdb) = zdb() {
+        let said = zdb.pool("t", &house.path("pool"), &["-bcc"]);
+        assert!(said.is_clean(), "{said}");
+    }
+}

@@ -260,7 +260,12 @@ impl Leaves<'_> {
         if back.is_empty() && gone.is_empty() {
             return Ok(());
         }
-        self.forget_faults(back, gone).await
+        self.forget_faults(back.clone(), gone).await?;
+        // A spare was called in because of these errors.
+        for leaf in back {
+            self.release_spares(leaf).await?;
+        }
+        Ok(())
     }
 
     /// Brings back the leaves that answer. Returns the leaves that came back and those that failed.
