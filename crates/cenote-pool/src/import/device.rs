@@ -27,6 +27,9 @@ pub struct Found {
     /// Other pool guids in its labels: a crash interrupted `zpool reguid` before it updated all
     /// labels.
     pub(super) other_guids: Vec<u64>,
+    /// Other leaf guids in labels of its pool: a crash interrupted the sync in which the leaf took
+    /// the place and the guid of its mirror, before all labels were updated.
+    pub(super) other_leaves: Vec<u64>,
 }
 
 impl Found {
@@ -46,8 +49,22 @@ impl Found {
         let uberblocks = labels.iter().filter(is_own).flat_map(|label| &label.uberblocks);
         let uberblocks = uberblocks.map(|found| found.uberblock).collect();
         let other_guids = other_guids(&labels, &config);
+        let in_use =
+            labels.iter().filter_map(Label::valid_config).filter(|config| is_in_use(config));
+        let same_pool = in_use.filter(|config| owner_of(config).0 == owner.0);
+        let other_leaves = same_pool.map(|config| config.guid).filter(|guid| *guid != config.guid);
+        let other_leaves = other_leaves.collect();
         let path = device.info().path.clone();
-        Some(Self { path, device, config, configs, good_labels, uberblocks, other_guids })
+        Some(Self {
+            path,
+            device,
+            config,
+            configs,
+            good_labels,
+            uberblocks,
+            other_guids,
+            other_leaves,
+        })
     }
 
     /// Returns the guid of its leaf.
