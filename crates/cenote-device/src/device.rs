@@ -1,6 +1,7 @@
 //! The trait of a leaf device.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result};
 
@@ -61,6 +62,15 @@ pub trait Device: Send + Sync + Debug {
     /// `Kind::Io` with the path.
     fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
         Box::pin(async { Ok(self.info().size) })
+    }
+
+    /// Returns another handle of the device with its size now, if it has become longer since this
+    /// one was opened. Both handles are one open device, with one lock.
+    ///
+    /// # Errors
+    /// `Kind::Io` with the path.
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async { Ok(None) })
     }
 
     /// Whether its path leads to this device: false once a file was deleted or replaced, and what

@@ -73,6 +73,12 @@ impl Image {
         }
     }
 
+    /// Appends zeros up to `size` bytes; does nothing if it has as many.
+    pub fn grow(&mut self, size: u64) {
+        self.size = self.size.max(size);
+        self.chunks.resize(self.size.div_ceil(CHUNK as u64) as usize, None);
+    }
+
     /// Fills a range with zeros and frees the memory of whole chunks.
     pub fn clear(&mut self, offset: u64, len: u64) {
         let len = len.min(self.size.saturating_sub(offset));
@@ -117,7 +123,7 @@ fn pieces(offset: u64, len: usize) -> impl Iterator<Item = (usize, usize, usize)
 #[derive(Debug)]
 pub struct ImageDevice {
     info: DeviceInfo,
-    image: RwLock<Image>,
+    image: Arc<RwLock<Image>>,
 }
 
 impl ImageDevice {
@@ -125,7 +131,12 @@ impl ImageDevice {
     /// bytes.
     pub fn new(path: impl Into<String>, image: Image) -> Self {
         let info = DeviceInfo::of_memory(path, image.size());
-        Self { info, image: RwLock::new(Rank::ImageBytes, image) }
+        Self { info, image: Arc::new(RwLock::new(Rank::ImageBytes, image)) }
+    }
+
+    /// Appends zeros up to `size` bytes. This handle keeps its size, see [`Device::grown`].
+    pub fn grow(&self, size: u64) {
+        self.image.write().grow(size);
     }
 
     /// The present contents.
@@ -137,6 +148,19 @@ impl ImageDevice {
 impl Device for ImageDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async { Ok(self.image.read().size()) })
+    }
+
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async {
+            let size = self.image.read().size();
+            let (info, image) = (self.info.clone(), Arc::clone(&self.image));
+            let is_longer = size > info.size;
+            Ok(is_longer.then(|| Arc::new(Self { info: DeviceInfo { size, ..info }, image }) as _))
+        })
     }
 
     fn read(&self, offset: u64, mut buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {

@@ -197,6 +197,13 @@ impl Device for Revocable {
         })
     }
 
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async move {
+            let lent = self.begin_io(0)?;
+            self.unless_cut(0, lent.device()?.grown()).await
+        })
+    }
+
     fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             // A closed device has no path.

@@ -151,7 +151,7 @@ impl<Open: Fn(&VdevConfig) -> Option<Arc<dyn Device>>> Builder<'_, Open> {
             layout,
         });
         if let Some(leaf) = self.vdevs[index].leaf() {
-            self.leaves[leaf.0].least_asize = least_asize;
+            self.leaves[leaf.0].sizes.least_asize = least_asize.into();
             let (state, aux) = self.leaf_state(config, leaf);
             self.vdevs[index].status.set((state, aux));
         }

@@ -38,6 +38,7 @@ use crate::dtl::TxgRanges;
 use crate::fault::{Injector, IoKind, LeafWatch, Symptom};
 pub(crate) use crate::queue::{Content, WritePart as Part};
 use crate::queue::{InFlight, Load, Queue, QueueStats};
+use crate::size::LeafSizes;
 use crate::unflushed::{FlushInProgress, FlushResult, Unflushed};
 
 /// Byte of a device at which its data area starts.
@@ -164,8 +165,7 @@ pub struct Leaf {
     pub(crate) path: String,
     /// Whether it left the tree, for good.
     is_retired: AtomicBool,
-    /// Bytes of data that its device must have room for; 0 if the config does not say.
-    pub(crate) least_asize: u64,
+    pub(crate) sizes: LeafSizes,
     /// Written when a device returns and when the tree is closed; held only to copy the `Arc`.
     devices: RwLock<Devices>,
     /// Slow I/O, error rates and injected faults; the load of the pool.
@@ -197,13 +197,14 @@ impl Leaf {
     ) -> Self {
         let unflushed =
             device.as_ref().map_or_else(Unflushed::default, |_| Unflushed::of_opened_device());
+        let size = device.as_ref().map_or(0, |device| device.info().size);
         let watch = LeafWatch::new(guid, load);
         let current = device.map(|device| DeviceAccess::new(device, &watch));
         Self {
             guid: AtomicU64::new(guid),
             is_retired: AtomicBool::new(false),
             path,
-            least_asize: 0,
+            sizes: LeafSizes::of_device(size),
             devices: RwLock::new(Rank::LeafDevices, Devices { current, ..Devices::default() }),
             watch,
             is_readable: AtomicBool::new(true),
@@ -248,7 +249,7 @@ impl Leaf {
     /// Whether a device of `size` bytes has room for all data of this leaf. On a shorter device the
     /// labels at the end would overwrite data.
     pub(crate) fn fits(&self, size: u64) -> bool {
-        label::leaf_asize(size) >= self.least_asize.max(1)
+        label::leaf_asize(size) >= self.sizes.least_asize.load(Ordering::Relaxed).max(1)
     }
 
     /// Its device, if there is one; without the faults that are injected into the leaf.

@@ -27,6 +27,7 @@ pub mod raidz;
 mod read;
 mod reshape;
 mod service;
+mod size;
 mod state;
 mod tree;
 mod unflushed;

@@ -88,6 +88,8 @@ impl Tree {
                 let kept = before.iter().map(|index| &self.vdevs[*index]);
                 let mut kept = kept.filter(|vdev| vdev.guid == earlier);
                 if let Some((place, vdev)) = kept.find_map(|vdev| Some((vdev.leaf()?, vdev))) {
+                    let least = leaf.sizes.least_asize.load(Ordering::Relaxed);
+                    self.leaf(place).sizes.least_asize.store(least, Ordering::Relaxed);
                     places.push((place, Some(vdev)));
                     continue;
                 }

@@ -258,7 +258,7 @@ fn note(vdev: &VdevReport, scan: Option<ScanFunc>) -> String {
         note = format!("  was {}", vdev.path.as_deref().unwrap_or_default());
     } else if vdev.aux != VdevAux::None {
         note = format!("  {}", status_cause(vdev));
-    } else if let Some(native) = vdev.physical_ashift
+    } else if let Some(native) = vdev.device.map(|device| device.physical_ashift)
         && vdev.children.is_empty()
         && vdev.ashift != 0
         && vdev.ashift < u64::from(native)

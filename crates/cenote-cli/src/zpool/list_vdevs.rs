@@ -128,13 +128,16 @@ fn cells(vdev: &VdevReport, is_literal: bool) -> [String; 9] {
     let mut cells: [String; 9] = std::array::from_fn(|_| dash());
     cells[8].clear();
     cells[8].push_str(state_name(vdev.state, vdev.aux));
-    if let Some(size) = vdev.device_size {
-        cells[0] = number(size, is_literal);
+    if let Some(device) = vdev.device {
+        cells[0] = number(device.size, is_literal);
+        if device.unused != 0 {
+            cells[4] = number(device.unused, is_literal);
+        }
     }
     let Some(figures) = vdev.figures.as_ref().filter(|figures| figures.is_concrete) else {
         return cells;
     };
-    if vdev.device_size.is_none() {
+    if vdev.device.is_none() {
         cells[0] = number(figures.size, is_literal);
     }
     cells[1] = number(figures.allocated, is_literal);

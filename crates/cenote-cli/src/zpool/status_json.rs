@@ -282,7 +282,7 @@ impl Writer<'_> {
                 size("rep_dev_size", figures.size);
             }
         }
-        if let Some(bytes) = vdev.device_size {
+        if let Some(bytes) = vdev.device.map(|device| device.size) {
             size("rep_dev_size", bytes);
             size("self_healed", vdev.stats.repaired_bytes);
             size("phys_space", bytes);

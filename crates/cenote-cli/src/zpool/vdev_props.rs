@@ -203,18 +203,17 @@ fn value_of(shown: &Shown<'_>, vdev: &VdevReport, property: &str) -> String {
         fragmentation = fragmentation.max(figures.fragmentation.unwrap_or(0));
     }
     let percent = |part: u64| if is_literal { part.to_string() } else { format!("{part}%") };
-    let device = || vdev.device_size.map(bytes);
+    let (size_of, unused) = vdev.device.map_or((None, 0), |of| (Some(of.size), of.unused));
+    let device = || size_of.map(bytes);
     let text = match property {
         "state" => Some(state_name(vdev.state, vdev.aux).to_owned()),
         "guid" => Some(vdev.guid.to_string()),
         "capacity" => Some(percent((allocated * 100).checked_div(size).unwrap_or(0))),
         "fragmentation" => Some(percent(fragmentation)),
-        "size" | "asize" => {
-            Some(bytes(if size == 0 { vdev.device_size.unwrap_or(0) } else { size }))
-        }
+        "size" | "asize" => Some(bytes(if size == 0 { size_of.unwrap_or(0) } else { size })),
         "free" => Some(bytes(size - allocated.min(size))),
         "allocated" => Some(bytes(allocated)),
-        "expandsize" => Some(expandable).filter(|bytes| *bytes != 0).map(bytes),
+        "expandsize" => Some(expandable.max(unused)).filter(|bytes| *bytes != 0).map(bytes),
         "psize" => Some(device().unwrap_or_else(|| bytes(0))),
         "ashift" => Some(vdev.ashift.to_string()),
         "parity" => Some(parity(vdev).to_string()),

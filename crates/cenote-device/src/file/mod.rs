@@ -266,6 +266,25 @@ impl Device for FileDevice {
         })
     }
 
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async move {
+            let size = self.current_size().await?;
+            if size <= self.info.size {
+                return Ok(None);
+            }
+            let device: Arc<dyn Device> = Arc::new(Self {
+                info: DeviceInfo { size, ..self.info.clone() },
+                mode: self.mode,
+                file: Arc::clone(&self.file),
+                direct: self.direct.as_ref().map(Arc::clone),
+                cached: Arc::clone(&self.cached),
+                depth: Arc::clone(&self.depth),
+                has_nowait: std::sync::atomic::AtomicBool::new(true),
+            });
+            Ok(Some(device))
+        })
+    }
+
     fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
         Box::pin(async move {
             let (file, path) = (Arc::clone(&self.file), self.info.path.clone());

@@ -21,7 +21,7 @@ pub use examine::examine;
 pub use leaf_work::LeafProgress;
 pub use progress::{Checkpoint, Expansion, ExpansionState, OtherScans, Rebuild, Removal};
 pub use reason::Reason;
-pub use report::{AuxReport, VdevReport, name as vdev_name};
+pub use report::{AuxReport, LeafDevice, VdevReport, name as vdev_name};
 
 use std::sync::Arc;
 

@@ -12,6 +12,17 @@ use crate::accounting::{AllocationClass, Space, VdevFigures};
 use crate::import::AuxDevice;
 use crate::status::LeafProgress;
 
+/// Device of a leaf.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LeafDevice {
+    /// Its size in bytes, in whole labels.
+    pub size: u64,
+    /// Bytes by which it has become longer, and that the vdev does not count.
+    pub unused: u64,
+    /// Log2 of its sector size.
+    pub physical_ashift: u8,
+}
+
 /// A vdev and its children.
 #[derive(Debug, Clone)]
 #[expect(clippy::struct_excessive_bools, reason = "facts that stand beside each other")]
@@ -40,10 +51,8 @@ pub struct VdevReport {
     pub queue: Option<Arc<QueueStats>>,
     /// Log2 of the sector size in use.
     pub ashift: u64,
-    /// Log2 of the device's sector size.
-    pub physical_ashift: Option<u8>,
-    /// Size of a leaf's device, bytes.
-    pub device_size: Option<u64>,
+    /// Device of a leaf, if there is one.
+    pub device: Option<LeafDevice>,
     /// Space figures of a top-level vdev.
     pub figures: Option<VdevFigures>,
     /// Whether it is being removed.
@@ -106,8 +115,18 @@ pub(super) fn of_pool(pool: &Pool, space: &Space) -> VdevReport {
     for top in &mut root.children {
         top.figures = space.vdev(top.id).cloned();
         top.class = top.figures.as_ref().map(|figures| figures.class);
+        let unit = top.figures.as_ref().map_or(0, |figures| figures.metaslab_shift);
+        round_unused(top, unit);
     }
     root
+}
+
+/// A vdev becomes larger by whole metaslabs.
+fn round_unused(vdev: &mut VdevReport, metaslab_shift: u32) {
+    if let Some(device) = &mut vdev.device {
+        device.unused = device.unused >> metaslab_shift << metaslab_shift;
+    }
+    vdev.children.iter_mut().for_each(|child| round_unused(child, metaslab_shift));
 }
 
 /// Returns the vdevs of a config with the states and counters of a tree. With `retries_writes`,
@@ -137,9 +156,11 @@ pub(super) fn of_tree(
         report.is_resilvering = lacks_data && has_resilver;
         report.queue = leaf.queue_stats().map(Arc::new);
         report.is_absent = leaf.device().is_none() && config.kind.is_leaf();
-        let info = leaf.device().map(|device| device.info().clone());
-        report.device_size = info.as_ref().map(|info| label::usable_size(info.size));
-        report.physical_ashift = info.map(|info| info.physical_ashift);
+        report.device = leaf.device().map(|device| LeafDevice {
+            size: label::usable_size(device.info().size),
+            unused: leaf.unused_asize(),
+            physical_ashift: device.info().physical_ashift,
+        });
     });
     name.clone_into(&mut root.name);
     name_leaves(&mut root);
@@ -165,8 +186,7 @@ pub(super) fn report(
         stats: LeafStats::default(),
         queue: None,
         ashift: config.top.ashift,
-        physical_ashift: None,
-        device_size: None,
+        device: None,
         figures: None,
         is_removing: config.top.removing,
         is_non_allocating: config.top.non_allocating,

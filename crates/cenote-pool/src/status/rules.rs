@@ -150,7 +150,7 @@ fn of_devices(input: &Input<'_>) -> Option<Reason> {
     }
     let is_too_small = |leaf: &VdevReport| {
         leaf.kind == VdevKind::Disk
-            && leaf.physical_ashift.is_some_and(|ashift| leaf.ashift < u64::from(ashift))
+            && leaf.device.is_some_and(|device| leaf.ashift < u64::from(device.physical_ashift))
     };
     (!input.is_import && at_rest.iter().any(|leaf| is_too_small(leaf)))
         .then_some(Reason::NonNativeAshift)

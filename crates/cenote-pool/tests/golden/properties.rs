@@ -185,7 +185,7 @@ async fn vdev_difference(name: &str, pool: &Pool, wanted: &str) -> Option<String
             }
             _ => continue,
         };
-        if let Some(size) = vdev.and_then(|vdev| vdev.device_size) {
+        if let Some(size) = vdev.and_then(|vdev| vdev.device.map(|device| device.size)) {
             figures[0] = size.to_string();
         }
         count += 1;

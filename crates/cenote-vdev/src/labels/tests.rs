@@ -36,6 +36,7 @@ fn facts(txg: u64) -> PoolFacts {
         hole_array: Vec::new(),
         features_for_read: Some(Vec::new()),
         split_guid: None,
+        split_leaves: Vec::new(),
     }
 }
 
