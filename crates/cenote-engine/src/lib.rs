@@ -62,7 +62,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use leaf::Leaves;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
-pub use leaf::shape::{Attach, NewLeaf, ShapeError};
+pub use leaf::shape::{Attach, NewLeaf, ShapeError, SplitError, SplitPool};
 pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};
 pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};

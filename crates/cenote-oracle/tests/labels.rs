@@ -29,6 +29,7 @@ fn facts(txg: u64, pool_guid: u64, tops: u64) -> PoolFacts {
         hole_array: Vec::new(),
         features_for_read: Some(vec!["com.delphix:hole_birth".into()]),
         split_guid: None,
+        split_leaves: Vec::new(),
     }
 }
 

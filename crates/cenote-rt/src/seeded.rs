@@ -187,6 +187,16 @@ pub enum Bug {
     NewLeafLogTooShort,
     /// A leaf that was detached keeps its labels.
     DetachedKeepsLabels,
+    /// A log vdev is removed while intent logs have blocks there.
+    LogRemovedInUse,
+    /// Labels stay where they were when a device becomes longer.
+    LabelsNotMoved,
+    /// A vdev that becomes larger has its old size in the config.
+    NewSizeNotRecorded,
+    /// A pool is split while intent logs have blocks.
+    SplitWithLogs,
+    /// A split in progress is not recorded.
+    SplitNotRecorded,
     /// Errors count for the error rate of a leaf however long ago they were.
     ErrorsNeverAge,
     /// Wrong bytes that a scrub finds count for the error rate of a leaf.
@@ -261,11 +271,16 @@ impl Bug {
     /// Bugs found by sequential rebuilds.
     pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
     /// Bugs found by attaching, replacing and detaching leaves.
-    pub const OF_SHAPES: [Self; 4] = [
+    pub const OF_SHAPES: [Self; 9] = [
         Self::DetachIgnoresLogs,
         Self::ReplacedTooEarly,
         Self::NewLeafLogTooShort,
         Self::DetachedKeepsLabels,
+        Self::LogRemovedInUse,
+        Self::LabelsNotMoved,
+        Self::NewSizeNotRecorded,
+        Self::SplitWithLogs,
+        Self::SplitNotRecorded,
     ];
     /// Bugs found by leaves with known error rates.
     pub const OF_DIAGNOSIS: [Self; 3] =

@@ -120,6 +120,7 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::RebuildAborted => "sequential rebuild cancelled",
                 PoolEvent::Attached(_) => "device attached",
                 PoolEvent::Detached(_) => "device detached",
+                PoolEvent::LogRemoved(_) => "log device removed",
                 PoolEvent::Created => "pool created",
                 PoolEvent::Imported => "pool imported",
                 PoolEvent::Exported => "pool exported",

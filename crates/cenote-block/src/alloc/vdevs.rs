@@ -245,13 +245,23 @@ impl SpaceAllocator {
     }
 
     /// Removes a vdev that left the pool. No allocation or free on it may be pending.
-    pub fn remove_vdev(&self, vdev: u64) {
+    ///
+    /// # Errors
+    /// `Kind::Invariant` if its unflushed changes are not counted (U2).
+    pub fn remove_vdev(&self, vdev: u64) -> Result<()> {
         let mut state = self.lock();
-        state.vdevs.remove(&vdev);
+        let removed = state.vdevs.remove(&vdev);
         state.recount_vdev(vdev);
+        let metaslabs = removed.iter().flat_map(|vdev| &vdev.metaslabs);
+        let segments: u64 = metaslabs
+            .filter(|metaslab| metaslab.is_dirty)
+            .map(|metaslab| metaslab.unflushed.segments())
+            .sum();
+        state.flush.change_segments(-(segments as i64))?;
         state.loaded.retain(|(id, _), _| *id != vdev);
         state.deferring.retain(|(id, _)| *id != vdev);
         state.dirty.values_mut().for_each(|marked| marked.retain(|(id, _)| *id != vdev));
+        Ok(())
     }
 
     /// Applies an entry of the log of `log_txg`; called at import, logs and entries in order, after

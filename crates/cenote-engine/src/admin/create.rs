@@ -196,6 +196,7 @@ fn facts_of(spec: &CreateSpec) -> PoolFacts {
         hole_array: Vec::new(),
         features_for_read: Some(Vec::new()),
         split_guid: None,
+        split_leaves: Vec::new(),
     }
 }
 

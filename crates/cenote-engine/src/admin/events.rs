@@ -152,6 +152,8 @@ pub enum PoolEvent {
     Attached(u64),
     /// The leaf with this guid left its mirror.
     Detached(u64),
+    /// The log vdev with this guid left the pool.
+    LogRemoved(u64),
 }
 
 /// A recorded event.

@@ -91,7 +91,10 @@ impl Engine {
         let pool = Pool::open(candidate, &options).await?;
         let newest = candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
         let base_txg = newest.unwrap_or(0).max(pool.txg());
-        let opened = Self::take_over(&pool, base_txg, &options).await;
+        // Leaves that other pools were made of, by a split of this one.
+        let split = scan.candidates.iter().filter(|found| found.facts.split_guid == Some(guid));
+        let split: Vec<_> = split.flat_map(|found| &found.devices).map(|dev| dev.guid()).collect();
+        let opened = Self::take_over(&pool, base_txg, &options, &split).await;
         if opened.is_err() {
             // Running tasks may still reference the tree, and must not be waited for.
             pool.tree().close(closing::answer_timeout()).await;
@@ -104,6 +107,7 @@ impl Engine {
         pool: &Arc<Pool>,
         base_txg: u64,
         options: &OpenOptions,
+        split: &[u64],
     ) -> Result<Arc<Self>> {
         let engine = Self::from_pool(pool, base_txg).await?;
         stages::reach("import-space-loaded");
@@ -132,6 +136,8 @@ impl Engine {
         }
         engine.health.suspension.tell(engine.health().events());
         engine.health.suspension.arm();
+        engine.leaves().settle_split(split).await?;
+        engine.leaves().expand_if_wanted().await?;
         engine.health.damage.note(Event::Pool(PoolEvent::Imported));
         Ok(engine)
     }
@@ -143,7 +149,12 @@ impl Engine {
         Self::over(pool, base_txg, false).await
     }
 
-    async fn over(pool: &Arc<Pool>, base_txg: u64, is_read_only: bool) -> Result<Arc<Self>> {
+    /// Makes an engine of a pool that was read on devices open for writing.
+    pub(crate) async fn over(
+        pool: &Arc<Pool>,
+        base_txg: u64,
+        is_read_only: bool,
+    ) -> Result<Arc<Self>> {
         let txg = base_txg;
         let suspension = Arc::<Suspension>::default();
         let maps = store::Maps::new(pool.store(), &suspension);

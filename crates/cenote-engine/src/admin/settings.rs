@@ -1,5 +1,7 @@
 //! Properties and features of a pool (spec 01 §11, §12).
 
+use std::sync::atomic::Ordering;
+
 use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
@@ -22,6 +24,8 @@ use crate::dsl::{Context, features, names};
 const FAILMODE: &str = "failmode";
 /// Whether freed space is trimmed.
 const AUTOTRIM: &str = "autotrim";
+/// Whether vdevs become larger with their devices.
+const AUTOEXPAND: &str = "autoexpand";
 /// Whether heartbeats show other hosts that the pool is in use.
 const MULTIHOST: &str = "multihost";
 /// The dataset to boot from, stored as its number.
@@ -75,8 +79,12 @@ impl Admin<'_> {
             settings.iter().try_for_each(|setting| apply(tx, ctx, config, setting))
         })
         .await?;
+        let is_expanding = numbers.contains(&(AUTOEXPAND, 1));
         for (name, value) in numbers {
             self.apply_property(name, value);
+        }
+        if is_expanding {
+            self.engine.leaves().expand(None).await?;
         }
         Ok(())
     }
@@ -87,6 +95,7 @@ impl Admin<'_> {
             FAILMODE => self.engine.health.suspension.set_mode(value),
             MULTIHOST => self.engine.set_multihost(value != 0),
             AUTOTRIM => self.engine.leaf.auto_trim.set(value != 0),
+            AUTOEXPAND => self.engine.leaf.autoexpand.store(value != 0, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -109,7 +118,7 @@ impl Admin<'_> {
     /// # Errors
     /// Errors of a device.
     pub(crate) async fn apply_properties(self) -> Result<()> {
-        for name in [FAILMODE, AUTOTRIM, MULTIHOST] {
+        for name in [FAILMODE, AUTOTRIM, AUTOEXPAND, MULTIHOST] {
             let value = self
                 .engine
                 .mos

@@ -311,6 +311,56 @@ impl Leaves<'_> {
         }
     }
 
+    /// Looks for every device again: one that is not at its path any more leaves service, unless it
+    /// has the only copy of some data; one that is back returns; sizes are adopted. What the
+    /// administrator took out of service, and what is faulted, stays so.
+    ///
+    /// # Errors
+    /// Errors of a sync.
+    pub async fn reopen(self) -> Result<()> {
+        self.engine.check_stopped()?;
+        let mut back = Vec::new();
+        {
+            let _probing = self.engine.leaf.service.probing.lock().await;
+            let root = self.engine.config().root;
+            for guid in root.leaves().map(|leaf| leaf.guid) {
+                let Some(vdev) = self.engine.tree.vdev(guid) else { continue };
+                if is_distributed(vdev) {
+                    continue;
+                }
+                if vdev.state().is_readable() {
+                    self.leave_if_gone(guid).await;
+                } else if vdev.state() == VdevState::CantOpen && self.bring_back(guid).await.is_ok()
+                {
+                    self.note_state(guid, VdevState::Healthy);
+                    back.push(guid);
+                }
+            }
+        }
+        for guid in &back {
+            self.release_spares(*guid).await?;
+        }
+        if !back.is_empty() {
+            self.forget_faults(back, Vec::new()).await?;
+        }
+        self.adopt_sizes().await
+    }
+
+    /// Takes a leaf out of service whose device is not at its path any more.
+    async fn leave_if_gone(self, guid: u64) {
+        let device = self.engine.tree.leaf_of(guid).map(|id| self.engine.tree.leaf(id).device());
+        let Some(device) = device.flatten() else { return };
+        if device.is_at_its_path().await {
+            return;
+        }
+        let (state, aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
+        if self.engine.tree.take_out_of_service_unless_needed(guid, state, aux) {
+            self.move_logs_off(guid);
+            let cause = StateCause::Probe;
+            self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
+        }
+    }
+
     /// Brings back a leaf on its open device, or on the device at its path.
     async fn bring_back(self, guid: u64) -> Result<()> {
         let path = self.engine.config().root.find(guid).and_then(|leaf| leaf.leaf.path.clone());

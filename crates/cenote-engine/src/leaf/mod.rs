@@ -6,6 +6,8 @@ mod dtl;
 pub(crate) mod leafwork;
 pub(crate) mod shape;
 
+use std::sync::atomic::AtomicBool;
+
 use crate::Engine;
 use crate::scan::ScanTasks;
 use leafwork::{AutoTrim, LeafWorks};
@@ -18,6 +20,8 @@ pub(crate) struct LeafState {
     works: LeafWorks,
     /// Freed ranges for autotrim.
     pub(crate) auto_trim: AutoTrim,
+    /// Property `autoexpand`.
+    pub(crate) autoexpand: AtomicBool,
     /// The scan of all leaves.
     pub(crate) scan: ScanTasks,
 }

@@ -31,6 +31,7 @@ use cenote_pool::accounting::{metaslab_range, row_size};
 use cenote_ranges::RangeSet;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Result, ensure};
+use cenote_vdev::layout;
 
 use crate::SpaceManager;
 use crate::dsl;
@@ -394,6 +395,33 @@ fn less(ranges: &RangeSet, bug: Bug) -> RangeSet {
     ranges.iter().skip(usize::from(is_on(bug))).collect()
 }
 
+/// Frees the maps of a top-level vdev that leaves the pool.
+pub(crate) fn free_maps(tx: &mut Tx<'_>, top: &VdevConfig) -> TxResult<()> {
+    let TopConfig { metaslab_array, metaslab_shift, asize, zap_top, .. } = top.top;
+    if metaslab_array != 0 {
+        for metaslab in 0..layout::metaslab_count(asize, metaslab_shift as u32) {
+            let map = array::word(tx, metaslab_array, metaslab)?;
+            if map != 0 {
+                free_map(tx, map)?;
+            }
+        }
+        tx.free(metaslab_array)?;
+    }
+    let Some(zap_top) = zap_top else { return Ok(()) };
+    if let Some(unflushed) = zap::lookup_u64(tx, zap_top, UNFLUSHED_TXGS)? {
+        tx.free(unflushed)?;
+    }
+    Ok(())
+}
+
+fn free_map(tx: &mut Tx<'_>, map: u64) -> TxResult<()> {
+    let (_, has_histogram) = spacemap::length(tx, map)?;
+    if has_histogram {
+        features::add(tx, "spacemap_histogram", -1)?;
+    }
+    tx.free(map)
+}
+
 /// Creates a map; the feature counts maps with a histogram.
 fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
     if form.has_histogram {
@@ -406,11 +434,7 @@ fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
 fn drop_logs(tx: &mut Tx<'_>, oldest: u64) -> TxResult<()> {
     let Some(logs) = dsl::directory_object(tx, LOG_SPACEMAP_ZAP)? else { return Ok(()) };
     for (txg, log) in zap::numbers(tx, logs)?.into_iter().filter(|(txg, _)| *txg < oldest) {
-        let (_, has_histogram) = spacemap::length(tx, log)?;
-        if has_histogram {
-            features::add(tx, "spacemap_histogram", -1)?;
-        }
-        tx.free(log)?;
+        free_map(tx, log)?;
         zap::remove_number(tx, logs, txg)?;
     }
     Ok(())

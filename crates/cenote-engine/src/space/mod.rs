@@ -2,7 +2,7 @@
 
 pub(crate) mod checkpoint;
 mod destroy;
-mod metaslabs;
+pub(crate) mod metaslabs;
 
 use std::sync::Arc;
 

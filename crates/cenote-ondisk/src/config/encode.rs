@@ -60,6 +60,14 @@ impl PoolFacts {
             list.insert("hostid", self.hostid);
             list.insert("hostname", self.hostname.as_deref().unwrap_or_default());
         }
+        let mut split = NvList::new();
+        if !self.split_leaves.is_empty() {
+            split.insert("guid_list", self.split_leaves.clone());
+        }
+        optional(&mut split, "split_guid", self.split_guid);
+        if !split.pairs.is_empty() {
+            list.insert("splitcfg", split);
+        }
         list
     }
 

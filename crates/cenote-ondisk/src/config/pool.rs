@@ -81,6 +81,9 @@ pub struct PoolFacts {
     pub features_for_read: Option<Vec<String>>,
     /// Guid of the pool from which this one is being split.
     pub split_guid: Option<u64>,
+    /// Guids of the leaves that are being split off to another pool, by top-level vdev; 0 for those
+    /// without. Empty when no split is in progress.
+    pub split_leaves: Vec<u64>,
 }
 
 impl PoolFacts {
@@ -102,6 +105,11 @@ impl PoolFacts {
             features_for_read: features
                 .map(|list| list.iter().map(|(name, _)| name.to_string()).collect()),
             split_guid: list.u64("split_guid"),
+            split_leaves: list
+                .list("splitcfg")
+                .and_then(|split| split.u64_array("guid_list"))
+                .unwrap_or_default()
+                .to_vec(),
         })
     }
 }

@@ -80,7 +80,7 @@ impl Candidate {
     }
 
     /// Returns the device of the leaf `guid`, of the top-level vdev with this guid that became a
-    /// leaf, or of the leaf with this guid that was about to become one.
+    /// leaf, or of the leaf with this guid that got, or was about to get, the guid of its mirror.
     pub fn found(&self, guid: u64) -> Option<&Arc<Found>> {
         if guid == 0 {
             return None;
@@ -94,7 +94,15 @@ impl Candidate {
                 })
             };
             let was_leaf = |found: &&Arc<Found>| found.other_leaves.contains(&guid);
-            self.devices.iter().find(is_top).or_else(|| self.devices.iter().find(was_leaf))
+            // By a split.
+            let had_guid = |found: &&Arc<Found>| {
+                found.config.member.as_ref().is_some_and(|member| {
+                    let vdev = &member.vdev_tree;
+                    vdev.children.is_empty() && vdev.leaf.orig_guid == Some(guid)
+                })
+            };
+            let find = |is_it: &dyn Fn(&&Arc<Found>) -> bool| self.devices.iter().find(is_it);
+            find(&is_top).or_else(|| find(&was_leaf)).or_else(|| find(&had_guid))
         })
     }
 

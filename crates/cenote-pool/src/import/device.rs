@@ -30,6 +30,9 @@ pub struct Found {
     /// Other leaf guids in labels of its pool: a crash interrupted the sync in which the leaf took
     /// the place and the guid of its mirror, before all labels were updated.
     pub(super) other_leaves: Vec<u64>,
+    /// The device as that of the pool from which its pool was being split, if its labels still
+    /// have that pool.
+    pub(super) before_split: Option<Arc<Self>>,
 }
 
 impl Found {
@@ -37,6 +40,21 @@ impl Found {
     pub async fn read(device: Arc<dyn Device>) -> Option<Self> {
         let labels = labels::read(&*device).await.labels;
         let owner = owner(&labels)?;
+        let mut found = Self::of_owner(&device, &labels, owner)?;
+        let split = found.config.member.as_ref().and_then(|member| member.facts.split_guid);
+        if let Some(before) = split {
+            let before = Self::of_owner(&device, &labels, (Some(before), owner.1));
+            found.before_split = before.map(Arc::new);
+        }
+        Some(found)
+    }
+
+    /// Returns the device as that of one of the owners that its labels have.
+    fn of_owner(
+        device: &Arc<dyn Device>,
+        labels: &[Label],
+        owner: (Option<u64>, u64),
+    ) -> Option<Self> {
         let is_own =
             |label: &&Label| label.valid_config().is_none_or(|config| owner_of(config) == owner);
         let good = labels.iter().filter(is_own).filter_map(Label::valid_config);
@@ -48,22 +66,22 @@ impl Found {
         let config = configs.first().cloned()?;
         let uberblocks = labels.iter().filter(is_own).flat_map(|label| &label.uberblocks);
         let uberblocks = uberblocks.map(|found| found.uberblock).collect();
-        let other_guids = other_guids(&labels, &config);
+        let other_guids = other_guids(labels, &config);
         let in_use =
             labels.iter().filter_map(Label::valid_config).filter(|config| is_in_use(config));
         let same_pool = in_use.filter(|config| owner_of(config).0 == owner.0);
         let other_leaves = same_pool.map(|config| config.guid).filter(|guid| *guid != config.guid);
         let other_leaves = other_leaves.collect();
-        let path = device.info().path.clone();
         Some(Self {
-            path,
-            device,
+            path: device.info().path.clone(),
+            device: Arc::clone(device),
             config,
             configs,
             good_labels,
             uberblocks,
             other_guids,
             other_leaves,
+            before_split: None,
         })
     }
 

@@ -150,6 +150,35 @@ fn join_reguided(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>) {
     }
 }
 
+/// Gives devices back to the pool from which another one was being split when the host crashed: no
+/// uberblock of the new pool is on any of them.
+fn undo_splits(pools: &mut BTreeMap<u64, Vec<Arc<Found>>>, order: &mut Vec<u64>) {
+    let is_begun = |devices: &Vec<Arc<Found>>| {
+        let txg = devices.iter().map(|found| found.config.txg).max();
+        let uberblocks = devices.iter().flat_map(|found| &found.uberblocks);
+        uberblocks.map(|uberblock| uberblock.txg).max() < txg
+            && devices.iter().any(|found| found.before_split.is_some())
+    };
+    let undone = pools.iter().filter(|(_, devices)| is_begun(devices)).map(|(guid, _)| *guid);
+    for guid in undone.collect::<Vec<_>>() {
+        let (given, kept): (Vec<_>, Vec<_>) = pools
+            .remove(&guid)
+            .unwrap_or_default()
+            .into_iter()
+            .partition(|found| found.before_split.is_some());
+        if !kept.is_empty() {
+            pools.insert(guid, kept);
+        }
+        for found in given.iter().filter_map(|found| found.before_split.as_ref()) {
+            let Some(owner) = found.pool_guid() else { continue };
+            if !pools.contains_key(&owner) {
+                order.insert(0, owner);
+            }
+            pools.entry(owner).or_default().push(Arc::clone(found));
+        }
+    }
+}
+
 /// Groups devices into pools. As in OpenZFS's listings, the pool whose first device comes last is
 /// first.
 fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
@@ -167,6 +196,7 @@ fn group(found: Vec<Arc<Found>>) -> Vec<Candidate> {
             }
         }
     }
+    undo_splits(&mut pools, &mut order);
     join_reguided(&mut pools);
     order.retain(|pool| pools.contains_key(pool));
     let merge = |pool: &u64| Candidate::merge(pools.remove(pool)?, others.clone());

@@ -96,6 +96,16 @@ pub struct PoolParts<'a> {
     pub grounds: Grounds,
 }
 
+/// Opens a pool whose config is not the stored one, on devices that no other pool uses.
+///
+/// # Errors
+/// The errors of [`Pool::assemble`].
+pub async fn assemble_apart(parts: PoolParts<'_>) -> Result<Pool> {
+    let mut pool = Pool::assemble(parts).await?;
+    pool.prepare_reading().await;
+    Ok(pool)
+}
+
 /// Returns a random number that identifies this import.
 fn load_guid() -> Result<u64> {
     let mut bytes = [0; 8];

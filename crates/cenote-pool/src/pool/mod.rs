@@ -10,7 +10,7 @@ mod open;
 
 pub use choose::Rewind;
 pub use error::OpenError;
-pub use load::{PoolParts, stored_config};
+pub use load::{PoolParts, assemble_apart, stored_config};
 pub use open::OpenOptions;
 
 use std::sync::Arc;

@@ -211,7 +211,7 @@ fn new_space_is_used_after_its_txg() {
     commit(&space, 6);
     space.set_allocating(0, false);
     assert_eq!(space.normal_space(), 0);
-    space.remove_vdev(0);
+    space.remove_vdev(0).unwrap();
     assert!(allocate(&space, &Request { txg: 7, ..all }).is_err());
 }
 

@@ -1,10 +1,13 @@
-//! Leaves that come to a vdev in use, and leave it: `zpool attach`, `replace` and `detach` (spec 06
-//! §9.3, §10).
+//! Leaves that come to a vdev in use, and leave it: `zpool attach`, `replace` and `detach`; log
+//! vdevs that leave the pool (spec 06 §9.3, §10).
 //!
 //! ```text
 //!   attach   labels of txg 0 ──flush──> config, tree, log of what it lacks: one txg ──> resilver
 //!   end      a resilver has ended: leaves whose replacement has everything are detached
 //!   detach   config, tree: one txg ──> no I/O in flight ──> label of a device without a pool
+//!   log      logs end ──> config, tree, its objects: one txg ──> as for detach
+//!   split    sides of mirrors out of service: one txg ──> another pool on them ──> detached
+//!   grow     labels at the new end of a device: one txg ──> size of the vdev, metaslabs: one txg
 //! ```
 //!
 //! A new leaf lacks everything, also what is being written while it comes: writes of the syncing
@@ -17,9 +20,16 @@
 //! Invariants
 //! * SH1  A leaf that has the only copy of some data is not detached.
 //! * SH2  The dirty time log of a new leaf has every txg whose writes may have missed it.
+//! * SH3  Nothing is allocated on a log vdev that leaves the pool.
+//! * SH4  A vdev that becomes larger keeps its metaslabs, and gets more.
 
 mod config;
+mod grow;
+mod logs;
 mod spares;
+mod split;
+
+pub use split::{SplitError, SplitPool};
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +38,14 @@ use cenote_device::Device;
 use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list};
 use cenote_ondisk::label;
+use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result, ensure};
 use cenote_vdev::{DtlKind, LeafId, TxgRanges, VdevAux, VdevState, labels};
 
 use super::dtl;
 use crate::admin::aux::{self, Aux};
-use crate::admin::create::FIRST_TXG;
+use crate::admin::create::{self, FIRST_TXG};
 use crate::admin::events::{Event, PoolEvent};
 use crate::admin::{birth, write_aux_label};
 use crate::dsl::{Env, history};
@@ -93,7 +104,7 @@ pub enum ShapeError {
     /// The leaf has the only copy of some data.
     #[error("no valid replicas")]
     NoReplicas,
-    /// The spare stands in for a leaf.
+    /// The spare stands in for a leaf, or the log vdev has records that are to be replayed.
     #[error("Pool busy; removal may already be in progress")]
     InUse,
 }
@@ -152,14 +163,33 @@ impl Attach {
     }
 }
 
-/// How a change of the config changes the tree.
+/// How a change of the config changes one top-level vdev of the tree.
 struct Shape {
-    /// The top-level vdev that changes.
+    /// The top-level vdev, as it is from now on.
     top: VdevConfig,
     /// A leaf that takes the place of its parent: its guid before and now.
     renamed: Option<(u64, u64)>,
     /// Guid of a leaf that is new.
     added: Option<u64>,
+    /// What becomes of its space.
+    space: Space,
+}
+
+impl Shape {
+    const fn of(top: VdevConfig) -> Self {
+        Self { top, renamed: None, added: None, space: Space::Kept }
+    }
+}
+
+/// What becomes of the space of a top-level vdev that changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Space {
+    /// It stays.
+    Kept,
+    /// The vdev leaves the pool.
+    Removed,
+    /// It has more metaslabs than before.
+    Grown,
 }
 
 impl Leaves<'_> {
@@ -206,7 +236,7 @@ impl Leaves<'_> {
             if new.is_sequential {
                 rebuild::request(tx, env, top)?;
             }
-            let shape = Shape { top: top.clone(), renamed: None, added: Some(guid) };
+            let shape = Shape { added: Some(guid), ..Shape::of(top.clone()) };
             let text = match how {
                 Attach::Mirror => format!("attach vdev={path} to vdev={old}"),
                 Attach::Replace if kind == VdevKind::Spare => {
@@ -215,7 +245,7 @@ impl Leaves<'_> {
                 Attach::Replace => format!("replace vdev={path} for vdev={old}"),
             };
             history::log_pool(tx, env, "vdev attach", &text)?;
-            Ok((shape, guid))
+            Ok((vec![shape], guid))
         };
         let (guid, _) = self.reshape(task, Some(device)).await?;
         self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
@@ -258,7 +288,7 @@ impl Leaves<'_> {
             let top = config::top_of_mut(&mut config.root, guid);
             let top = top.ok_or(ShapeError::NoSuchLeaf)?;
             let removed = config::detach(top, guid).ok_or(ShapeError::NotAGroup)?;
-            let shape = Shape { top: top.clone(), renamed: removed.renamed, added: None };
+            let shape = Shape { renamed: removed.renamed, ..Shape::of(top.clone()) };
             if let Some(object) = removed.leaf.leaf.zap_leaf {
                 birth::remove_leaf_zap(tx, object)?;
             }
@@ -268,14 +298,15 @@ impl Leaves<'_> {
             }
             let text = format!("vdev={}", path_of(&removed.leaf));
             history::log_pool(tx, env, "detach", &text)?;
-            Ok((shape, removed.leaf))
+            Ok((vec![shape], removed.leaf))
         };
         let (leaf, retired) = self.reshape(task, None).await?;
         self.engine.health.damage.note(Event::Pool(PoolEvent::Detached(guid)));
         for id in retired {
             self.give_back(id, &leaf).await;
         }
-        Ok(())
+        // The others may have more room than the one that is gone.
+        self.expand_if_wanted().await
     }
 
     /// Relabels a detached device, if it answers: a hot spare as one, any other as no pool's.
@@ -369,30 +400,36 @@ impl Leaves<'_> {
     /// Suspends trim and initialize of a leaf, and of the leaves beside it: one of them may get
     /// another guid.
     async fn suspend_work_of(self, guid: u64) -> Result<()> {
-        use cenote_ondisk::leaf_work::LeafWorkKind;
         let root = self.engine.config().root;
         let parent = config::parent_of(&root, guid);
         let leaves: Vec<_> =
             parent.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
         for leaf in leaves {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
-                match self.stop_work(&[leaf], kind, Stop::Suspend).await {
-                    Ok(()) => {}
-                    Err(error) if error.cause::<LeafWorkError>().is_some() => {}
-                    Err(error) => return Err(error),
-                }
+                self.stop_work_if_any(leaf, kind, Stop::Suspend).await?;
             }
         }
         Ok(())
     }
 
+    async fn stop_work_if_any(self, leaf: u64, kind: LeafWorkKind, stop: Stop) -> Result<()> {
+        match self.stop_work(&[leaf], kind, stop).await {
+            Err(error) if error.cause::<LeafWorkError>().is_none() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
     /// Changes the config and the tree in one txg. Returns what `change` returns, and the leaves
     /// that left the tree.
-    async fn reshape<T: Send + 'static>(
+    async fn reshape<T, F>(
         self,
-        change: impl FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Shape, T)> + Send + 'static,
+        change: F,
         device: Option<Arc<dyn Device>>,
-    ) -> Result<(T, Vec<LeafId>)> {
+    ) -> Result<(T, Vec<LeafId>)>
+    where
+        F: FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Vec<Shape>, T)> + Send + 'static,
+        T: Send + 'static,
+    {
         let answer = Answer::new();
         let task = Reshape { change, device, answer: Arc::clone(&answer) };
         self.engine.run_task(Box::new(task)).await?;
@@ -409,7 +446,7 @@ struct Reshape<F, T> {
 
 impl<F, T> Task for Reshape<F, T>
 where
-    F: FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Shape, T)> + Send,
+    F: FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<(Vec<Shape>, T)> + Send,
     T: Send,
 {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
@@ -422,34 +459,59 @@ where
                 .mos_apply(context.txg, |tx| {
                     // The closure may run several times: each time from the same state.
                     let mut config = before.clone();
-                    let (shape, value) = change(tx, &env, &mut config)?;
-                    Ok((shape, value, config))
+                    let (shapes, value) = change(tx, &env, &mut config)?;
+                    Ok((shapes, value, config))
                 })
                 .await;
-            let Some((shape, value, mut config)) = self.answer.unless_refused(result)? else {
+            let Some((shapes, value, mut config)) = self.answer.unless_refused(result)? else {
                 return Ok(());
             };
             // The MOS has the new shape: from here on a failure is one of the pool.
-            let device = &self.device;
-            let reshaped = engine
-                .tree
-                .reshape(&shape.top, shape.renamed, |_| device.as_ref().map(Arc::clone))?;
-            let is_one = reshaped.added.len() == usize::from(shape.added.is_some());
-            ensure!("SH2", is_one, "{} leaves are new", reshaped.added.len());
-            // As in OpenZFS, which has one more txg in the making.
-            let mut end = context.txg + TXGS_IN_FLIGHT + 2;
-            if is_on(Bug::NewLeafLogTooShort) {
-                end = context.txg;
-            }
-            for id in &reshaped.added {
-                let leaf = engine.tree.leaf(*id);
-                leaf.note_missing(&TxgRanges::new([(FIRST_TXG, end)]));
+            let mut retired = Vec::new();
+            for shape in &shapes {
+                retired.extend(engine.leaves().apply_shape(shape, &self.device, context.txg)?);
             }
             config.touch();
             scope.replace_config(config)?;
-            self.answer.put(Ok((value, reshaped.retired)));
+            self.answer.put(Ok((value, retired)));
             Ok(())
         })
+    }
+}
+
+impl Leaves<'_> {
+    /// Changes the tree and the allocator. Returns the leaves that left the tree.
+    fn apply_shape(
+        self,
+        shape: &Shape,
+        device: &Option<Arc<dyn Device>>,
+        txg: u64,
+    ) -> Result<Vec<LeafId>> {
+        let engine = self.engine;
+        if shape.space == Space::Removed {
+            engine.alloc.remove_vdev(shape.top.id)?;
+        }
+        if shape.space == Space::Grown {
+            let all = create::empty_metaslabs(&shape.top);
+            let before = engine.alloc.metaslab_figures(shape.top.id).len();
+            ensure!("SH4", all.len() > before, "{} metaslabs in place of {before}", all.len());
+            let new = all.into_iter().skip(before).collect();
+            engine.alloc.grow_vdev(shape.top.id, new, txg);
+        }
+        let open = |_: &VdevConfig| device.as_ref().map(Arc::clone);
+        let reshaped = engine.tree.reshape(&shape.top, shape.renamed, open)?;
+        let is_one = reshaped.added.len() == usize::from(shape.added.is_some());
+        ensure!("SH2", is_one, "{} leaves are new", reshaped.added.len());
+        // As in OpenZFS, which has one more txg in the making.
+        let mut end = txg + TXGS_IN_FLIGHT + 2;
+        if is_on(Bug::NewLeafLogTooShort) {
+            end = txg;
+        }
+        for id in &reshaped.added {
+            let leaf = engine.tree.leaf(*id);
+            leaf.note_missing(&TxgRanges::new([(FIRST_TXG, end)]));
+        }
+        Ok(reshaped.retired)
     }
 }
 
