@@ -12,7 +12,9 @@ mod zpool_attach;
 mod zpool_get;
 mod zpool_import;
 mod zpool_iostat;
+mod zpool_reopen;
 mod zpool_scrub;
+mod zpool_split;
 mod zpool_trim;
 
 use std::path::Path;

@@ -13,6 +13,7 @@ mod deaths;
 mod exports;
 mod follow;
 mod fuse;
+mod growth;
 mod mounts;
 mod nbd;
 mod pipe;

@@ -50,7 +50,7 @@ fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
 }
 
 /// Returns the names of all active pools.
-async fn active(source: &Source) -> Result<Vec<String>, Exit> {
+pub(super) async fn active(source: &Source) -> Result<Vec<String>, Exit> {
     if !source.has_pools() {
         return Ok(Vec::new());
     }

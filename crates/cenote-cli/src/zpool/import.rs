@@ -281,6 +281,20 @@ async fn import_writable(
     take(source, candidate, new_name, parsed, line, io).await
 }
 
+/// Imports the pool that a split has just made; `args` are options of `zpool import`.
+pub(super) async fn import_new(
+    source: &Source,
+    name: &str,
+    args: &[String],
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let parsed = getopt::parse(args, ":lo:R:", &[])?;
+    let scan = source.scan().await?;
+    let found = scan.find(name).map_err(|error| Exit::cannot("open", name, error))?;
+    take(source, found, None, &parsed, line, io).await
+}
+
 fn name_is_taken(name: &str) -> Exit {
     Exit::failed(format!(
         "cannot import '{name}': a pool with that name already exists\nuse the form 'zpool import \

@@ -169,7 +169,8 @@ fn is_part(text: &str) -> bool {
     Part::of(text).is_some()
 }
 
-fn is_word(text: &str) -> bool {
+/// Whether a word is no device, but begins a group or a list of devices.
+pub(super) fn is_word(text: &str) -> bool {
     is_part(text) || !matches!(Redundancy::parse(text), Ok(None))
 }
 

@@ -32,11 +32,13 @@ pub(crate) mod names;
 mod redundancy;
 mod refuse;
 mod remove;
+mod reopen;
 mod scan;
 mod scrub;
 mod service;
 mod setting;
 mod shown;
+mod split;
 mod status;
 mod status_json;
 mod status_text;
@@ -75,6 +77,8 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         }
         "clear" | "online" | "offline" => service::run(verb, source, args, io),
         "attach" | "replace" => attach::run(verb, source, args, io),
+        "reopen" => reopen::run(source, args, io),
+        "split" => split::run(source, args, io),
         "remove" => remove::run(source, args, io),
         "detach" => attach::detach(source, args, io),
         "checkpoint" => checkpoint::run(source, args, io),

@@ -104,7 +104,7 @@ impl Names {
     }
 
     /// Returns the name of a vdev in a config.
-    fn config(&self, vdev: &VdevConfig) -> String {
+    pub(super) fn config(&self, vdev: &VdevConfig) -> String {
         let name = vdev_name(vdev);
         match vdev.kind {
             VdevKind::Disk | VdevKind::File => {

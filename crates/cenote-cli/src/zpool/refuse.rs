@@ -36,8 +36,6 @@ const NAME: &str = "missing pool name argument";
 #[rustfmt::skip]
 const VERBS: &[Verb] = &[
     verb("prefetch", "t:", &[NAME], Some(0), "prefetch for"),
-    verb("reopen", "n", &[], Some(0), "reopen"),
-    verb("split", ":gLR:lno:P", &["Missing pool name", "Missing new pool name"], Some(0), "split"),
     verb("upgrade", ":avV:", &[], Some(0), "upgrade"),
     verb("ddtprune", "d:p:", &[NAME], Some(0), "prune"),
 ];

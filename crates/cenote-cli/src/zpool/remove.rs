@@ -1,6 +1,6 @@
-//! `zpool remove`: hot spares and cache devices. Removing other vdevs is refused.
+//! `zpool remove`: hot spares, cache devices and log vdevs. Removing other vdevs is refused.
 
-use cenote_engine::{Engine, ShapeError};
+use cenote_engine::{CheckpointError, Engine, ShapeError};
 use cenote_pool::import::AuxDevice;
 
 use super::{block_on, names};
@@ -61,8 +61,15 @@ async fn remove(source: &Source, engine: &Engine, word: &str, is_dry: bool) -> C
         view.spares().iter().chain(view.caches()).find(is_it).map(|aux| aux.config.guid)
     else {
         let root = engine.admin().vdev_config();
-        names::find(&root, word, &source.path(word)).map_err(|why| cannot(&why.to_string()))?;
-        return Err(cannot("only spares and cache devices are removed by this version of cenote"));
+        let vdev = names::find(&root, word, &source.path(word));
+        let vdev = vdev.map_err(|why| cannot(&why.to_string()))?;
+        if vdev.top.is_log {
+            drop(view);
+            return remove_log(engine, vdev.guid, is_dry).await.map_err(|why| cannot(&why));
+        }
+        return Err(cannot(
+            "only spares, cache and log devices are removed by this version of cenote",
+        ));
     };
     drop(view);
     if is_dry {
@@ -70,4 +77,17 @@ async fn remove(source: &Source, engine: &Engine, word: &str, is_dry: bool) -> C
     }
     let removed = engine.leaves().remove_aux(guid).await;
     removed.map_err(|error| cannot(&cause_text::<ShapeError>(&error)))
+}
+
+/// Removes a log vdev. Returns why it is not removed, in OpenZFS's words.
+async fn remove_log(engine: &Engine, guid: u64, is_dry: bool) -> Result<(), String> {
+    if is_dry {
+        return Ok(());
+    }
+    let removed = engine.leaves().remove_log(guid).await;
+    removed.map_err(|error| match error.cause::<CheckpointError>() {
+        Some(CheckpointError::Exists) => "checkpoint exists".to_owned(),
+        Some(CheckpointError::Discarding) => "currently discarding checkpoint".to_owned(),
+        _ => cause_text::<ShapeError>(&error),
+    })
 }

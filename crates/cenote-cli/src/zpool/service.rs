@@ -39,13 +39,9 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         (_, 0) => return Err(Exit::usage("missing device name")),
         _ => {}
     }
-    for (letter, text) in [
-        ('p', "power of slots is not controlled by this version of cenote"),
-        ('e', "devices are not expanded by this version of cenote"),
-    ] {
-        if parsed.has(letter) {
-            return Err(Exit::cannot(verb, pool, text));
-        }
+    if parsed.has('p') {
+        let text = "power of slots is not controlled by this version of cenote";
+        return Err(Exit::cannot(verb, pool, text));
     }
     check_rewind(&parsed)?;
     if parsed.has('n') {
@@ -87,7 +83,7 @@ async fn serve(
     })?;
     let outcome = match verb {
         "clear" => engine.leaves().clear(Some(vdev.guid)).await,
-        "online" => engine.leaves().online(vdev.guid, None).await,
+        "online" => online(engine, vdev.guid, parsed.has('e')).await,
         _ if parsed.has('f') => engine.leaves().fault(vdev.guid, parsed.has('t')).await,
         _ => engine.leaves().offline(vdev.guid, parsed.has('t')).await,
     };
@@ -97,6 +93,15 @@ async fn serve(
         bring_up_to_date(source, engine).await.map_err(failed)?;
     }
     Ok(())
+}
+
+/// Brings a leaf online; with `is_expanded`, lets its vdev use all of its device.
+async fn online(engine: &Engine, guid: u64, is_expanded: bool) -> cenote_rt::Result<()> {
+    engine.leaves().online(guid, None).await?;
+    if is_expanded {
+        return engine.leaves().expand(Some(guid)).await;
+    }
+    engine.leaves().adopt_sizes().await
 }
 
 /// Devices that are back get what they missed. Without a daemon nobody would carry that out: the

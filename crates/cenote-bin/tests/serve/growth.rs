@@ -1,0 +1,103 @@
+//! Pools in use lose their log device, become larger and are split, while a program writes.
+
+use std::fs::File;
+use std::io::Write as _;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use cenote_rt::Rng;
+
+use crate::daemon::{House, has_fuse};
+use crate::succeeds;
+
+const BYTES: usize = 4 << 20;
+
+fn judge(house: &House, folder: &str, pool: &str) {
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", folder, pool]));
+    if let Some(zdb) = cenote_oracle::zdb() {
+        let said = zdb.pool(pool, Path::new(folder), &["-bcc"]);
+        assert!(said.is_clean(), "{said}");
+    }
+}
+
+/// Writes a file with `fsync` over and over.
+fn keep_writing(path: &Path, is_done: &AtomicBool) {
+    let mut round = 0_u8;
+    while !is_done.load(Ordering::Relaxed) {
+        let mut file = File::create(path).unwrap();
+        file.write_all(&[round; 40_000]).unwrap();
+        file.sync_all().unwrap();
+        round = round.wrapping_add(1);
+    }
+}
+
+#[test]
+fn pool_in_use_changes_its_shape() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("grows-and-splits");
+    let folder = house.text("pool");
+    std::fs::create_dir_all(&folder).unwrap();
+    let resize = |name: &str, mib: u64| {
+        let path = house.path(&format!("pool/{name}"));
+        let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
+        file.set_len(mib << 20).unwrap();
+        house.text(&format!("pool/{name}"))
+    };
+    let [a, b, log] = ["a", "b", "log"].map(|name| resize(name, 128));
+    let at = house.text("at");
+    house.run(&format!("zpool create -m {at} t mirror {a} {b} log {log}"));
+    let mut bytes = vec![0; BYTES];
+    Rng::seeded(3).fill(&mut bytes);
+    std::fs::write(house.path("at/file"), &bytes).unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        threads.spawn(|| keep_writing(&house.path("at/busy"), &is_done));
+        house.run(&format!("zpool remove t {log}"));
+        assert!(!house.run("zpool status t").contains("logs"));
+        assert!(house.run("zpool events -H").contains("sysevent.fs.zfs.vdev_remove_dev"));
+        resize("a", 256);
+        resize("b", 256);
+        assert_eq!(house.run("zpool get -H -o value expandsize t"), "-\n");
+        house.run("zpool reopen t");
+        assert_eq!(house.run("zpool get -H -o value expandsize t"), "128M\n");
+        let list = house.run("zpool list -vH t");
+        let row = list.lines().find(|line| line.contains("/pool/b")).unwrap();
+        assert!(row.contains("\t128M\t"), "{list}");
+        let size = house.run("zpool get -Hp -o value size t");
+        house.run(&format!("zpool online -e t {a}"));
+        // The other side does not count yet.
+        assert_eq!(house.run("zpool get -Hp -o value size t"), size);
+        house.run(&format!("zpool online -e t {b}"));
+        let now: u64 = house.run("zpool get -Hp -o value size t").trim().parse().unwrap();
+        assert_eq!(now, size.trim().parse::<u64>().unwrap() + (128 << 20));
+        assert_eq!(house.run("zpool get -H -o value expandsize t"), "-\n");
+        let alt = house.text("alt");
+        house.run(&format!("zpool split -R {alt} t u"));
+        assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\nu\tONLINE\n");
+        is_done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(std::fs::read(house.path("at/file")).unwrap(), bytes);
+    let half = house.path("alt").join(at.trim_start_matches('/')).join("file");
+    assert_eq!(std::fs::read(half).unwrap(), bytes);
+    house.run("zpool export u");
+    let kept = std::fs::read(house.path("at/busy")).unwrap();
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {folder} t"));
+    assert_eq!(std::fs::read(house.path("at/busy")).unwrap(), kept);
+    // The disk of the other pool comes back, after a device vanished.
+    house.run(&format!("zpool attach -f -w t {a} {b}"));
+    std::fs::rename(&a, house.path("pool/gone")).unwrap();
+    house.run("zpool reopen t");
+    let status = house.run("zpool status t");
+    assert!(status.contains("DEGRADED") && status.contains("UNAVAIL"), "{status}");
+    std::fs::rename(house.path("pool/gone"), &a).unwrap();
+    house.run("zpool reopen t");
+    house.run("zpool wait -t resilver t");
+    let status = house.run("zpool status t");
+    assert!(status.contains(" state: ONLINE"), "{status}");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house, &folder, "t");
+}
