@@ -323,7 +323,8 @@ pub(crate) enum Op {
     Replace { disk: u32, with: u32 },
     /// Adds a free disk beside a disk, as another side of its mirror.
     Attach { disk: u32, with: u32 },
-    /// Removes a disk from its mirror, or cancels its replacement.
+    /// Removes a disk from its mirror, or cancels its replacement; one in four removes a log vdev
+    /// instead, if there is one.
     Detach { disk: u32 },
     /// Starts a scrub, or resumes a paused one.
     Scrub,

@@ -64,13 +64,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         },
         Op::Replace { disk, with } => attach(running, disk, with, Attach::Replace).await,
         Op::Attach { disk, with } => attach(running, disk, with, Attach::Mirror).await,
-        Op::Detach { disk } => match chosen(running, disk, false) {
-            None => Ok(Outcome::Refused),
-            Some(leaf) => {
-                let done = engine.leaves().detach(leaf, None).await;
-                settle(running, done, &[Kind::Busy, Kind::Invalid, Kind::NotFound])
-            }
-        },
+        Op::Detach { disk } => detach(running, disk).await,
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
         Op::Checkpoint => {
             let allowed = [FULL[0], FULL[1], Kind::Exists, Kind::Busy];
@@ -212,6 +206,20 @@ async fn set_error_rates(running: &Running, disk: u32, count: u8) -> Ended {
     }
     running.acknowledge();
     Ok(Outcome::Done)
+}
+
+/// Removes a log vdev, if there is one, or a disk from its mirror.
+async fn detach(running: &Running, disk: u32) -> Ended {
+    let (engine, allowed) = (&running.engine, [Kind::Busy, Kind::Invalid, Kind::NotFound]);
+    let tops = engine.admin().vdev_config().children;
+    let log = tops.iter().find(|top| top.top.is_log).filter(|_| disk.is_multiple_of(4));
+    if let Some(log) = log {
+        let done = engine.leaves().remove_log(log.guid).await;
+        // There is a checkpoint, or a log that is to be replayed.
+        return settle(running, done, &[Kind::Busy, Kind::Exists, Kind::NotFound]);
+    }
+    let Some(leaf) = chosen(running, disk, false) else { return Ok(Outcome::Refused) };
+    settle(running, engine.leaves().detach(leaf, None).await, &allowed)
 }
 
 /// Initializes a disk for a moment.
