@@ -4,6 +4,7 @@
 //! mirror goes unless another one is named, log vdevs, spares and cache devices stay, and what the
 //! engine refuses ends with status 1.
 
+use std::cell::Cell;
 use std::sync::Arc;
 
 use cenote_engine::{CheckpointError, Engine, SplitError, SplitPool};
@@ -41,12 +42,12 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let is_dry = options.parsed.has('n');
     let line = command_line(Tool::Zpool, "split", args);
     let recorded = (!is_dry).then_some(&line[..]);
-    let mut paths = Vec::new();
+    let paths = Cell::new(Vec::new());
     let work = async |engine: &Arc<Engine>, io: &mut Io<'_>| {
         let root = engine.admin().vdev_config();
         let leaves = chosen(source, &root, (name, new_name), words)?;
         let sides = leaves.iter().flatten().filter_map(|guid| root.find(*guid));
-        paths.extend(sides.filter_map(path_of));
+        paths.set(sides.filter_map(path_of).collect());
         if is_dry {
             let names = Names::of(&options.parsed).within(&root);
             return preview(engine, new_name, &leaves, &names, io).await;
@@ -66,7 +67,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let mut import = vec!["-R".to_owned(), altroot];
         import.extend(options.mount.iter().flat_map(|text| ["-o".to_owned(), text.clone()]));
         import.extend(options.parsed.has('l').then(|| "-l".to_owned()));
-        let source = Source { paths, ..source.clone() };
+        let source = Source { paths: paths.take(), ..source.clone() };
         import::import_new(&source, new_name, &import, &line, io).await
     })
 }
@@ -160,13 +161,12 @@ fn named(source: &Source, root: &VdevConfig, words: &[String]) -> Result<Vec<Opt
 
 /// Refuses the name of an existing pool.
 async fn check_absent(source: &Source, pool: &str, new_name: &str) -> CommandResult {
-    let is_there = match &source.session {
-        Some(session) => session.pool(new_name).is_ok(),
-        None => {
-            let scan = source.scan().await?;
-            let mut named = scan.candidates.iter().filter(|found| found.name() == new_name);
-            named.any(|found| !found.is_destroyed())
-        }
+    let is_there = if let Some(session) = &source.session {
+        session.pool(new_name).is_ok()
+    } else {
+        let scan = source.scan().await?;
+        let mut named = scan.candidates.iter().filter(|found| found.name() == new_name);
+        named.any(|found| !found.is_destroyed())
     };
     if is_there { Err(unable(pool, "pool already exists")) } else { Ok(()) }
 }

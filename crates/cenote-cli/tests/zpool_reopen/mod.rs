@@ -45,7 +45,7 @@ fn devices_become_longer_in_every_layout() {
         shed.succeeds(&format!("zpool online -e t {}", devices.join(" ")));
         assert_eq!((number("size"), number("expandsize")), (before + more, 0), "{layout}");
         let history = shed.succeeds("zpool history -i t");
-        let text = format!(" vdev online pool 't' size: {}(+{more}) ", before + more);
+        let text = format!(" vdev online pool 't' size: {}(+{more})\n", before + more);
         assert!(history.contains(&text), "{text}: {history}");
         shed.judge("t");
     }

@@ -450,8 +450,11 @@ fn mistakes_are_found() {
     let found = |bug| match bug {
         Bug::ReplacedTooEarly => fails(bug, replacement_that_fails_waits()),
         // Found by the tests of log vdevs, of devices that become longer, and of splits.
-        Bug::LogRemovedInUse | Bug::LabelsNotMoved | Bug::NewSizeNotRecorded => true,
-        Bug::SplitWithLogs | Bug::SplitNotRecorded => true,
+        Bug::LogRemovedInUse
+        | Bug::LabelsNotMoved
+        | Bug::NewSizeNotRecorded
+        | Bug::SplitWithLogs
+        | Bug::SplitNotRecorded => true,
         Bug::DetachIgnoresLogs | Bug::DetachedKeepsLabels => fails(bug, disk_is_mirrored()),
         _ => (0..40).any(|seed| fails(bug, leaf_is_replaced(LAYOUTS[seed as usize % 3], seed))),
     };

@@ -36,6 +36,15 @@ pub fn label_list(facts: &PoolFacts, top: &VdevConfig, leaf_guid: u64) -> NvList
 #[must_use]
 pub fn pool_list(facts: &PoolFacts, root: &VdevConfig, has_per_vdev_zaps: bool) -> NvList {
     let mut list = facts.head();
+    // Too long for labels.
+    let mut split = NvList::new();
+    if !facts.split_leaves.is_empty() {
+        split.insert("guid_list", facts.split_leaves.clone());
+    }
+    optional(&mut split, "split_guid", facts.split_guid);
+    if !split.pairs.is_empty() {
+        list.insert("splitcfg", split);
+    }
     facts.tail(&mut list, root.encode(Audience::Full));
     if has_per_vdev_zaps {
         list.insert("com.delphix:has_per_vdev_zaps", NvValue::Boolean);
@@ -59,14 +68,6 @@ impl PoolFacts {
         if self.hostid != 0 {
             list.insert("hostid", self.hostid);
             list.insert("hostname", self.hostname.as_deref().unwrap_or_default());
-        }
-        let mut split = NvList::new();
-        if !self.split_leaves.is_empty() {
-            split.insert("guid_list", self.split_leaves.clone());
-        }
-        optional(&mut split, "split_guid", self.split_guid);
-        if !split.pairs.is_empty() {
-            list.insert("splitcfg", split);
         }
         list
     }

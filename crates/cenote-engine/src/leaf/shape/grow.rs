@@ -14,7 +14,7 @@ use cenote_dmu::Tx;
 use cenote_ondisk::config::VdevConfig;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Result};
-use cenote_vdev::{Tree, VdevState, layout};
+use cenote_vdev::{Leaf, Tree, VdevState, layout};
 
 use super::{Shape, Space};
 use crate::dsl::{Env, history};
@@ -43,7 +43,7 @@ impl Leaves<'_> {
             |guid| tree.vdev(guid).is_some_and(|vdev| vdev.state() == VdevState::Healthy);
         all.filter(|leaf| guid.is_none_or(|guid| leaf.guid() == guid))
             .filter(|leaf| is_healthy(leaf.guid()))
-            .for_each(|leaf| leaf.use_all());
+            .for_each(Leaf::use_all);
         if larger_tops(&self.engine.config().root, tree).is_empty() {
             return Ok(());
         }

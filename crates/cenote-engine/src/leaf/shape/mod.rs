@@ -469,7 +469,11 @@ where
             // The MOS has the new shape: from here on a failure is one of the pool.
             let mut retired = Vec::new();
             for shape in &shapes {
-                retired.extend(engine.leaves().apply_shape(shape, &self.device, context.txg)?);
+                retired.extend(engine.leaves().apply_shape(
+                    shape,
+                    self.device.as_ref(),
+                    context.txg,
+                )?);
             }
             config.touch();
             scope.replace_config(config)?;
@@ -484,7 +488,7 @@ impl Leaves<'_> {
     fn apply_shape(
         self,
         shape: &Shape,
-        device: &Option<Arc<dyn Device>>,
+        device: Option<&Arc<dyn Device>>,
         txg: u64,
     ) -> Result<Vec<LeafId>> {
         let engine = self.engine;
@@ -498,7 +502,7 @@ impl Leaves<'_> {
             let new = all.into_iter().skip(before).collect();
             engine.alloc.grow_vdev(shape.top.id, new, txg);
         }
-        let open = |_: &VdevConfig| device.as_ref().map(Arc::clone);
+        let open = |_: &VdevConfig| device.map(Arc::clone);
         let reshaped = engine.tree.reshape(&shape.top, shape.renamed, open)?;
         let is_one = reshaped.added.len() == usize::from(shape.added.is_some());
         ensure!("SH2", is_one, "{} leaves are new", reshaped.added.len());

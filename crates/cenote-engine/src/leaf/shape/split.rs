@@ -35,7 +35,7 @@ use cenote_pool::import::Found;
 use cenote_pool::pool::{PoolParts, assemble_apart};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{BuildOptions, DtlKind, Tree, VdevAux, VdevState};
+use cenote_vdev::{BuildOptions, DtlKind, Tree, Vdev, VdevAux, VdevState};
 
 use super::{IDLE_TIMEOUT, Shape, ShapeError, config, path_of};
 use crate::admin::PoolSetting;
@@ -277,7 +277,7 @@ impl Leaves<'_> {
     async fn put_back(self, guids: Vec<u64>, devices: &LeafDevices) -> Result<()> {
         let mut back = Vec::new();
         for guid in guids {
-            let state = self.engine.tree.vdev(guid).map(|vdev| vdev.state());
+            let state = self.engine.tree.vdev(guid).map(Vdev::state);
             // Not a leaf that the administrator took offline just before.
             let is_ours = self.engine.with_config(|config| {
                 let leaf = config.root.find(guid);
