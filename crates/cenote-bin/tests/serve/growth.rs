@@ -20,14 +20,15 @@ fn judge(house: &House, folder: &str, pool: &str) {
     }
 }
 
-/// Writes a file with `fsync` over and over.
+/// Writes a file with `fsync` over and over; not for ever, in case that the test fails.
 fn keep_writing(path: &Path, is_done: &AtomicBool) {
-    let mut round = 0_u8;
-    while !is_done.load(Ordering::Relaxed) {
+    for round in 0..20_000_u32 {
+        if is_done.load(Ordering::Relaxed) {
+            return;
+        }
         let mut file = File::create(path).unwrap();
-        file.write_all(&[round; 40_000]).unwrap();
+        file.write_all(&[round as u8; 40_000]).unwrap();
         file.sync_all().unwrap();
-        round = round.wrapping_add(1);
     }
 }
 
