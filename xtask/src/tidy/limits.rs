@@ -23,7 +23,7 @@ const FIGURES: &str = "plain figures for display, without behaviour";
 const WHOLE: &str = "not divided yet";
 
 /// Structs with more fields.
-const FIELDS: [Exception; 15] = [
+const FIELDS: [Exception; 14] = [
     ("cenote-ondisk", "DatasetPhys", 21, ON_DISK),
     ("cenote-ondisk", "DirPhys", 16, ON_DISK),
     ("cenote-ondisk", "DnodePhys", 16, ON_DISK),
@@ -38,7 +38,6 @@ const FIELDS: [Exception; 15] = [
     ("cenote-block", "Metaslab", 34, WHOLE),
     ("cenote-block", "State", 22, WHOLE),
     ("cenote-pool", "Pool", 20, WHOLE),
-    ("cenote-vdev", "Leaf", 16, WHOLE),
 ];
 
 /// Types with more public methods.

@@ -27,7 +27,7 @@ fn keep_writing(path: &Path, is_done: &AtomicBool) {
             return;
         }
         let mut file = File::create(path).unwrap();
-        file.write_all(&[round as u8; 40_000]).unwrap();
+        file.write_all(&vec![round as u8; 40_000]).unwrap();
         file.sync_all().unwrap();
     }
 }
