@@ -25,7 +25,7 @@ use cenote_rt::{Kind, Result, tunables};
 use cenote_vdev::queue::ScanKind;
 
 use super::round::{Mender, VIEW_TIME};
-use super::run::{Runner, Step};
+use super::run::{Job, Runner, Step};
 use super::{ScanError, Scans};
 use crate::admin::events::PoolEvent;
 use crate::dsl::{Env, directory_object, features, history};
@@ -33,14 +33,19 @@ use crate::{Engine, invariant_error};
 
 /// Blocks that are read at the same time.
 const BLOCKS_AT_ONCE: usize = 16;
+const JOB: Job = Job::Scan(ScanFunc::ErrorScrub);
 /// Bit of the stored flags: it is paused.
 const PAUSED: u64 = 1;
 
+/// Returns the stored error scrub, of any state.
+fn find(tx: &mut Tx<'_>) -> TxResult<Option<ErrorScrubPhys>> {
+    let value = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
+    Ok(value.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok()))
+}
+
 /// Returns the error scrub that is in progress, paused or not.
 pub(super) fn running(tx: &mut Tx<'_>) -> TxResult<Option<ErrorScrubPhys>> {
-    let value = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
-    let scrub = value.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok());
-    Ok(scrub.filter(|scrub| scrub.state == ScanState::ErrorScrubbing))
+    Ok(find(tx)?.filter(|scrub| scrub.state == ScanState::ErrorScrubbing))
 }
 
 fn store(tx: &mut Tx<'_>, phys: &ErrorScrubPhys) -> TxResult<()> {
@@ -67,9 +72,7 @@ fn setup(tx: &mut Tx<'_>, env: &Env) -> TxResult<bool> {
         return Ok(false);
     }
     // They are told apart by their start.
-    let last = zap::lookup(tx, DIRECTORY, ERROR_SCRUB)?;
-    let last = last.and_then(|value| ErrorScrubPhys::decode(&value.words()).ok());
-    let start_time = env.now.max(last.map_or(0, |last| last.start_time.saturating_add(1)));
+    let start_time = env.now.max(find(tx)?.map_or(0, |last| last.start_time.saturating_add(1)));
     store(
         tx,
         &ErrorScrubPhys {
@@ -231,7 +234,11 @@ impl Scans<'_> {
     /// Lets an error scrub go on that was in progress when the pool was closed.
     pub(super) async fn resume_error_scrub(self) -> Result<()> {
         let Some(phys) = self.engine.mos.inspect(running).await? else { return Ok(()) };
-        if self.runner().is_some_and(|runner| runner.runs(ScanFunc::ErrorScrub, phys.start_time)) {
+        let is_paused = phys.paused_flags & PAUSED != 0;
+        let is_known = |runner: &Runner| {
+            runner.is_of(JOB, phys.start_time) && (is_paused || !runner.is_stopped())
+        };
+        if self.runner().is_some_and(|runner| is_known(&runner)) {
             return Ok(());
         }
         self.operate(|tx, _, _| restart(tx)).await?;
@@ -241,7 +248,7 @@ impl Scans<'_> {
     async fn start_error_scrub(self) -> Result<()> {
         let Some(phys) = self.engine.mos.inspect(running).await? else { return Ok(()) };
         let before = self.runner();
-        let runner = Runner::new(ScanFunc::ErrorScrub, phys.start_time, 0, before.as_deref());
+        let runner = Runner::new(JOB, phys.start_time, 0, before.as_deref());
         self.launch(runner, phys.paused_flags & PAUSED != 0);
         Ok(())
     }
@@ -255,7 +262,7 @@ pub(super) async fn step(
 ) -> Result<Step> {
     engine.until_running().await?;
     let Some(phys) = engine.mos.inspect(running).await? else { return Ok(Step::End) };
-    if phys.paused_flags & PAUSED != 0 || !runner.is_of(phys.start_time) {
+    if phys.paused_flags & PAUSED != 0 || !runner.is_of(JOB, phys.start_time) {
         return Ok(Step::End);
     }
     let (done, last) = match batch(engine, runner, *after).await {

@@ -47,7 +47,7 @@ use crate::Engine;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::operation::Request;
 use crate::dsl::{Effects, Env};
-use run::Runner;
+use run::{Job, Runner};
 
 /// Most txgs that a new leaf lacks and that are not synced yet.
 const TXGS_TO_COME: u32 = 3;
@@ -264,7 +264,7 @@ impl<'e> Scans<'e> {
 
     /// Whether a scan of this kind runs; a paused one does not.
     pub fn is_running(self, func: ScanFunc) -> bool {
-        self.runner().is_some_and(|runner| runner.func == func && !runner.has_ended())
+        self.runner().is_some_and(|runner| runner.func() == func && !runner.has_ended())
     }
 
     /// Waits until no scan of this kind runs. A paused one does not run.
@@ -272,7 +272,7 @@ impl<'e> Scans<'e> {
     /// # Errors
     /// The error that ended it.
     pub async fn wait(self, func: ScanFunc) -> Result<()> {
-        while let Some(runner) = self.runner().filter(|runner| runner.func == func) {
+        while let Some(runner) = self.runner().filter(|runner| runner.func() == func) {
             let is_over = runner.has_ended();
             runner.wait().await?;
             if is_over {
@@ -451,14 +451,15 @@ impl<'e> Scans<'e> {
         let Some(phys) = self.stored().await? else { return Ok(()) };
         // The runner of this scan, unless it was asked to end.
         if let Some(before) = self.runner().filter(|before| !before.has_ended()) {
-            if before.runs(phys.func, phys.start_time) {
+            if before.runs(Job::Scan(phys.func), phys.start_time) {
                 return Ok(());
             }
             self.halt().await;
         }
         let issued_before = phys.examined.saturating_sub(phys.skipped);
         let before = self.runner();
-        let runner = Runner::new(phys.func, phys.start_time, issued_before, before.as_deref());
+        let runner =
+            Runner::new(Job::Scan(phys.func), phys.start_time, issued_before, before.as_deref());
         self.launch(runner, phys.flags.contains(ScanFlags::PAUSED));
         Ok(())
     }

@@ -42,7 +42,7 @@ use cenote_vdev::queue::ScanKind;
 use cenote_vdev::{ClassReader, IoClass, LeafRange, LeafReader as _, Place, Rewrite};
 
 use super::round::VIEW_TIME;
-use super::run::{Runner, Step};
+use super::run::{Job, Runner, Step};
 use super::{ScanError, Scans, ScrubOptions};
 use crate::admin::create::FIRST_TXG;
 use crate::admin::events::PoolEvent;
@@ -71,6 +71,12 @@ fn find(tx: &mut Tx<'_>, top: &VdevConfig) -> TxResult<Option<RebuildPhys>> {
     let Some(object) = top.top.zap_top else { return Ok(None) };
     let value = zap::lookup(tx, object, VDEV_REBUILD)?;
     Ok(value.map(|value| RebuildPhys::decode(&value.words())))
+}
+
+/// Returns the rebuild of a top-level vdev in progress that began then.
+fn find_begun(tx: &mut Tx<'_>, top: &VdevConfig, start_time: u64) -> TxResult<Option<RebuildPhys>> {
+    let key = (RebuildState::Active, start_time);
+    Ok(find(tx, top)?.filter(|phys| (phys.state, phys.start_time) == key))
 }
 
 /// Returns the rebuilds in progress.
@@ -180,7 +186,10 @@ impl Scans<'_> {
         let Some(latest) = rebuilds.iter().map(|rebuild| rebuild.phys.start_time).max() else {
             return Ok(false);
         };
-        if self.runner().is_some_and(|runner| runner.runs_rebuild(latest)) {
+        if self
+            .runner()
+            .is_some_and(|runner| runner.runs(Job::Rebuild, latest) && !runner.has_ended())
+        {
             return Ok(true);
         }
         self.halt().await;
@@ -219,7 +228,7 @@ impl Scans<'_> {
             .await?;
         if is_any {
             self.note(PoolEvent::RebuildStarted);
-            let runner = Runner::of_rebuild(start_time);
+            let runner = Runner::new(Job::Rebuild, start_time, 0, None);
             self.launch(runner, false);
         }
         Ok(is_any)
@@ -247,7 +256,7 @@ pub(super) async fn step(engine: &Arc<Engine>, runner: &Arc<Runner>) -> Result<S
     engine.until_running().await?;
     let scans = engine.scans();
     let mut rebuilds = scans.rebuilds().await?;
-    rebuilds.retain(|rebuild| runner.is_of(rebuild.phys.start_time));
+    rebuilds.retain(|rebuild| runner.is_of(Job::Rebuild, rebuild.phys.start_time));
     let Some(rebuild) = rebuilds.into_iter().next() else { return Ok(Step::End) };
     let Some(sides) = Sides::of(engine, &rebuild.top) else {
         return cancel(scans, rebuild).await;
@@ -265,11 +274,7 @@ pub(super) async fn step(engine: &Arc<Engine>, runner: &Arc<Runner>) -> Result<S
     // RB2: the sync of this flushes what the round wrote.
     let recorded = scans
         .operate(move |tx, env, _| {
-            let phys = find(tx, &top)?;
-            let is_it = |phys: &RebuildPhys| {
-                (phys.state, phys.start_time) == (RebuildState::Active, start_time)
-            };
-            let Some(mut phys) = phys.filter(is_it) else { return Ok(None) };
+            let Some(mut phys) = find_begun(tx, &top, start_time)? else { return Ok(None) };
             phys.last_offset = done.last_offset;
             phys.bytes_scanned += done.scanned;
             phys.bytes_issued += done.scanned;
@@ -298,10 +303,7 @@ async fn complete(
     let is_done = engine
         .scans()
         .operate(move |tx, env, effects| {
-            let phys = find(tx, &top)?;
-            let phys = phys
-                .filter(|phys| (phys.state, phys.start_time) == (RebuildState::Active, start_time));
-            let Some(phys) = phys else { return Ok(false) };
+            let Some(phys) = find_begun(tx, &top, start_time)? else { return Ok(false) };
             ensure!("RB2", env.txg > written, "txg {} has not flushed txg {written}", env.txg);
             effects.rebuilt = Some((phys.max_txg, leaves.clone()));
             end(tx, env, &Rebuild { top: top.clone(), phys }, RebuildState::Complete)?;

@@ -30,12 +30,29 @@ const FAILED_PAUSE: Duration = Duration::from_secs(10);
 /// Longest time until a runner notices that it was stopped.
 const REST: Duration = Duration::from_millis(100);
 
+/// What a runner does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Job {
+    /// It walks through datasets, or reads the blocks of the error log.
+    Scan(ScanFunc),
+    /// It copies whole vdevs.
+    Rebuild,
+}
+
+impl Job {
+    /// The scan that callers take it for.
+    const fn func(self) -> ScanFunc {
+        match self {
+            Self::Scan(func) => func,
+            Self::Rebuild => ScanFunc::Resilver,
+        }
+    }
+}
+
 /// A scan that runs.
 #[derive(Debug)]
 pub(super) struct Runner {
-    pub(super) func: ScanFunc,
-    /// It copies whole vdevs, instead of walking through datasets.
-    is_rebuild: bool,
+    job: Job,
     /// It has completed a rebuild.
     has_rebuilt: AtomicBool,
     is_stopped: Arc<AtomicBool>,
@@ -58,18 +75,17 @@ impl Runner {
     /// Returns the state of a scan that goes on; `before` is that of the same scan if it was
     /// paused.
     pub(super) fn new(
-        func: ScanFunc,
+        job: Job,
         start_time: u64,
         issued_before: u64,
         before: Option<&Self>,
     ) -> Arc<Self> {
         let now = cenote_rt::wall_clock().as_secs();
-        let before = before.filter(|before| (before.func, before.start_time) == (func, start_time));
+        let before = before.filter(|before| before.is_of(job, start_time));
         let first = || ScanPass { started: now, issued_before, ..ScanPass::default() };
         let pass = before.map_or_else(first, Self::pass);
         Arc::new(Self {
-            func,
-            is_rebuild: false,
+            job,
             has_rebuilt: AtomicBool::new(false),
             is_stopped: Arc::default(),
             has_ended: AtomicBool::new(false),
@@ -85,18 +101,9 @@ impl Runner {
         })
     }
 
-    /// Returns the state of the rebuilds that began then.
-    pub(super) fn of_rebuild(start_time: u64) -> Arc<Self> {
-        let mut runner = Self::new(ScanFunc::Resilver, start_time, 0, None);
-        if let Some(new) = Arc::get_mut(&mut runner) {
-            new.is_rebuild = true;
-        }
-        runner
-    }
-
-    /// Whether it runs the rebuilds that began then.
-    pub(super) fn runs_rebuild(&self, start_time: u64) -> bool {
-        self.is_rebuild && self.is_of(start_time) && !self.is_stopped() && !self.has_ended()
+    /// The scan that callers take it for.
+    pub(super) fn func(&self) -> ScanFunc {
+        self.job.func()
     }
 
     pub(super) fn note_rebuilt(&self) {
@@ -107,15 +114,14 @@ impl Runner {
         self.has_rebuilt.load(Ordering::Acquire)
     }
 
-    /// Whether it is that of the scan of its kind that began then.
-    pub(super) fn is_of(&self, start_time: u64) -> bool {
-        self.start_time == start_time
+    /// Whether it is that of the job that began then.
+    pub(super) fn is_of(&self, job: Job, start_time: u64) -> bool {
+        (self.job, self.start_time) == (job, start_time)
     }
 
-    /// Whether it runs this scan, and was not asked to end.
-    pub(super) fn runs(&self, func: ScanFunc, start_time: u64) -> bool {
-        let is_it = self.func == func && !self.is_rebuild && self.is_of(start_time);
-        is_it && !self.is_stopped()
+    /// Whether it runs this job, and was not asked to end.
+    pub(super) fn runs(&self, job: Job, start_time: u64) -> bool {
+        self.is_of(job, start_time) && !self.is_stopped()
     }
 
     /// Waits, unless it is stopped.
@@ -216,7 +222,7 @@ pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
         ending.0.finish(result);
         // A leaf that came back during the scan may lack what the scan had passed.
         let Some(engine) = engine.upgrade() else { return };
-        if ending.0.is_rebuild {
+        if ending.0.job == Job::Rebuild {
             drop(engine.scans().follow_rebuild().await);
         } else if engine.scans().takes_next() {
             drop(engine.scans().resume().await);
@@ -234,10 +240,10 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
         if runner.is_stopped() {
             return Ok(());
         }
-        let next = match runner.func {
-            _ if runner.is_rebuild => rebuild::step(&held, runner).await,
-            ScanFunc::ErrorScrub => error_scrub::step(&held, runner, &mut after).await,
-            _ => step(&held, runner, &mut limit).await,
+        let next = match runner.job {
+            Job::Rebuild => rebuild::step(&held, runner).await,
+            Job::Scan(ScanFunc::ErrorScrub) => error_scrub::step(&held, runner, &mut after).await,
+            Job::Scan(_) => step(&held, runner, &mut limit).await,
         };
         let pause = match next {
             Ok(Step::More) => {
@@ -282,7 +288,8 @@ pub(super) enum Step {
 async fn step(engine: &Arc<Engine>, runner: &Arc<Runner>, limit: &mut u64) -> Result<Step> {
     engine.until_running().await?;
     let Some(record) = engine.mos.inspect(record::running).await? else { return Ok(Step::End) };
-    if record.phys.flags.contains(ScanFlags::PAUSED) || !runner.is_of(record.phys.start_time) {
+    let job = Job::Scan(record.phys.func);
+    if record.phys.flags.contains(ScanFlags::PAUSED) || !runner.is_of(job, record.phys.start_time) {
         return Ok(Step::End);
     }
     let begun = monotonic();
