@@ -24,7 +24,7 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{ErrorRate, ErrorRates, Faults, Symptom, Vdev, VdevAux, VdevState};
 
-use crate::admin::events::{Event, StateCause};
+use crate::admin::events::StateCause;
 use crate::{Config, EngineError, Leaves, Scope};
 
 /// Values of the properties that set error rates, of a vdev or inherited; `None` for the default.
@@ -76,8 +76,7 @@ impl Leaves<'_> {
             let is_fault = symptom == Symptom::Io;
             if let Some(state) = self.judge(guid, is_fault) {
                 scope.change_config(|config| record(config, guid, state));
-                let cause = StateCause::Diagnosis(symptom);
-                self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
+                self.note_state(guid, state, StateCause::Diagnosis(symptom));
             }
         }
     }
@@ -127,8 +126,7 @@ impl Leaves<'_> {
                 Ok(())
             });
             changed.await?;
-            let cause = StateCause::Request;
-            self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
+            self.note_state(guid, state, StateCause::Request);
         }
         let now = self.engine.tree.vdev(guid).map(Vdev::state);
         Ok(now.unwrap_or(VdevState::Closed))

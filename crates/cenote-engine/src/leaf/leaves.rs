@@ -75,9 +75,8 @@ impl<'e> Leaves<'e> {
 }
 
 impl Leaves<'_> {
-    /// Notes a state that an administrator requested.
-    fn note_state(self, leaf: u64, state: VdevState) {
-        let cause = StateCause::Request;
+    /// Notes that the state of a leaf changed.
+    pub(super) fn note_state(self, leaf: u64, state: VdevState, cause: StateCause) {
         self.engine.health.damage.note(Event::State { leaf, state, cause });
     }
 
@@ -98,7 +97,7 @@ impl Leaves<'_> {
         if !self.engine.tree.has_failed() {
             return;
         }
-        let _probing = self.engine.leaf.service.probing.lock().await;
+        let _probing = self.lock_service().await;
         for id in self.engine.tree.take_failed() {
             let leaf = self.engine.tree.leaf(id);
             if !leaf.is_writable() {
@@ -135,8 +134,7 @@ impl Leaves<'_> {
             state = VdevState::Degraded;
             self.engine.tree.set_status(guid, state, aux);
         }
-        let cause = StateCause::Probe;
-        self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
+        self.note_state(guid, state, StateCause::Probe);
         goes
     }
 
@@ -213,7 +211,7 @@ impl Leaves<'_> {
             self.move_logs_off(guid);
         }
         done?;
-        self.note_state(guid, state);
+        self.note_state(guid, state, StateCause::Request);
         Ok(())
     }
 
@@ -225,13 +223,13 @@ impl Leaves<'_> {
     pub async fn online(self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
         self.check_known(guid)?;
         {
-            let _probing = self.engine.leaf.service.probing.lock().await;
+            let _probing = self.lock_service().await;
             match device {
                 Some(device) => self.bring_back_on(guid, device).await?,
                 None => self.bring_back(guid).await?,
             }
         }
-        self.note_state(guid, VdevState::Healthy);
+        self.note_state(guid, VdevState::Healthy, StateCause::Request);
         self.forget_faults(vec![guid], Vec::new()).await?;
         self.release_spares(guid).await
     }
@@ -279,7 +277,7 @@ impl Leaves<'_> {
                 vdev.leaves().map(|leaf| leaf.guid).collect()
             }
         };
-        let _probing = self.engine.leaf.service.probing.lock().await;
+        let _probing = self.lock_service().await;
         let (mut back, mut gone, mut failing) = (Vec::new(), Vec::new(), None);
         for guid in wanted {
             let Some(id) = self.engine.tree.leaf_of(guid) else { continue };
@@ -293,7 +291,7 @@ impl Leaves<'_> {
             match self.bring_back(guid).await {
                 Ok(()) if state == VdevState::Healthy => {}
                 Ok(()) => {
-                    self.note_state(guid, VdevState::Healthy);
+                    self.note_state(guid, VdevState::Healthy, StateCause::Request);
                     back.push(guid);
                 }
                 Err(_) if !state.is_readable() => {}
@@ -321,7 +319,7 @@ impl Leaves<'_> {
         self.engine.check_stopped()?;
         let mut back = Vec::new();
         {
-            let _probing = self.engine.leaf.service.probing.lock().await;
+            let _probing = self.lock_service().await;
             let root = self.engine.config().root;
             for guid in root.leaves().map(|leaf| leaf.guid) {
                 let Some(vdev) = self.engine.tree.vdev(guid) else { continue };
@@ -332,7 +330,7 @@ impl Leaves<'_> {
                     self.leave_if_gone(guid).await;
                 } else if vdev.state() == VdevState::CantOpen && self.bring_back(guid).await.is_ok()
                 {
-                    self.note_state(guid, VdevState::Healthy);
+                    self.note_state(guid, VdevState::Healthy, StateCause::Request);
                     back.push(guid);
                 }
             }
@@ -356,8 +354,7 @@ impl Leaves<'_> {
         let (state, aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
         if self.engine.tree.take_out_of_service_unless_needed(guid, state, aux) {
             self.move_logs_off(guid);
-            let cause = StateCause::Probe;
-            self.engine.health.damage.note(Event::State { leaf: guid, state, cause });
+            self.note_state(guid, state, StateCause::Probe);
         }
     }
 

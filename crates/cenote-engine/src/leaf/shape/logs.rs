@@ -15,17 +15,16 @@ use cenote_block::alloc::SpaceAllocator;
 use cenote_dmu::Tx;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::LeafWorkKind;
+use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result};
 
-use super::{Shape, ShapeError, Space, path_of};
+use super::{Shape, ShapeError, Space, free_objects, path_of};
 use crate::admin::birth;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{Env, history};
-use crate::leaf::dtl;
 use crate::leaf::leafwork::Stop;
 use crate::space::{checkpoint, metaslabs};
-use crate::{Config, EngineError, Leaves};
+use crate::{Config, Leaves};
 
 impl Leaves<'_> {
     /// Removes a log vdev from the pool once no intent log has blocks there. Its devices are
@@ -36,12 +35,9 @@ impl Leaves<'_> {
     /// operations of an earlier import are to be replayed, a
     /// [`CheckpointError`](crate::CheckpointError), and nothing was changed; errors of a sync.
     pub async fn remove_log(self, guid: u64) -> Result<()> {
-        let Some(engine) = self.engine.me.upgrade() else {
-            return Err(Error::new(Kind::Closed, EngineError::Closed));
-        };
-        // It goes on if the caller is gone: the devices are to be given back.
-        let task = cenote_rt::spawn(async move { engine.leaves().remove_log_here(guid).await });
-        task.await.map_err(|error| Error::new(Kind::Io, error))?
+        // The devices are to be given back.
+        self.even_alone(move |engine| async move { engine.leaves().remove_log_here(guid).await })
+            .await
     }
 
     async fn remove_log_here(self, guid: u64) -> Result<()> {
@@ -68,10 +64,7 @@ impl Leaves<'_> {
             }
             metaslabs::free_maps(tx, &top)?;
             for leaf in top.leaves() {
-                dtl::free(tx, leaf.leaf.dtl_object, env.txg)?;
-                if let Some(object) = leaf.leaf.zap_leaf {
-                    birth::remove_leaf_zap(tx, object)?;
-                }
+                free_objects(tx, leaf, env.txg)?;
             }
             if let Some(object) = top.top.zap_top {
                 birth::remove_leaf_zap(tx, object)?;

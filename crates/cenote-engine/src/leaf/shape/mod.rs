@@ -52,7 +52,7 @@ use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
 use crate::scan::{rebuild, record};
 use crate::space::checkpoint;
-use crate::{Answer, Config, EngineError, Leaves, Scope, Task};
+use crate::{Answer, Config, Engine, EngineError, Leaves, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
 const TXGS_IN_FLIGHT: u64 = 1;
@@ -259,12 +259,23 @@ impl Leaves<'_> {
     /// # Errors
     /// A [`ShapeError`], and nothing was changed; errors of a sync.
     pub async fn detach(self, guid: u64, parent: Option<u64>) -> Result<()> {
+        // The device is to be given back.
+        self.even_alone(
+            move |engine| async move { engine.leaves().detach_here(guid, parent).await },
+        )
+        .await
+    }
+
+    /// Does work that goes on if the caller is gone.
+    async fn even_alone<T, F>(self, work: impl FnOnce(Arc<Engine>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
         let Some(engine) = self.engine.me.upgrade() else {
             return Err(Error::new(Kind::Closed, EngineError::Closed));
         };
-        // It goes on if the caller is gone: the device is to be given back.
-        let task = cenote_rt::spawn(async move { engine.leaves().detach_here(guid, parent).await });
-        task.await.map_err(|error| Error::new(Kind::Io, error))?
+        cenote_rt::spawn(work(engine)).await.map_err(|error| Error::new(Kind::Io, error))?
     }
 
     async fn detach_here(self, guid: u64, parent: Option<u64>) -> Result<()> {
@@ -289,10 +300,7 @@ impl Leaves<'_> {
             let top = top.ok_or(ShapeError::NoSuchLeaf)?;
             let removed = config::detach(top, guid).ok_or(ShapeError::NotAGroup)?;
             let shape = Shape { renamed: removed.renamed, ..Shape::of(top.clone()) };
-            if let Some(object) = removed.leaf.leaf.zap_leaf {
-                birth::remove_leaf_zap(tx, object)?;
-            }
-            dtl::free(tx, removed.leaf.leaf.dtl_object, env.txg)?;
+            free_objects(tx, &removed.leaf, env.txg)?;
             if let Some(unspared) = removed.unspared {
                 aux::retain(tx, Aux::Spares, |spare| spare.guid != unspared)?;
             }
@@ -589,6 +597,15 @@ fn check_detach(
         return Err(ShapeError::NoReplicas);
     }
     Ok(())
+}
+
+/// Frees the objects of a leaf that leaves the pool.
+fn free_objects(tx: &mut Tx<'_>, leaf: &VdevConfig, txg: u64) -> TxResult<()> {
+    dtl::free(tx, leaf.leaf.dtl_object, txg)?;
+    match leaf.leaf.zap_leaf {
+        Some(object) => birth::remove_leaf_zap(tx, object),
+        None => Ok(()),
+    }
 }
 
 fn path_of(vdev: &VdevConfig) -> String {

@@ -1,15 +1,14 @@
 //! Hot spares that stand in for leaves that failed, and spares and cache devices that leave the
 //! pool (spec 06 §9.3, §10).
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
-use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_dmu::{Tx, TxStop};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
-use cenote_pool::import::Found;
+use cenote_pool::import::PoolDevice;
 use cenote_rt::{Error, Result};
-use cenote_vdev::{VdevAux, VdevState, labels};
+use cenote_vdev::{VdevAux, VdevState};
 
 use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
@@ -36,6 +35,7 @@ impl Leaves<'_> {
                 continue;
             }
             let Some(device) = open_spare(&spare.config).await else { continue };
+            let device = Arc::clone(device.device());
             let mut config = spare.config.clone();
             config.leaf.is_spare = true;
             let ashift = u64::from(device.info().logical_ashift);
@@ -89,18 +89,17 @@ impl Leaves<'_> {
         self.engine.admin().change(change).await?;
         if let Some(device) = open_spare(&device).await {
             // A device that fails keeps its labels, which name no pool.
-            drop(labels::clear(&*device).await);
+            drop(device.clear_labels().await);
         }
         Ok(())
     }
 }
 
 /// Opens the device of a spare or cache device for writing, if its labels are still that one's.
-async fn open_spare(config: &VdevConfig) -> Option<Arc<dyn Device>> {
-    let path = PathBuf::from(config.leaf.path.as_ref()?.to_str()?);
-    let open = move || FileDevice::open(&path, OpenMode::Exclusive);
-    let device = cenote_rt::blocking(open).await.ok()?.ok()?;
-    let found = Found::read(Arc::clone(&device)).await?;
+async fn open_spare(config: &VdevConfig) -> Option<PoolDevice> {
+    let path = Path::new(config.leaf.path.as_ref()?.to_str()?);
+    let device = PoolDevice::open_exclusively(path).await.ok()?;
+    let found = device.found().await?;
     let is_it =
         found.configs.iter().any(|label| label.guid == config.guid && label.member.is_none());
     is_it.then_some(device)

@@ -22,22 +22,21 @@
 //! Invariants
 //! * SH5  The sides have the whole state with which the new pool begins.
 
-use std::path::PathBuf;
+use std::path::Path;
 use std::sync::Arc;
 
 use cenote_block::{BlockStore, CacheConfig, Grounds};
-use cenote_device::{FileDevice, OpenMode};
 use cenote_dmu::{ObjSet, Tx, TxResult};
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::Pool;
-use cenote_pool::import::Found;
+use cenote_pool::import::PoolDevice;
 use cenote_pool::pool::{PoolParts, assemble_apart};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{BuildOptions, DtlKind, Tree, Vdev, VdevAux, VdevState};
 
-use super::{IDLE_TIMEOUT, Shape, ShapeError, config, path_of};
+use super::{IDLE_TIMEOUT, Shape, ShapeError, config, free_objects, path_of};
 use crate::admin::PoolSetting;
 use crate::admin::aux::{self, Aux};
 use crate::admin::birth;
@@ -105,12 +104,8 @@ impl Leaves<'_> {
     /// A [`SplitError`] or a [`CheckpointError`](crate::CheckpointError), and nothing was changed;
     /// errors of the devices, and the sides are back in service; errors of a sync.
     pub async fn split(self, new: SplitPool) -> Result<u64> {
-        let Some(engine) = self.engine.me.upgrade() else {
-            return Err(Error::new(Kind::Closed, EngineError::Closed));
-        };
-        // It goes on if the caller is gone: the devices are without an owner meanwhile.
-        let task = cenote_rt::spawn(async move { engine.leaves().split_here(new).await });
-        task.await.map_err(|error| Error::new(Kind::Io, error))?
+        // The devices are without an owner meanwhile.
+        self.even_alone(|engine| async move { engine.leaves().split_here(new).await }).await
     }
 
     async fn split_here(self, new: SplitPool) -> Result<u64> {
@@ -355,10 +350,8 @@ impl Leaves<'_> {
 /// Whether the device at the path of a leaf is one of a pool that was split off.
 async fn is_of_another_pool(leaf: &VdevConfig, pool: u64) -> bool {
     let Some(path) = leaf.leaf.path.as_ref().and_then(|path| path.to_str()) else { return false };
-    let path = PathBuf::from(path);
-    let open = move || FileDevice::open(&path, OpenMode::ReadOnly);
-    let Ok(Ok(device)) = cenote_rt::blocking(open).await else { return false };
-    let Some(found) = Found::read(device).await else { return false };
+    let Ok(device) = PoolDevice::open_for_reading(Path::new(path)).await else { return false };
+    let Some(found) = device.found().await else { return false };
     let split = found.config.member.as_ref().and_then(|member| member.facts.split_guid);
     found.guid() == leaf.guid && split == Some(pool)
 }
@@ -464,13 +457,4 @@ fn clean(tx: &mut Tx<'_>, txg: u64, old: &PoolConfig, kept: &[u64]) -> TxResult<
     }
     aux::retain(tx, Aux::Spares, |_| false)?;
     aux::retain(tx, Aux::Caches, |_| false)
-}
-
-/// Frees the objects of a leaf that goes.
-fn free_objects(tx: &mut Tx<'_>, leaf: &VdevConfig, txg: u64) -> TxResult<()> {
-    dtl::free(tx, leaf.leaf.dtl_object, txg)?;
-    match leaf.leaf.zap_leaf {
-        Some(object) => birth::remove_leaf_zap(tx, object),
-        None => Ok(()),
-    }
 }
