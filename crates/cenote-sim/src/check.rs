@@ -311,8 +311,6 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     let scans = engine.scans();
     // A rebuild is not stopped, and a scrub follows it.
     for tries in 0.. {
-        scans.resume().await.map_err(fail)?;
-        scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
         match scans.stop().await {
             Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::Busy) => {
                 return Err(fail(error));

@@ -20,7 +20,7 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     panic!("never: {what}");
 }
 
-fn read(path: &Path) -> String {
+pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 

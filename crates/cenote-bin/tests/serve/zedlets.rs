@@ -2,27 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
-use std::time::Duration;
 
 use cenote_oracle::zdb;
 
 use crate::daemon::{House, has_fuse};
-
-/// Waits until a condition holds.
-#[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
-fn until(what: &str, holds: impl Fn() -> bool) {
-    for _ in 0..3000 {
-        if holds() {
-            return;
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    panic!("never: {what}");
-}
-
-fn read(path: &Path) -> String {
-    std::fs::read_to_string(path).unwrap_or_default()
-}
+use crate::watch::{read, until};
 
 fn script(house: &House, name: &str, text: &str, mode: u32) {
     let path = house.path("state/zed.d").join(name);

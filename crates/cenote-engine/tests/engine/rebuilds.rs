@@ -253,26 +253,12 @@ async fn crash_leaves_a_whole_pool(seed: u64) {
         engine.scans().resume().await?;
         engine.scans().wait(ScanFunc::Resilver).await
     });
-    let most = 1 << (2 + rng.below(10));
-    for _ in 0..rng.below(most) {
-        cenote_rt::yield_now().await;
-    }
-    let mut images = pools::images_of(&pool.devices);
-    images.push(device.image());
-    drop(changes);
-    let devices = pools::devices(images);
-    let engine = pools::open(as_devices(&devices)).await.unwrap();
-    let pool = Fixture { devices, engine };
+    let pool = pool.kill_during(changes, &[device], &mut rng).await;
     for _ in 0..2 {
         pool.resilver().await;
     }
     pool.write("tank/a", 0..4, 90).await;
-    pool.engine.export().await.unwrap();
-    let (summary, is_whole) = verify_of(as_devices(&pool.devices)).await;
-    assert!(summary.is_clean() && is_whole, "seed {seed}: {summary:?}");
-    if seed.is_multiple_of(8) {
-        pools::judge_devices(&pool.devices, "after a crash", &[]);
-    }
+    pool.finish_whole(seed).await;
 }
 
 #[test]

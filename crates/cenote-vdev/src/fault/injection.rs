@@ -9,7 +9,7 @@
 //! replaced. The choice of the I/Os that fail is random, and the same in each run.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Revocable};
@@ -128,31 +128,25 @@ struct Verdict {
 /// The faults that are injected into a leaf.
 #[derive(Debug)]
 pub(crate) struct Injections {
-    /// Guid of the leaf, which may change.
-    leaf: AtomicU64,
     is_any: AtomicBool,
     handlers: Mutex<Vec<Handler>>,
 }
 
 impl Injections {
-    pub(super) fn new(leaf: u64) -> Arc<Self> {
+    pub(super) fn new() -> Arc<Self> {
         let handlers = Mutex::with_default(Rank::Injections);
-        let leaf = AtomicU64::new(leaf);
-        Arc::new(Self { leaf, is_any: AtomicBool::new(false), handlers })
+        Arc::new(Self { is_any: AtomicBool::new(false), handlers })
     }
 
-    pub(super) fn set_guid(&self, guid: u64) {
-        self.leaf.store(guid, Ordering::Relaxed);
-    }
-
-    pub(super) fn add(&self, spec: FaultSpec) -> u64 {
+    /// Adds a fault of the leaf with the guid `leaf`. Returns its number.
+    pub(super) fn add(&self, leaf: u64, spec: FaultSpec) -> u64 {
         let id = NUMBERS.next();
         let lanes = match spec.effect {
             FaultEffect::Delay { lanes, .. } => vec![Duration::ZERO; usize::from(lanes.max(1))],
             _ => Vec::new(),
         };
         let mut handlers = self.handlers.lock();
-        let random = Rng::seeded(self.leaf.load(Ordering::Relaxed) ^ handlers.len() as u64);
+        let random = Rng::seeded(leaf ^ handlers.len() as u64);
         handlers.push(Handler { id, spec, matched: 0, injected: 0, random, lanes });
         self.is_any.store(true, Ordering::Release);
         id
@@ -166,11 +160,12 @@ impl Injections {
         handlers.len() < before
     }
 
-    pub(super) fn list(&self) -> Vec<Injection> {
+    /// Returns the faults of the leaf with the guid `leaf`.
+    pub(super) fn list(&self, leaf: u64) -> Vec<Injection> {
         let handlers = self.handlers.lock();
         let one = |handler: &Handler| Injection {
             id: handler.id,
-            leaf: self.leaf.load(Ordering::Relaxed),
+            leaf,
             spec: handler.spec,
             matched: handler.matched,
             injected: handler.injected,
@@ -369,7 +364,7 @@ mod tests {
 
     fn bench() -> (Arc<MemoryDevice>, Arc<Injections>, Arc<Injector>) {
         let memory = Arc::new(MemoryDevice::new("m", vec![7; 1 << 16]));
-        let faults = Injections::new(3);
+        let faults = Injections::new();
         let injector =
             Injector::new(Revocable::new(Arc::<MemoryDevice>::clone(&memory)), Arc::clone(&faults));
         (memory, faults, injector)
@@ -392,7 +387,7 @@ mod tests {
                 (FaultEffect::Ignore, false, false),
             ] {
                 let (memory, faults, device) = bench();
-                let id = faults.add(spec(Some(IoKind::Write), effect, 0));
+                let id = faults.add(3, spec(Some(IoKind::Write), effect, 0));
                 let result = write(Arc::clone(&device), 9).await;
                 assert_eq!(result.is_err(), fails, "{effect:?}");
                 if let Err(error) = result {
@@ -402,7 +397,7 @@ mod tests {
                 // Other types are not affected.
                 device.read(0, BufMut::zeroed(512)).await.expect("a read");
                 device.flush().await.expect("a flush");
-                let [found] = faults.list()[..] else { panic!("one fault") };
+                let [found] = faults.list(3)[..] else { panic!("one fault") };
                 assert_eq!((found.matched, found.injected), (1, 1));
                 assert_eq!(faults.fails_probes(), effect == FaultEffect::Vanish);
                 assert!(faults.cancel(id) && !faults.cancel(id));
@@ -416,7 +411,7 @@ mod tests {
     fn corruption_flips_one_bit_of_a_read() {
         block_on(1, async {
             let (_, faults, device) = bench();
-            faults.add(spec(None, FaultEffect::Corrupt, 0));
+            faults.add(3, spec(None, FaultEffect::Corrupt, 0));
             let read = device.read(0, BufMut::zeroed(512)).await.expect("there");
             let wrong: u32 = read.iter().map(|byte| (byte ^ 7).count_ones()).sum();
             assert_eq!(wrong, 1);
@@ -429,7 +424,7 @@ mod tests {
     fn a_frequency_is_kept_about() {
         block_on(1, async {
             let (_, faults, device) = bench();
-            faults.add(spec(None, FaultEffect::Fail, 250_000));
+            faults.add(3, spec(None, FaultEffect::Fail, 250_000));
             let mut failed = 0;
             for _ in 0..4000 {
                 failed += u32::from(device.flush().await.is_err());
@@ -447,7 +442,7 @@ mod tests {
                 let (_, faults, device) = bench();
                 for lanes in lanes {
                     let latency = Duration::from_millis(10);
-                    faults.add(spec(None, FaultEffect::Delay { latency, lanes: *lanes }, 0));
+                    faults.add(3, spec(None, FaultEffect::Delay { latency, lanes: *lanes }, 0));
                 }
                 let start = monotonic();
                 let reads = (0..3).map(|_| device.read(0, BufMut::zeroed(512)));

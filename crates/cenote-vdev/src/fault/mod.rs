@@ -114,7 +114,7 @@ impl LeafWatch {
             slow_ios: AtomicU64::new(0),
             flush_since_ns: AtomicU64::new(0),
             diagnosis: Diagnosis::new(),
-            injections: Injections::new(guid),
+            injections: Injections::new(),
             limiters: Mutex::with_default(Rank::LeafLimits),
         })
     }
@@ -130,7 +130,6 @@ impl LeafWatch {
 
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Relaxed);
-        self.injections.set_guid(guid);
     }
 
     /// I/Os that took longer than `zio_slow_io_ms`.
@@ -284,13 +283,14 @@ impl<'t> Faults<'t> {
     /// there is no such leaf.
     pub fn inject(self, guid: u64, spec: FaultSpec) -> Option<u64> {
         let leaf = self.tree.leaf(self.tree.leaf_of(guid)?);
-        Some(leaf.watch.injections.add(spec))
+        Some(leaf.watch.injections.add(guid, spec))
     }
 
     /// The injected faults, by number.
     pub fn injections(self) -> Vec<Injection> {
         let leaves = self.tree.leaves();
-        let mut all: Vec<_> = leaves.flat_map(|(_, leaf)| leaf.watch.injections.list()).collect();
+        let mut all: Vec<_> =
+            leaves.flat_map(|(_, leaf)| leaf.watch.injections.list(leaf.guid())).collect();
         all.sort_by_key(|injection| injection.id);
         all
     }
