@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_engine::admin::Command;
-use cenote_engine::{Engine, EngineError, Notice};
+use cenote_engine::{CheckpointError, Engine, EngineError, Notice};
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::config::PoolState;
 use cenote_pool::import::{Candidate, FindError, Host};
@@ -94,6 +94,12 @@ pub(crate) fn command_line(tool: Tool, verb: &str, args: &[String]) -> String {
 /// Returns the text of a failure: its cause if that is an `E`, else the whole error chain.
 pub(crate) fn cause_text<E: std::error::Error + 'static>(error: &Error) -> String {
     error.cause::<E>().map_or_else(|| error.to_string(), E::to_string)
+}
+
+/// Like [`cause_text`], for what a checkpoint may refuse, too.
+pub(crate) fn cause_or_checkpoint<E: std::error::Error + 'static>(error: &Error) -> String {
+    let checkpoint = error.cause::<CheckpointError>();
+    checkpoint.map_or_else(|| cause_text::<E>(error), ToString::to_string)
 }
 
 /// Returns the probe for owners of objects, which counts everything that the pool's features allow.

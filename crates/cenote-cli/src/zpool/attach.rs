@@ -11,7 +11,7 @@
 use std::sync::Arc;
 
 use cenote_engine::create::{CreateError, plan_leaf};
-use cenote_engine::{Attach, CheckpointError, Engine, NewLeaf, ShapeError};
+use cenote_engine::{Attach, Engine, NewLeaf, ShapeError};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::scan::ScanFunc;
 use cenote_pool::import::AuxDevice;
@@ -24,7 +24,7 @@ use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, command_line};
+use crate::writer::{Writer, cause_or_checkpoint, command_line};
 
 /// Status of a command that the engine refused.
 const STATUS: i32 = 255;
@@ -179,14 +179,9 @@ async fn reserved(engine: &Arc<Engine>, word: &str) -> Result<Option<&'static st
 
 /// Returns why a request failed, in OpenZFS's words.
 fn words(error: &Error) -> String {
-    if let Some(why) = error.cause::<ShapeError>() {
-        return why.to_string();
-    }
-    match (error.cause::<CheckpointError>(), error.cause::<CreateError>()) {
-        (Some(CheckpointError::Exists), _) => "checkpoint exists".to_owned(),
-        (Some(CheckpointError::Discarding), _) => "currently discarding checkpoint".to_owned(),
-        (_, Some(CreateError::TooSmall { .. })) => "device is too small".to_owned(),
-        _ => error.to_string(),
+    match error.cause::<CreateError>() {
+        Some(CreateError::TooSmall { .. }) => "device is too small".to_owned(),
+        _ => cause_or_checkpoint::<ShapeError>(error),
     }
 }
 

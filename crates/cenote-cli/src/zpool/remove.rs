@@ -1,6 +1,6 @@
 //! `zpool remove`: hot spares, cache devices and log vdevs. Removing other vdevs is refused.
 
-use cenote_engine::{CheckpointError, Engine, ShapeError};
+use cenote_engine::{Engine, ShapeError};
 use cenote_pool::import::AuxDevice;
 
 use super::{block_on, names};
@@ -9,7 +9,7 @@ use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, cause_text, command_line};
+use crate::writer::{Writer, cause_or_checkpoint, cause_text, command_line};
 
 /// Runs `zpool remove`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -85,9 +85,5 @@ async fn remove_log(engine: &Engine, guid: u64, is_dry: bool) -> Result<(), Stri
         return Ok(());
     }
     let removed = engine.leaves().remove_log(guid).await;
-    removed.map_err(|error| match error.cause::<CheckpointError>() {
-        Some(CheckpointError::Exists) => "checkpoint exists".to_owned(),
-        Some(CheckpointError::Discarding) => "currently discarding checkpoint".to_owned(),
-        _ => cause_text::<ShapeError>(&error),
-    })
+    removed.map_err(|error| cause_or_checkpoint::<ShapeError>(&error))
 }

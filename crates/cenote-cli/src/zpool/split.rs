@@ -7,11 +7,10 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use cenote_engine::{CheckpointError, Engine, SplitError, SplitPool};
+use cenote_engine::{Engine, SplitError, SplitPool};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_pool::AllocationClass;
 use cenote_pool::dsl::check_pool_name;
-use cenote_rt::Error;
 
 use super::names::{self, Names};
 use super::setting::Wanted;
@@ -21,7 +20,7 @@ use crate::io::{CommandResult, Exit, Io};
 use crate::out;
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, cause_text, command_line};
+use crate::writer::{Writer, cause_or_checkpoint, command_line};
 
 /// The options of a split.
 struct Options {
@@ -59,7 +58,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let settings = options.wanted.settings.clone();
         let new = SplitPool { name: new_name.clone(), leaves, settings };
         let split = engine.leaves().split(new).await;
-        split.map(drop).map_err(|error| unable(name, words_of(&error)))
+        split.map(drop).map_err(|error| unable(name, cause_or_checkpoint::<SplitError>(&error)))
     };
     block_on(async {
         Writer::run(source, name, recorded, io, work).await?;
@@ -207,13 +206,4 @@ async fn preview(
 
 fn path_of(leaf: &VdevConfig) -> Option<String> {
     leaf.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned())
-}
-
-/// Returns why a pool was not split, in OpenZFS's words.
-fn words_of(error: &Error) -> String {
-    match error.cause::<CheckpointError>() {
-        Some(CheckpointError::Exists) => "checkpoint exists".to_owned(),
-        Some(CheckpointError::Discarding) => "currently discarding checkpoint".to_owned(),
-        _ => cause_text::<SplitError>(error),
-    }
 }
