@@ -22,6 +22,7 @@ use cenote_vdev::VdevKind;
 use crate::error::{BlockError, WriteError};
 use crate::gang::GANG_DEPTH_MAX;
 use crate::grounds::Grounds;
+use crate::moved::FreedRange;
 use crate::store::BlockStore;
 
 impl BlockStore {
@@ -29,10 +30,10 @@ impl BlockStore {
     /// pool's checkpoint uses stays allocated, and is reported as `held` in the txg's changes.
     ///
     /// # Errors
-    /// `Kind::Unsupported` for blocks that other pointers may share (dedup, clones), for encrypted
-    /// blocks and for addresses on removed vdevs; read errors if the header of a gang block cannot
-    /// be read. Nothing was freed then. `Kind::Invariant` if the space is not allocated, or the
-    /// block is younger than `txg`.
+    /// `Kind::Unsupported` for blocks that other pointers may share (dedup, clones) and for
+    /// encrypted blocks; read errors if the header of a gang block cannot be read. Nothing was
+    /// freed then. `Kind::Invariant` if the space is not allocated, or the block is younger than
+    /// `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;
         // Checks W4.
@@ -41,13 +42,13 @@ impl BlockStore {
             return Err(Error::new(Kind::Invariant, cause));
         }
         // A header and its members have one birth. Physical: a clone is younger than its bytes.
-        let is_in_checkpoint = space.is_in_checkpoint(bp.physical_birth(), txg);
+        let birth = bp.physical_birth();
+        let is_in_checkpoint = space.is_in_checkpoint(birth, txg);
         for dva in self.owned_addresses(bp).await? {
-            if is_in_checkpoint {
-                space.free_checkpointed(&dva, txg)?;
-            } else {
-                space.free(&dva, txg)?;
-            }
+            let (vdev, offset) = (u64::from(dva.vdev), dva.offset);
+            let asize = if dva.gang { self.header_of(dva, birth)?.asize } else { dva.asize };
+            let freed = FreedRange { vdev, offset, asize, is_in_checkpoint };
+            self.moved().free((self.tree(), space), freed, txg)?;
         }
         Ok(())
     }
@@ -63,6 +64,11 @@ impl BlockStore {
         let (birth, committed) = (bp.birth(), space.committed());
         ensure!("H3", birth > committed, "a block of txg {birth} is claimed after txg {committed}");
         for dva in self.owned_addresses(bp).await? {
+            let top = self.tree().top(u64::from(dva.vdev));
+            if top.is_some_and(|top| top.kind() == VdevKind::Indirect) {
+                let cause = WriteError::RemovedVdev { vdev: dva.vdev };
+                return Err(Error::new(Kind::Unsupported, cause));
+            }
             space.claim(&dva, txg, is_dry_run).await?;
         }
         Ok(())
@@ -78,11 +84,9 @@ impl BlockStore {
         let mut addresses = Vec::new();
         self.add_addresses(bp, 0, &mut addresses).await?;
         for dva in &addresses {
-            let top = self.tree().top(u64::from(dva.vdev));
-            let top = top.ok_or_else(|| Error::corrupt(BlockError::Vdev { vdev: dva.vdev }))?;
-            if top.kind() == VdevKind::Indirect {
-                let cause = WriteError::RemovedVdev { vdev: dva.vdev };
-                return Err(Error::new(Kind::Unsupported, cause));
+            let is_known = self.tree().top(u64::from(dva.vdev)).is_some();
+            if !is_known {
+                return Err(Error::corrupt(BlockError::Vdev { vdev: dva.vdev }));
             }
         }
         Ok(addresses)

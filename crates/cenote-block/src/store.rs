@@ -30,6 +30,7 @@ use crate::error::BlockError;
 use crate::expand::{expand, expand_embedded};
 use crate::grounds::Grounds;
 use crate::heal::Reporter;
+use crate::moved::MovedBytes;
 use crate::verify::Verifier;
 use crate::write::Units;
 
@@ -91,9 +92,8 @@ pub struct BlockStore {
     cache: BlockCache,
     salt: RwLock<Option<Arc<Salt>>>,
     has_large_gang_headers: AtomicBool,
-    /// Permits for prefetching, in units of [`PREFETCH_UNIT`].
-    prefetches: Arc<Semaphore>,
-    prefetch_units: u64,
+    /// Permits for prefetching, in units of [`PREFETCH_UNIT`], and their number.
+    prefetches: (Arc<Semaphore>, u64),
     blocks_read: AtomicU64,
     bytes_read: AtomicU64,
     blocks_recovered: AtomicU64,
@@ -104,6 +104,7 @@ pub struct BlockStore {
     /// LOCK: held while a batch of writes is submitted, across no await.
     batch_submission: AsyncMutex<()>,
     allocator: OnceLock<Arc<SpaceAllocator>>,
+    moved: MovedBytes,
     reporter: OnceLock<Arc<dyn Reporter>>,
 }
 
@@ -118,6 +119,7 @@ impl BlockStore {
             units,
             batch_submission: AsyncMutex::with_default(Rank::BlockBatch),
             allocator: OnceLock::new(),
+            moved: MovedBytes::default(),
             reporter: OnceLock::new(),
             parts_repaired: AtomicU64::new(0),
             blocks_written: AtomicU64::new(0),
@@ -125,8 +127,7 @@ impl BlockStore {
             cache: BlockCache::new(config),
             salt: RwLock::new(Rank::Salt, None),
             has_large_gang_headers: AtomicBool::new(false),
-            prefetches: Arc::new(Semaphore::new(prefetch_units as usize)),
-            prefetch_units,
+            prefetches: (Arc::new(Semaphore::new(prefetch_units as usize)), prefetch_units),
             blocks_read: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             blocks_recovered: AtomicU64::new(0),
@@ -136,6 +137,11 @@ impl BlockStore {
     /// The vdev tree.
     pub fn tree(&self) -> &Arc<Tree> {
         &self.tree
+    }
+
+    /// The bytes of removed vdevs.
+    pub fn moved(&self) -> &MovedBytes {
+        &self.moved
     }
 
     /// Makes the store writable: space is allocated from `allocator`. Returns true the first time;
@@ -279,8 +285,8 @@ impl BlockStore {
         if bp.is_embedded() || bp.is_hole() || self.cached(bp, context).is_some() {
             return true;
         }
-        let units = bp.lsize().div_ceil(PREFETCH_UNIT).clamp(1, self.prefetch_units) as u32;
-        let permit = Arc::clone(&self.prefetches).try_acquire_many_owned(units);
+        let units = bp.lsize().div_ceil(PREFETCH_UNIT).clamp(1, self.prefetches.1) as u32;
+        let permit = Arc::clone(&self.prefetches.0).try_acquire_many_owned(units);
         let Ok(permit) = permit else { return false };
         let (store, bp, keys) = (Arc::clone(self), *bp, context.keys.cloned());
         let grounds = context.grounds.clone();

@@ -109,6 +109,17 @@ impl MappingEntry {
         Self { source, target: Dva::from_words([first, second]) }
     }
 
+    /// The 24 bytes; `None` if an address does not fit or is not whole sectors.
+    #[must_use]
+    pub fn encode(&self) -> Option<[u8; MAPPING_ENTRY_LEN]> {
+        if !self.source.is_multiple_of(512) {
+            return None;
+        }
+        let [first, second] = self.target.to_words()?;
+        let source = SRC_OFFSET.with(0, self.source / 512)?;
+        words::to_bytes(&[source, first, second]).try_into().ok()
+    }
+
     /// Past the last byte on the removed vdev.
     #[must_use]
     pub const fn end(&self) -> u64 {
@@ -156,6 +167,32 @@ impl Mapping {
         Ok(Self { entries })
     }
 
+    /// Adds entries at the end.
+    ///
+    /// # Errors
+    /// [`CorruptIndirect`] if they are empty, or not behind the last one; nothing was added.
+    pub fn append(&mut self, more: &[MappingEntry]) -> Result<(), CorruptIndirect> {
+        let (mut end, known) = (self.end(), self.entries.len());
+        for (index, entry) in (known..).zip(more) {
+            let offset = entry.source;
+            if offset < end {
+                return Err(CorruptIndirect::Order { index, offset });
+            }
+            if entry.target.asize == 0 {
+                return Err(CorruptIndirect::Empty { index, offset });
+            }
+            end = entry.end();
+        }
+        self.entries.extend_from_slice(more);
+        Ok(())
+    }
+
+    /// Past the last byte that is mapped.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.entries.last().map_or(0, MappingEntry::end)
+    }
+
     /// All entries, by source.
     #[must_use]
     pub fn entries(&self) -> &[MappingEntry] {
@@ -195,6 +232,14 @@ pub struct BirthEntry {
     pub offset: u64,
     /// Txg.
     pub txg: u64,
+}
+
+impl BirthEntry {
+    /// The 16 bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        words::to_bytes(&[self.offset, self.txg])
+    }
 }
 
 /// The number of entries of a births object, from its bonus.

@@ -27,6 +27,7 @@ pub mod raidz;
 mod read;
 mod reshape;
 mod service;
+mod sides;
 mod size;
 mod state;
 mod tree;
@@ -47,6 +48,7 @@ pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, Tree
 pub use read::{ClassReader, ReadError};
 pub use reshape::{ReshapeError, Reshaped};
 pub use service::ServiceError;
+pub use sides::{SideError, Sides};
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};
 pub use verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};

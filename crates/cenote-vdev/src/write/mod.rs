@@ -39,10 +39,11 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
 pub use flush::{FlushError, FlushOutcome};
-use plan::{Builder, LeafWrite};
+use plan::{Builder, LeafWrite, Plan};
 
 use crate::leaf::{Content, DATA_START, Part};
 use crate::queue::WriteGroup;
+use crate::sides::Sides;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
 use crate::{BadChild, IoClass, LeafId, LeafRange};
 
@@ -155,10 +156,36 @@ impl Tree {
         class: IoClass,
     ) -> Result<WriteOutcome> {
         let place = place.into();
+        let top = self.check_write(place, data.len() as u64, txg)?;
+        let mut builder = Builder::new(self, txg);
         let psize = data.len() as u64;
+        let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
+        self.carry_out((builder, plan), (place, top, psize), txg, class).await
+    }
+
+    /// Writes the sides of a range ([`Sides::write`]).
+    pub(crate) async fn write_sides(
+        &self,
+        place: Place,
+        sides: &Sides,
+        txg: u64,
+        class: IoClass,
+    ) -> Result<WriteOutcome> {
+        let psize = sides.of_child(0).len() as u64;
         let top = self.check_write(place, psize, txg)?;
         let mut builder = Builder::new(self, txg);
-        let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
+        let plan = builder.add_sides(top, place.offset as i64, sides);
+        self.carry_out((builder, plan), (place, top, psize), txg, class).await
+    }
+
+    /// Writes what was planned, and judges the outcome.
+    async fn carry_out(
+        &self,
+        (builder, plan): (Builder<'_>, Plan),
+        (place, top, psize): (Place, usize, u64),
+        txg: u64,
+        class: IoClass,
+    ) -> Result<WriteOutcome> {
         let (writes, absent) = builder.into_writes();
         for leaf in absent.into_iter().filter(|_| !is_on(Bug::AbsentLeafNotLogged)) {
             self.leaf(leaf).note_missing_txg(txg);

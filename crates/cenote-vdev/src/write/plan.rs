@@ -12,6 +12,7 @@ use crate::LeafId;
 use crate::leaf::{Content, Part};
 use crate::map::{Column, Map, Row, charge_parity};
 use crate::read::DEPTH_MAX;
+use crate::sides::Sides;
 use crate::tree::{Layout, Tree};
 
 /// The parts of a block that go to one leaf.
@@ -131,6 +132,19 @@ impl<'a> Builder<'a> {
     /// Plans `data`, whole sectors, at byte `offset` of the subtree `vdev`.
     pub(super) fn add(&mut self, vdev: usize, offset: i64, data: Buf, depth: u8) -> Plan {
         self.add_pieces(vdev, vec![Piece { offset, content: Content::Data(data) }], depth)
+    }
+
+    /// Plans the sides of a range on the top-level vdev `vdev`: each child of a mirror gets its
+    /// own.
+    pub(super) fn add_sides(&mut self, vdev: usize, offset: i64, sides: &Sides) -> Plan {
+        let node = &self.tree.vdevs[vdev];
+        if sides.count() == 1 || !matches!(node.layout, Layout::Mirror) {
+            return self.add(vdev, offset, sides.of_child(0).clone(), 0);
+        }
+        let children = node.children.iter().enumerate();
+        let plans =
+            children.map(|(at, child)| self.add(*child, offset, sides.of_child(at).clone(), 1));
+        Plan::Mirror(plans.collect())
     }
 
     /// Plans pieces, ascending by offset, on the subtree `vdev`.
