@@ -28,6 +28,7 @@ use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::create::TXG_INITIAL;
 use crate::error::EngineError;
 use crate::leaf::{LeafState, Leaves};
+use crate::removal::Removals;
 use crate::scan::Scans;
 use crate::space::{SpaceManager, SpaceState};
 use crate::txg::TxgState;
@@ -155,6 +156,11 @@ impl Engine {
     /// Returns scrub and resilver.
     pub fn scans(&self) -> Scans<'_> {
         Scans { engine: self }
+    }
+
+    /// Returns the removal of vdevs with data.
+    pub fn removals(&self) -> Removals<'_> {
+        Removals { engine: self }
     }
 
     /// Returns the checkpoint and the space of destroyed datasets.

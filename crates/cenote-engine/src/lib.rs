@@ -36,6 +36,7 @@ mod error;
 pub mod admin;
 pub(crate) mod dsl;
 mod leaf;
+mod removal;
 mod scan;
 mod space;
 #[cfg(test)]
@@ -63,6 +64,7 @@ pub use error::EngineError;
 pub use leaf::Leaves;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
 pub use leaf::shape::{Attach, NewLeaf, ShapeError, SplitError, SplitPool};
+pub use removal::{RemovalError, Removals};
 pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};
 pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};

@@ -53,6 +53,15 @@ pub struct LeafExtent {
 #[error("the device is not there")]
 pub struct DeviceMissing;
 
+/// Returns the vdev that is being removed, and the mapping of what was copied; `None` if there is
+/// no such vdev.
+///
+/// # Errors
+/// Errors of reading the mapping.
+pub async fn mapping_of_removing(pool: &Pool) -> Result<Option<(u64, Mapping)>> {
+    crate::pool::indirect::of_removing(pool.mos(), &pool.config().vdev_tree).await
+}
+
 impl Pool {
     /// Returns the vdevs.
     pub fn vdevs(&self) -> Vdevs<'_> {

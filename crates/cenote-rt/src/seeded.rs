@@ -209,6 +209,20 @@ pub enum Bug {
     SlowdownUnbounded,
     /// The rate that a scan is promised is not kept.
     PromisedRateForgotten,
+    /// A block that is freed on a vdev that is being removed leaves its copy allocated.
+    CopyNotFreed,
+    /// Moved bytes that are freed are not recorded as obsolete.
+    ObsoleteNotRecorded,
+    /// The last segment of a batch is not copied when a vdev is removed.
+    SegmentNotCopied,
+    /// Free gaps that are copied with the bytes around them do not count as obsolete.
+    GapsNotCounted,
+    /// The copies of a cancelled removal stay allocated.
+    CancelledCopiesKept,
+    /// Logs keep their next blocks on a vdev that is being removed.
+    LogsStayOnRemovedVdev,
+    /// The devices of a removed vdev keep their labels.
+    RemovedKeepsLabels,
 }
 
 impl Bug {
@@ -281,6 +295,16 @@ impl Bug {
         Self::NewSizeNotRecorded,
         Self::SplitWithLogs,
         Self::SplitNotRecorded,
+    ];
+    /// Bugs found by removing vdevs.
+    pub const OF_REMOVALS: [Self; 7] = [
+        Self::CopyNotFreed,
+        Self::ObsoleteNotRecorded,
+        Self::SegmentNotCopied,
+        Self::GapsNotCounted,
+        Self::CancelledCopiesKept,
+        Self::LogsStayOnRemovedVdev,
+        Self::RemovedKeepsLabels,
     ];
     /// Bugs found by leaves with known error rates.
     pub const OF_DIAGNOSIS: [Self; 3] =

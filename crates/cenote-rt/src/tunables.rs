@@ -263,6 +263,16 @@ tunables! {
         "whether optional writes count against the aggregation limit, as before illumos #8005";
     SCAN_MEMORY_BYTES = "zfs_scan_mem_lim_soft_max", 64 * MIB, (MIB, 1 << 40),
         "bytes of block pointers and data that verify holds while it sorts";
+    REMOVAL_BATCH_BYTES = "cenote_removal_batch_bytes", 32 << 20, (512, 1 << 30),
+        "bytes that the removal of a vdev copies in a transaction group; twice as many are in memory";
+    REMOVE_MAX_SEGMENT = "zfs_remove_max_segment", 16 << 20, (512, 16 << 20),
+        "bytes that the removal of a vdev copies in one piece at most";
+    REMOVAL_MAX_SPAN = "vdev_removal_max_span", 32 * KIB, (0, 16 << 20),
+        "bytes of a free gap that the removal of a vdev copies with the bytes around it at most";
+    REMOVAL_IGNORE_ERRORS = "zfs_removal_ignore_errors", 0, (0, 1),
+        "whether the removal of a vdev goes on when bytes cannot be read: their copies are zeros";
+    REMOVAL_SUSPEND_PROGRESS = "zfs_removal_suspend_progress", 0, (0, 1),
+        "whether the removal of a vdev stands still";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
     REBUILD_SCRUB = "zfs_rebuild_scrub_enabled", 1, (0, 1),

@@ -154,6 +154,8 @@ pub enum PoolEvent {
     Detached(u64),
     /// The log vdev with this guid left the pool.
     LogRemoved(u64),
+    /// The top-level vdev with this guid was removed: its data is elsewhere.
+    Removed(u64),
 }
 
 /// A recorded event.

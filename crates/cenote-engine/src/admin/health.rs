@@ -19,6 +19,11 @@ pub enum Notice {
         /// The error.
         cause: String,
     },
+    /// The removal of a vdev cannot go on for the time being, or was cancelled.
+    RemovalStalled {
+        /// The error.
+        cause: String,
+    },
     /// The tree of a destroyed dataset is damaged: its space stays allocated until the pool is
     /// imported again.
     DeadTreeDamaged {

@@ -112,6 +112,7 @@ impl Engine {
         let engine = Self::from_pool(pool, base_txg).await?;
         stages::reach("import-space-loaded");
         engine.space().adopt_checkpoint(pool).await?;
+        engine.removals().adopt(pool).await?;
         // Before any write: on a pool with multihost, heartbeats begin now and use the slots of its
         // uberblocks.
         engine.admin().apply_properties().await?;
@@ -244,6 +245,8 @@ pub(crate) const MAINTAINED: &[&str] = &[
     "zpool_checkpoint",
     "spacemap_v2",
     "allocation_classes",
+    "device_removal",
+    "obsolete_counts",
     "resilver_defer",
     "bookmark_v2",
     "bookmark_written",

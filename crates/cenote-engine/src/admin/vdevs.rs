@@ -30,7 +30,7 @@ use crate::admin::{Engine, write_aux_label};
 use crate::admin::{birth, create, import};
 use crate::dsl;
 use crate::dsl::{Context, features};
-use crate::{Answer, Config, EngineError, Scope, Task};
+use crate::{Answer, Config, EngineError, RemovalError, Scope, Task};
 
 /// Vdevs to be added.
 pub struct NewVdevs {
@@ -131,6 +131,10 @@ impl Task for Add {
                 self.answer.put(Err(Error::new(Kind::Busy, EngineError::VdevsAdded)));
                 return Ok(());
             }
+            if !can_add(&before.root, new) {
+                self.answer.put(Err(RemovalError::AddsParity.into()));
+                return Ok(());
+            }
             let result = engine
                 .mos_apply(context.txg, |tx| {
                     // The closure may run several times: each time from the same state.
@@ -162,6 +166,17 @@ impl Admin<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the pool can have these vdevs: mappings of removed vdevs need others without parity, and
+/// with sectors of the same size.
+fn can_add(root: &VdevConfig, new: &NewVdevs) -> bool {
+    let moved = root.children.iter().find(|top| top.top.indirect_object.is_some());
+    let Some(moved) = moved else { return true };
+    new.tops.iter().filter(|(top, _)| !top.top.is_log).all(|(top, _)| {
+        !matches!(top.kind, VdevKind::RaidZ(_) | VdevKind::Draid(_))
+            && top.top.ashift == moved.top.ashift
+    })
 }
 
 /// Writes new vdevs to the config and the MOS.

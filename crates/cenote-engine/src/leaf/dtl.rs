@@ -11,10 +11,11 @@ use cenote_dmu::spacemap::edit as spacemap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::spacemap::{Action, Geometry};
 use cenote_rt::{Result, ensure};
-use cenote_vdev::TxgRanges;
+use cenote_vdev::{Sides, TxgRanges};
 
 use crate::Leaves;
 use crate::Scope;
+use crate::admin::create::FIRST_TXG;
 use crate::dsl::features;
 
 /// Block size of a DTL's space map.
@@ -24,6 +25,9 @@ impl Leaves<'_> {
     /// Writes the DTLs that changed since the last pass.
     pub(crate) async fn record_dtls(self, scope: &Scope<'_>, pass: u32) -> Result<()> {
         let txg = scope.context.txg;
+        if self.engine.removals().has_copied_in(txg) {
+            Sides::note_missing(&self.engine.tree, FIRST_TXG, txg);
+        }
         for (guid, ranges) in self.engine.tree.changed_dtls() {
             let object = self.dtl_object(guid);
             let stamp = spacemap::Stamp { txg, pass };
@@ -52,7 +56,7 @@ impl Leaves<'_> {
 }
 
 /// Frees the DTL of a leaf that left the pool.
-pub(super) fn free(tx: &mut Tx<'_>, object: Option<u64>, txg: u64) -> TxResult<()> {
+pub(crate) fn free(tx: &mut Tx<'_>, object: Option<u64>, txg: u64) -> TxResult<()> {
     let stamp = spacemap::Stamp { txg, pass: 1 };
     store(tx, object, &TxgRanges::default(), stamp).map(drop)
 }

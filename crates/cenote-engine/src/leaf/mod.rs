@@ -2,13 +2,14 @@
 
 pub(crate) mod deadman;
 mod diagnosis;
-mod dtl;
+pub(crate) mod dtl;
 pub(crate) mod leafwork;
 pub(crate) mod shape;
 
 use std::sync::atomic::AtomicBool;
 
 use crate::Engine;
+use crate::removal::RemovalTasks;
 use crate::scan::ScanTasks;
 use leafwork::{AutoTrim, LeafWorks};
 
@@ -24,6 +25,8 @@ pub(crate) struct LeafState {
     pub(crate) autoexpand: AtomicBool,
     /// The scan of all leaves.
     pub(crate) scan: ScanTasks,
+    /// The removal of a vdev.
+    pub(crate) removal: RemovalTasks,
 }
 
 /// Leaves: taking them out of service and back, trim and initialize; made by [`Engine::leaves`].

@@ -42,7 +42,7 @@ use crate::space::checkpoint;
 /// Pool directory entry: the logs by txg.
 const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 /// Entry of a top-level vdev's ZAP: the txg from which logs apply, for each metaslab.
-const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Block size of that array.
 const UNFLUSHED_BLOCK: u64 = 128 << 10;
 /// Block size of a log, in which its length is measured.

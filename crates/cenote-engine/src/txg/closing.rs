@@ -157,6 +157,7 @@ impl Engine {
                 // Work that cannot be resumed now is resumed by the next import.
                 drop(self.unless_suspended(self.leaves().resume_work()).await);
                 drop(self.unless_suspended(self.scans().unsuspend()).await);
+                self.removals().unsuspend().await;
                 return Err(error);
             }
         };
@@ -174,6 +175,7 @@ impl Engine {
         // Work on free space ends first: the devices may soon have another owner.
         self.leaves().stop_all_work().await;
         self.scans().suspend().await;
+        self.removals().suspend().await;
         // No log remains.
         let logs = self.intent_logs().freeze_all().await;
         stages::reach("close-logs-frozen");

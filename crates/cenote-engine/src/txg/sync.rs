@@ -120,6 +120,7 @@ impl Syncing<'_> {
             self.engine.leaves().diagnose(self.scope).await;
         }
         self.engine.leaves().record_dtls(self.scope, self.pass).await?;
+        self.engine.removals().record_moved(self.txg, self.pass).await?;
         if self.pass > 1 || self.has_work() {
             self.record_space().await?;
         }

@@ -277,6 +277,11 @@ impl Log {
         has_any
     }
 
+    /// Whether the chain has blocks on this top-level vdev.
+    pub fn has_blocks_on(&self, vdev: u64) -> bool {
+        self.oldest_on(vdev).is_some()
+    }
+
     /// Returns the birth of the oldest block of the chain on this top-level vdev.
     fn oldest_on(&self, vdev: u64) -> Option<u64> {
         self.chain().oldest_on(vdev)

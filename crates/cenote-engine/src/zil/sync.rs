@@ -115,10 +115,19 @@ impl<'e> IntentLogs<'e> {
     /// # Errors
     /// `Kind::Busy` if operations of an earlier import are to be replayed.
     pub async fn retire(self) -> Result<()> {
+        self.end_all().await.map(drop)
+    }
+
+    /// Ends every chain, and prevents new ones until the returned value is dropped: no device has
+    /// log blocks.
+    ///
+    /// # Errors
+    /// `Kind::Busy` if operations of an earlier import are to be replayed.
+    pub(crate) async fn end_all(self) -> Result<FrozenLogs<'e>> {
         if let Some(head) = self.engine.heads.all().iter().find(|head| head.log().is_claimed()) {
             return Err(Error::new(Kind::Busy, EngineError::Unreplayed(head.object())));
         }
-        self.drain().await.map(drop)
+        self.drain().await
     }
 
     /// Ends every chain, and prevents new ones until the returned value is dropped: commits use a

@@ -357,7 +357,12 @@ impl Leaves<'_> {
             if !self.is_writable(*leaf) {
                 return Err(LeafWorkError::NotWritable(*leaf).into());
             }
-            if self.engine.leaf.works.running(*leaf, kind).is_some() {
+            let is_leaving = self.engine.with_config(|config| {
+                let tops = config.root.children.iter();
+                tops.filter(|top| top.top.removing).any(|top| top.find(*leaf).is_some())
+            });
+            // OpenZFS has this error for vdevs that are being removed, too.
+            if is_leaving || self.engine.leaf.works.running(*leaf, kind).is_some() {
                 return Err(LeafWorkError::Running(*leaf, kind).into());
             }
             targets.push(target);

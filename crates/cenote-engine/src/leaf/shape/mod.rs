@@ -52,7 +52,7 @@ use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
 use crate::scan::{rebuild, record};
 use crate::space::checkpoint;
-use crate::{Answer, Config, Engine, EngineError, Leaves, Scope, Task};
+use crate::{Answer, Config, Engine, EngineError, Leaves, RemovalError, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
 const TXGS_IN_FLIGHT: u64 = 1;
@@ -197,10 +197,12 @@ impl Leaves<'_> {
     /// part of the pool; a resilver is to be started ([`Scans::resume`](crate::Scans::resume)).
     ///
     /// # Errors
-    /// A [`ShapeError`], a [`CheckpointError`](crate::CheckpointError), or an error of the new
-    /// device, and nothing was changed but the labels of that device; errors of a sync.
+    /// A [`ShapeError`], a [`CheckpointError`](crate::CheckpointError),
+    /// [`RemovalError::InProgress`], or an error of the new device, and nothing was changed but the
+    /// labels of that device; errors of a sync.
     pub async fn attach(self, beside: u64, new: NewLeaf, how: Attach) -> Result<()> {
         self.engine.space().check_no_checkpoint()?;
+        self.engine.removals().check_none()?;
         let engine = self.engine;
         let root = engine.config().root;
         check_attach(&root, beside, &new, how)?;
@@ -214,6 +216,9 @@ impl Leaves<'_> {
         let (device, path) = (Arc::clone(&new.device), path_of(&new.config));
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
+            if config.root.children.iter().any(|top| top.top.removing) {
+                return Err(RemovalError::InProgress.into());
+            }
             // The shape may have changed since.
             check_attach(&config.root, beside, &new, how)?;
             check_resync(tx, &config.root, new.is_sequential)?;

@@ -62,13 +62,16 @@ pub enum CheckpointError {
     /// The feature is not enabled.
     #[error("unsupported version or feature")]
     NotEnabled,
+    /// A vdev is being removed.
+    #[error("device removal in progress")]
+    Removing,
 }
 
 impl From<CheckpointError> for Error {
     fn from(error: CheckpointError) -> Self {
         let kind = match error {
             CheckpointError::Exists => Kind::Exists,
-            CheckpointError::Discarding => Kind::Busy,
+            CheckpointError::Discarding | CheckpointError::Removing => Kind::Busy,
             CheckpointError::NotThere => Kind::NotFound,
             CheckpointError::NotEnabled => Kind::Unsupported,
         };
@@ -258,7 +261,9 @@ impl Task for Take {
             let Scope { engine, context } = scope;
             let env = engine.datasets().env(context.txg);
             let uberblock = engine.uberblock();
+            let is_removing = engine.removals().removing().is_some();
             let result = match engine.space().check_no_checkpoint() {
+                Ok(()) if is_removing => Err(CheckpointError::Removing.into()),
                 Ok(()) => engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock)).await,
                 Err(error) => Err(error),
             };
