@@ -351,6 +351,9 @@ fn close_failure(action: &str, name: &str, error: Error) -> Exit {
 
 fn notice_text(notice: &Notice) -> String {
     match notice {
+        Notice::RemovalStalled { cause } => {
+            format!("the removal of a device does not go on: {cause}")
+        }
         Notice::ScanStalled { cause } => {
             format!("the scan cannot go on, and is tried again every 10 seconds: {cause}")
         }

@@ -12,6 +12,7 @@ mod zpool_attach;
 mod zpool_get;
 mod zpool_import;
 mod zpool_iostat;
+mod zpool_remove;
 mod zpool_reopen;
 mod zpool_scrub;
 mod zpool_split;

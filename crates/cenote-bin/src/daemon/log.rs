@@ -121,6 +121,7 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::Attached(_) => "device attached",
                 PoolEvent::Detached(_) => "device detached",
                 PoolEvent::LogRemoved(_) => "log device removed",
+                PoolEvent::Removed(_) => "vdev removed",
                 PoolEvent::Created => "pool created",
                 PoolEvent::Imported => "pool imported",
                 PoolEvent::Exported => "pool exported",

@@ -314,6 +314,7 @@ impl Pools {
         if !engine.is_read_only() {
             engine.start_sync_task();
             engine.leaves().resume_work().await?;
+            engine.removals().resume().await;
             if let Err(error) = engine.scans().resume().await {
                 log::warn!(pool = %engine.name(), cause = %error, "scan not continued");
             }

@@ -177,7 +177,7 @@ fn spare_is_called_in_and_given_back() {
     house.run(&format!("zpool remove t {spare} {cache}"));
     shows(&[&new], "\tspares\n");
     let (_, said) = house.fails(&format!("zpool remove t {spare} {new}"));
-    let ours = "only spares, cache and log devices are removed by this version of cenote";
+    let ours = "operation not supported on this type of pool";
     assert_eq!(
         said,
         format!("cannot remove {spare}: no such device in pool\ncannot remove {new}: {ours}\n")

@@ -75,7 +75,7 @@ pub(super) fn class(event: &Event) -> &'static str {
             | PoolEvent::RebuildAborted => "sysevent.fs.zfs.resilver_finish",
             PoolEvent::Attached(_) => "sysevent.fs.zfs.vdev_attach",
             PoolEvent::Detached(_) => "sysevent.fs.zfs.vdev_remove",
-            PoolEvent::LogRemoved(_) => "sysevent.fs.zfs.vdev_remove_dev",
+            PoolEvent::LogRemoved(_) | PoolEvent::Removed(_) => "sysevent.fs.zfs.vdev_remove_dev",
         },
     }
 }
@@ -153,7 +153,10 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
         }
         Event::Trim { leaf, .. }
         | Event::Pool(
-            PoolEvent::Attached(leaf) | PoolEvent::Detached(leaf) | PoolEvent::LogRemoved(leaf),
+            PoolEvent::Attached(leaf)
+            | PoolEvent::Detached(leaf)
+            | PoolEvent::LogRemoved(leaf)
+            | PoolEvent::Removed(leaf),
         ) => {
             pairs.push(number("vdev_guid", *leaf));
             pairs.extend(path(*leaf));

@@ -32,6 +32,7 @@ pub(crate) mod names;
 mod redundancy;
 mod refuse;
 mod remove;
+mod remove_data;
 mod reopen;
 mod scan;
 mod scrub;

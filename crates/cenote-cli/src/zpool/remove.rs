@@ -1,11 +1,11 @@
-//! `zpool remove`: hot spares, cache devices and log vdevs. Removing other vdevs is refused.
+//! `zpool remove`: hot spares, cache devices and log vdevs; vdevs with data are in `remove_data`.
 
 use cenote_engine::{Engine, ShapeError};
 use cenote_pool::import::AuxDevice;
 
-use super::{block_on, names};
+use super::{block_on, names, remove_data};
 use crate::err;
-use crate::getopt;
+use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
@@ -28,13 +28,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let line = (!parsed.has('n')).then_some(&line[..]);
     block_on(Writer::run(source, pool, line, io, async |engine, io| {
         if parsed.has('s') {
-            // A pool with a removal in progress cannot be opened for writing here.
-            let why = "cannot cancel removal: operation is not in progress";
-            return Err(Exit::failed(why));
+            return remove_data::cancel(engine).await;
         }
         let mut status = Ok(());
         for word in devices {
-            match remove(source, engine, word, parsed.has('n')).await {
+            match remove(source, engine, word, &parsed, io).await {
                 Err(Exit::Failed(message)) => {
                     err!(io, "{message}")?;
                     status = Err(Exit::Status(1));
@@ -42,11 +40,20 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 done => done?,
             }
         }
+        if parsed.has('w') && !parsed.has('n') {
+            remove_data::wait(source, engine).await?;
+        }
         status
     }))
 }
 
-async fn remove(source: &Source, engine: &Engine, word: &str, is_dry: bool) -> CommandResult {
+async fn remove(
+    source: &Source,
+    engine: &Engine,
+    word: &str,
+    parsed: &Parsed,
+    io: &mut Io<'_>,
+) -> CommandResult {
     let cannot = |why: &str| Exit::failed(format!("cannot remove {word}: {why}"));
     if engine.is_read_only() {
         return Err(cannot("pool is read-only"));
@@ -63,16 +70,15 @@ async fn remove(source: &Source, engine: &Engine, word: &str, is_dry: bool) -> C
         let root = engine.admin().vdev_config();
         let vdev = names::find(&root, word, &source.path(word));
         let vdev = vdev.map_err(|why| cannot(&why.to_string()))?;
+        drop(view);
         if vdev.top.is_log {
-            drop(view);
-            return remove_log(engine, vdev.guid, is_dry).await.map_err(|why| cannot(&why));
+            let removed = remove_log(engine, vdev.guid, parsed.has('n')).await;
+            return removed.map_err(|why| cannot(&why));
         }
-        return Err(cannot(
-            "only spares, cache and log devices are removed by this version of cenote",
-        ));
+        return remove_data::remove(engine, word, vdev, parsed, io).await;
     };
     drop(view);
-    if is_dry {
+    if parsed.has('n') {
         return Ok(());
     }
     let removed = engine.leaves().remove_aux(guid).await;

@@ -17,6 +17,8 @@ use crate::zfs::value;
 /// States of a removal (`removing_vdev`).
 const REMOVAL_RUNNING: u64 = 1;
 const REMOVAL_FINISHED: u64 = 2;
+/// Minutes from which on a removal is called slow.
+const LONGEST_ESTIMATE: u64 = 30 * 24 * 60;
 
 fn ctime(seconds: u64) -> String {
     value::date(seconds, value::CTIME)
@@ -82,7 +84,9 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
         let _ = writeln!(text, "  scan: {}", self::rebuild(&rebuild.phys, &name, pass, now));
     }
     if let Some(removal) = &status.removal {
-        text.push_str(&removal_lines(removal));
+        let vdev = status.root.children.iter().find(|vdev| vdev.id == removal.phys.removing_vdev);
+        let name = vdev.map(|vdev| vdev.name.clone());
+        text.push_str(&removal_lines(removal, name, now));
     }
     if let Some(checkpoint) = &status.checkpoint {
         text.push_str(&checkpoint_line(checkpoint));
@@ -283,8 +287,10 @@ fn checkpoint_warning(scan: &ScanPhys, checkpoint: &Checkpoint) -> &'static str 
     }
 }
 
-fn removal_lines(removal: &Removal) -> String {
+/// Returns the lines of a removal; `name` is that of the vdev, if it is still there.
+fn removal_lines(removal: &Removal, name: Option<String>, now: u64) -> String {
     let phys = &removal.phys;
+    let name = name.unwrap_or_else(|| format!("vdev {}", phys.removing_vdev));
     let mut text = match phys.state {
         REMOVAL_FINISHED => {
             let minutes = phys.end_time.saturating_sub(phys.start_time) / 60;
@@ -298,21 +304,25 @@ fn removal_lines(removal: &Removal) -> String {
             )
         }
         REMOVAL_RUNNING => {
-            let done = phys.copied as f64 * 100.0 / phys.to_copy.max(1) as f64;
+            let copied = phys.copied.max(1);
+            let done = copied as f64 * 100.0 / phys.to_copy.max(1) as f64;
+            let rate = (copied / now.saturating_sub(phys.start_time).max(1)).max(1);
+            let minutes = phys.to_copy.saturating_sub(copied) / rate / 60;
+            let left = if minutes < LONGEST_ESTIMATE {
+                format!("{}h{}m to go", minutes / 60, minutes % 60)
+            } else {
+                "(copy is slow, no estimated time)".to_owned()
+            };
             format!(
-                "remove: Evacuation of vdev {} in progress since {}\n\
-                 \t{} copied out of {}, {done:.2}% done, (copy is slow, no estimated time)\n",
-                phys.removing_vdev,
+                "remove: Evacuation of {name} in progress since {}\n\
+                 \t{} copied out of {} at {}/s, {done:.2}% done, {left}\n",
                 ctime(phys.start_time),
-                bytes(phys.copied),
-                bytes(phys.to_copy)
+                bytes(copied),
+                bytes(phys.to_copy),
+                bytes(rate)
             )
         }
-        _ => format!(
-            "remove: Removal of vdev {} canceled on {}\n",
-            phys.removing_vdev,
-            ctime(phys.end_time)
-        ),
+        _ => format!("remove: Removal of {name} canceled on {}\n", ctime(phys.end_time)),
     };
     if removal.mapping_bytes != 0 {
         let memory = bytes(removal.mapping_bytes);
@@ -356,6 +366,7 @@ fn expansion_lines(expansion: &Expansion, vdev: &str) -> String {
 #[cfg(test)]
 mod tests {
     use cenote_engine::{ScanWait, ThrottleModel};
+    use cenote_ondisk::indirect::RemovingPhys;
 
     use super::*;
 
@@ -476,6 +487,41 @@ mod tests {
             ended(ScanState::Finished),
             format!("scrubbed 3 error blocks in 0 days 00:00:07 on {end}")
         );
+    }
+
+    /// The figures of recordings of OpenZFS.
+    #[test]
+    fn removals_are_shown_with_rate_and_time_to_go() {
+        let phys = RemovingPhys {
+            state: REMOVAL_RUNNING,
+            removing_vdev: 1,
+            prev_indirect_vdev: None,
+            start_time: 1000,
+            end_time: 0,
+            to_copy: 35_336_192,
+            copied: 25_088,
+        };
+        let shown = |phys: RemovingPhys, now| {
+            let removal = Removal { phys, mapping_bytes: 0 };
+            removal_lines(&removal, Some("/dev/shm/v/b".into()), now)
+        };
+        let since = ctime(1000);
+        assert_eq!(
+            shown(phys, 1002),
+            format!(
+                "remove: Evacuation of /dev/shm/v/b in progress since {since}\n\
+                 \t24.5K copied out of 33.7M at 12.2K/s, 0.07% done, 0h46m to go\n"
+            )
+        );
+        let line = shown(RemovingPhys { copied: 0, ..phys }, 1000);
+        let slow =
+            "\t1 copied out of 33.7M at 1/s, 0.00% done, (copy is slow, no estimated time)\n";
+        assert!(line.ends_with(slow), "{line}");
+        let line = shown(RemovingPhys { state: 3, end_time: 1000, ..phys }, 1000);
+        assert_eq!(line, format!("remove: Removal of /dev/shm/v/b canceled on {since}\n"));
+        let ended = RemovingPhys { state: REMOVAL_FINISHED, end_time: 1001, ..phys };
+        let line = shown(RemovingPhys { copied: 35_336_192, ..ended }, 1000);
+        assert!(line.starts_with("remove: Removal of vdev 1 copied 33.7M in 0h0m, completed"));
     }
 
     #[test]

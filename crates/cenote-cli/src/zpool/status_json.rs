@@ -109,7 +109,7 @@ impl Writer<'_> {
             let phys = &removal.phys;
             let state = ["NONE", "SCANNING", "FINISHED", "CANCELED"];
             let state = state.get(phys.state as usize).copied().unwrap_or("NONE");
-            let mut part = Map::new();
+            let mut part = self.removed_vdev(phys.removing_vdev);
             part.insert("state".into(), state.into());
             part.insert("removing_vdev".into(), self.form.number(phys.removing_vdev));
             part.insert("start_time".into(), self.time(phys.start_time));
@@ -183,6 +183,23 @@ impl Writer<'_> {
             part.insert("waiting_tunable_value".into(), self.form.number(waiting.value));
         }
         Some(part)
+    }
+
+    /// Returns what identifies the vdev of a removal.
+    fn removed_vdev(&self, id: u64) -> Map<String, Value> {
+        let mut part = Map::new();
+        let vdev = self.status.root.children.iter().find(|vdev| vdev.id == id);
+        match vdev.filter(|vdev| vdev.kind != VdevKind::Indirect) {
+            Some(vdev) => {
+                let keys = ["name", "vdev_type", "guid", "path", "class"];
+                let all = self.vdev(vdev);
+                part.extend(all.into_iter().filter(|(key, _)| keys.contains(&key.as_str())));
+            }
+            None => {
+                part.insert("name".into(), "indirect".into());
+            }
+        }
+        part
     }
 
     /// Adds the main tree and the sections.

@@ -234,7 +234,7 @@ fn value_of(shown: &Shown<'_>, vdev: &VdevReport, property: &str) -> String {
         "slow_ios" => Some(sum(|vdev| vdev.stats.slow_ios).to_string()),
         "initialize_errors" | "trim_errors" => Some("0".to_owned()),
         "removing" => Some(on_off(vdev.is_removing)),
-        "allocating" => Some(on_off(!vdev.is_non_allocating)),
+        "allocating" => Some(on_off(vdev.is_removing || !vdev.is_non_allocating)),
         "failfast" => Some(on_off(true)),
         _ => None,
     };

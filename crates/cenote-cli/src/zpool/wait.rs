@@ -74,6 +74,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         if source.session.is_none() && !scans.is_empty() {
             engine.scans().resume().await?;
         }
+        if source.session.is_none() && is_wanted("remove") {
+            engine.removals().resume().await;
+        }
         let mut shown: Option<Duration> = None;
         loop {
             // A suspended pool may not answer.
@@ -140,11 +143,19 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
                 let of_errors = u64::from(engine.scans().is_running(ScanFunc::ErrorScrub));
                 of_scan(engine, ScanFunc::Scrub).await?.max(of_errors)
             }
+            "remove" if engine.removals().removing().is_some() => of_removal(engine).await?,
             // A pool that is open for writing here never has other activities.
             _ => 0,
         };
     }
     Ok(left)
+}
+
+/// Returns the bytes that a removal has not copied yet.
+async fn of_removal(engine: &Engine) -> Result<u64, Exit> {
+    let state = engine.removals().state().await?;
+    // As long as it runs, something is left.
+    Ok(state.map_or(0, |state| state.to_copy.saturating_sub(state.copied)).max(1))
 }
 
 /// Whether a device is being replaced.

@@ -186,7 +186,8 @@ impl<'e> Removals<'e> {
     ///
     /// # Errors
     /// A [`RemovalError`] or a [`CheckpointError`](crate::CheckpointError), and nothing was
-    /// changed; `Kind::Busy` if operations of an earlier import are to be replayed; errors of a sync.
+    /// changed; `Kind::Busy` if operations of an earlier import are to be replayed; errors of a
+    /// sync.
     pub async fn begin(self, guid: u64) -> Result<()> {
         self.detached(move |engine| async move {
             let removals = engine.removals();

@@ -1,0 +1,105 @@
+//! `zpool remove` of vdevs with data: messages, and the pools that it leaves.
+
+use crate::Shed;
+
+/// Commands of the recording, in the order of execution here.
+const RECORDED: &[&str] = &[
+    "zpool create -f -O compression=off -m /mnt/t t /dev/shm/v/a /dev/shm/v/b",
+    "zpool remove",
+    "zpool remove t",
+    "zpool remove nope /dev/shm/v/a",
+    "zpool remove t /dev/shm/v/c",
+    "zpool remove -s t",
+    "zpool remove -nH t /dev/shm/v/b",
+    "zpool remove -x t /dev/shm/v/b",
+    "zpool wait -t remove t",
+];
+
+/// Commands of the recording of a RAID-Z.
+const OF_RAIDZ: &[&str] = &[
+    "zpool create -f -O compression=off -m /mnt/t t raidz1 /dev/shm/v/a /dev/shm/v/b /dev/shm/v/c",
+    "zpool remove t raidz1-0",
+    "zpool remove t /dev/shm/v/a",
+];
+
+#[test]
+fn messages_of_remove_are_those_of_openzfs() {
+    let Some(all) = cenote_testkit::wordings("second.txt") else { return };
+    let shed = Shed::new("remove-words", 0);
+    for name in ["a", "b", "c"] {
+        shed.add(name, 256 << 20);
+    }
+    let from = all.iter().position(|there| there.command == "zpool remove").expect("recorded");
+    let create = all[..from].iter().rposition(|there| there.command == RECORDED[0]);
+    let mut rest = all[create.expect("recorded")..].iter();
+    for command in RECORDED {
+        shed.run_as_recorded(&mut rest, command);
+    }
+    let folder = shed.here("/dev/shm/v/");
+    shed.fails(
+        &format!("zpool remove t {folder}a"),
+        &format!("cannot remove {folder}a: out of space"),
+    );
+    shed.succeeds("zpool destroy t");
+    let from = all.iter().position(|there| there.command == "zpool remove t raidz1-0");
+    let create =
+        all[..from.expect("recorded")].iter().rposition(|there| there.command == OF_RAIDZ[0]);
+    let mut rest = all[create.expect("recorded")..].iter();
+    for command in OF_RAIDZ {
+        shed.run_as_recorded(&mut rest, command);
+    }
+}
+
+#[test]
+fn disks_and_mirrors_are_removed() {
+    let shed = Shed::new("removed", 10);
+    shed.succeeds(
+        "zpool create t mirror d0 d1 mirror d2 d3 mirror d4 d5 mirror d6 d7 special mirror d8 d9",
+    );
+    shed.succeeds("zfs create t/a");
+    let said = shed.succeeds("zpool remove -np t mirror-1");
+    let bytes: u64 =
+        said.trim_end().strip_prefix("mirror-1 ").expect("bytes").parse().expect("a number");
+    assert!(bytes.is_multiple_of(24), "{said}");
+    let said = shed.succeeds("zpool remove -n t mirror-1");
+    assert!(said.starts_with("Memory that will be used after removing mirror-1: "), "{said}");
+    assert_eq!(shed.succeeds("zpool remove -w t mirror-1"), "");
+    let status = shed.succeeds("zpool status t");
+    assert!(!status.contains("mirror-1") && status.contains("remove: Removal of vdev 1 copied "));
+    assert!(status.contains(" memory used for removed device mappings\n"), "{status}");
+    shed.succeeds("zpool remove -w t mirror-4");
+    let history = shed.succeeds("zpool history -i t");
+    for text in ["vdev remove started t vdev 1 -", "vdev remove completed t vdev 4"] {
+        assert!(history.contains(text), "{text}: {history}");
+    }
+    shed.succeeds("zfs destroy t/a");
+    shed.judge("t");
+}
+
+/// Without a daemon a removal goes on with the commands that wait for it.
+#[test]
+fn removal_is_cancelled_and_waited_for() {
+    let shed = Shed::new("remove-cancelled", 4);
+    shed.succeeds("zpool create t d0 d1 d2 d3");
+    cenote_rt::tunables::REMOVAL_SUSPEND_PROGRESS.set(1).expect("a value");
+    shed.succeeds("zpool remove t d1");
+    let d1 = shed.here("/dev/shm/v/d1");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains(&format!("remove: Evacuation of {d1} in progress since ")), "{status}");
+    assert!(status.contains(&format!("{d1}  ONLINE       0     0     0  (removing)")), "{status}");
+    shed.fails("zpool checkpoint t", "cannot checkpoint 't': device removal in progress");
+    shed.fails(
+        &format!("zpool remove t {d1}"),
+        &format!("cannot remove {d1}: removal for this vdev is already in progress."),
+    );
+    shed.succeeds("zpool remove -s t");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains(&format!("remove: Removal of {d1} canceled on ")), "{status}");
+    shed.fails("zpool remove -s t", "cannot cancel removal: operation is not in progress");
+    shed.succeeds("zpool remove t d1");
+    cenote_rt::tunables::REMOVAL_SUSPEND_PROGRESS.set(0).expect("a value");
+    shed.succeeds("zpool wait -t remove t");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains("remove: Removal of vdev 1 copied ") && !status.contains(&d1));
+    shed.judge("t");
+}
