@@ -172,7 +172,9 @@ mod tests {
     /// Two mirrors: of 3 leaves (guids 100 to 102), and of 2 (200 and 201).
     fn bench() -> Bench {
         let mut two = leaves(2);
-        two.iter_mut().for_each(|leaf| leaf.guid += 100);
+        for leaf in &mut two {
+            leaf.guid += 100;
+        }
         let mut root = top(vdev(ConfigKind::Mirror, 0, 2, leaves(3)), 9);
         let mut second = vdev(ConfigKind::Mirror, 1, 3, two);
         second.top.ashift = 9;

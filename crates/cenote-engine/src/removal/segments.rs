@@ -68,7 +68,7 @@ mod tests {
         let limits = SegmentLimits { span: 10, len: 100 };
         for (live, expected) in [
             (set(&[]), vec![]),
-            (set(&[(0, 10), (20, 30)]), vec![0..30]),
+            (set(&[(0, 10), (20, 30)]), std::iter::once(0..30).collect()),
             (set(&[(0, 10), (21, 30)]), vec![0..10, 21..30]),
             (set(&[(5, 250)]), vec![5..105, 105..205, 205..250]),
             (set(&[(0, 95), (98, 130)]), vec![0..100, 100..130]),
