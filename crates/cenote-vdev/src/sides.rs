@@ -211,6 +211,9 @@ mod tests {
         // A child that fails, or lacks something, is left out.
         let faulty = bench.tree_with(&[], &[(101, DATA, Fault::Eio)]);
         assert_eq!(read(&faulty).unwrap().count(), 1);
+        for guid in [100, 102] {
+            bench.tree.set_dtl(guid, TxgRanges::default());
+        }
         bench.tree.set_dtl(101, TxgRanges::new([(1, 2)]));
         assert_eq!(read(&bench.tree).unwrap().count(), 1);
         let all: Vec<_> = (100..103).map(|guid| (guid, DATA, Fault::Eio)).collect();

@@ -3,15 +3,15 @@
 //! Without a daemon the removal ends with the command and continues with the next one that waits
 //! for it: `zpool remove -w`, `zpool wait -t remove`.
 
-use cenote_engine::{CheckpointError, Engine, RemovalError};
+use cenote_engine::{Engine, RemovalError};
 use cenote_ondisk::config::VdevConfig;
-use cenote_rt::Error;
 
 use crate::getopt::Parsed;
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
 use crate::out;
 use crate::source::Source;
+use crate::writer::cause_or_checkpoint;
 
 /// Begins the removal of a vdev, or prints the memory that its mapping will need.
 pub(super) async fn remove(
@@ -30,7 +30,12 @@ pub(super) async fn remove(
         return out!(io, "Memory that will be used after removing {word}: {memory}");
     }
     let begun = engine.removals().begin(vdev.guid).await;
-    begun.map_err(|error| Exit::failed(format!("cannot remove {word}: {}", cause(&error))))
+    begun.map_err(|error| {
+        Exit::failed(format!(
+            "cannot remove {word}: {}",
+            cause_or_checkpoint::<RemovalError>(&error)
+        ))
+    })
 }
 
 /// Cancels the removal that runs.
@@ -39,7 +44,12 @@ pub(super) async fn cancel(engine: &Engine) -> CommandResult {
         return Err(Exit::failed("cannot cancel removal: pool is read-only"));
     }
     let cancelled = engine.removals().cancel().await;
-    cancelled.map_err(|error| Exit::failed(format!("cannot cancel removal: {}", cause(&error))))
+    cancelled.map_err(|error| {
+        Exit::failed(format!(
+            "cannot cancel removal: {}",
+            cause_or_checkpoint::<RemovalError>(&error)
+        ))
+    })
 }
 
 /// Waits until no removal runs.
@@ -49,13 +59,4 @@ pub(super) async fn wait(source: &Source, engine: &Engine) -> CommandResult {
         Some(ended) => Ok(ended?),
         None => Ok(()),
     }
-}
-
-/// Returns the cause of a failure in OpenZFS's words.
-fn cause(error: &Error) -> String {
-    if let Some(cause) = error.cause::<RemovalError>() {
-        return cause.to_string();
-    }
-    let checkpoint = error.cause::<CheckpointError>();
-    checkpoint.map_or_else(|| error.to_string(), ToString::to_string)
 }
