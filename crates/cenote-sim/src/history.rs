@@ -166,6 +166,7 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
         }
     };
     running.engine.start_sync_task();
+    running.engine.removals().resume().await;
     let Some(life) = life else { return close(history, &running).await };
     let tasks = life
         .tasks
@@ -358,6 +359,7 @@ async fn is_behind(history: &History, txg: u64) -> Result<bool, String> {
 /// Ends the history: the whole pool is checked, exported, and checked again.
 async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> {
     set_pin_deadline(CHECK_MS)?;
+    check::removals(history, &running.engine).await?;
     check::whole(history, &running.engine).await?;
     check::scrubbed(history, &running.engine).await?;
     running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;

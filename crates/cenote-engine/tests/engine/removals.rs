@@ -180,6 +180,32 @@ fn chains_of_removed_vdevs_work() {
     simulate(1, vdevs_are_removed_in_a_row()).unwrap();
 }
 
+/// All copies of most objects of the MOS are on a vdev that is removed: whatever an import reads
+/// is found through the mapping.
+async fn metadata_is_removed(is_read_only: bool) {
+    let classes = [VdevClass::Normal, VdevClass::Special];
+    let tops = classes.map(|class| (Redundancy::Single, class, 1)).to_vec();
+    let mut pool = pool_of(&PoolBuilder::new(tops)).await;
+    pool.remove(1).await;
+    pool.engine.export().await.unwrap();
+    pool.devices.remove(1);
+    let devices = as_devices(&pool.devices);
+    if is_read_only {
+        pools::assert_no_leaks(&pools::open_read_only(devices).await.unwrap()).await;
+        return;
+    }
+    pool.engine = pools::open(devices).await.unwrap();
+    pool.write("tank/a", 3..20, 8).await;
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn metadata_on_a_removed_vdev_is_found() {
+    for is_read_only in [true, false] {
+        simulate(1, metadata_is_removed(is_read_only)).unwrap();
+    }
+}
+
 /// A removal stopped half way: frees before and behind the frontier, an export, then the end or a
 /// cancellation.
 async fn removal_stops_half_way(seed: u64, is_cancelled: bool) {

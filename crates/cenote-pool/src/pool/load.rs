@@ -56,7 +56,7 @@ pub(super) async fn load(
     let (tree, store, mos) =
         open_mos(candidate, &config.vdev_tree, &uberblock, options.for_writing).await?;
     check_tree(&config.vdev_tree, &tree, &uberblock, options)?;
-    let mut pool = Pool::assemble(PoolParts {
+    let mut pool = assemble_apart(PoolParts {
         name: candidate.name(),
         config,
         uberblock,
@@ -68,7 +68,6 @@ pub(super) async fn load(
         grounds: Grounds::Offline,
     })
     .await?;
-    pool.prepare_reading().await;
     let [spares, caches] = pool.aux_configs().await;
     pool.set_aux_devices(spares, caches, |guid| candidate.other(guid));
     Ok(pool)
@@ -96,12 +95,15 @@ pub struct PoolParts<'a> {
     pub grounds: Grounds,
 }
 
-/// Opens a pool whose config is not the stored one, on devices that no other pool uses.
+/// Opens a pool on devices that no other pool uses: with its stored config, or another one.
 ///
 /// # Errors
 /// The errors of [`Pool::assemble`].
 pub async fn assemble_apart(parts: PoolParts<'_>) -> Result<Pool> {
+    // Any object of the MOS may be on a removed vdev.
+    let lost = indirect::load(&parts.mos, &parts.tree, &parts.config.vdev_tree).await;
     let mut pool = Pool::assemble(parts).await?;
+    pool.warnings.extend(lost);
     pool.prepare_reading().await;
     Ok(pool)
 }
@@ -284,8 +286,6 @@ impl Pool {
             self.store.set_salt(salt);
         }
         self.store.set_large_gang_headers(self.features.is_active("dynamic_gang_header"));
-        let lost = indirect::load(&self.mos, &self.tree, &self.config.vdev_tree).await;
-        self.warnings.extend(lost);
         let leaves: Vec<_> = self
             .config
             .vdev_tree

@@ -13,6 +13,7 @@ pub(crate) const SLOT: u64 = 64 << 10;
 pub(crate) const VOLUME_ACTORS: usize = 2;
 /// Makes another seed of the seed of a plan.
 const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
+const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
@@ -58,6 +59,13 @@ pub(crate) fn draw(seed: u64) -> Plan {
         _ => Some(FaultKind::Any),
     };
     plan.lives = (0..lives).map(|_| life(&plan, kind, &mut rng)).collect();
+    let mut rng = Rng::seeded(seed ^ REMOVAL_SEED);
+    if rng.below(2) == 0 {
+        plan.tunables.extend(removal_tunables(&mut rng));
+        for life in &mut plan.lives {
+            life.tasks.extend(removals(&mut rng));
+        }
+    }
     let mut rng = Rng::seeded(seed ^ TUNING_SEED);
     for life in &mut plan.lives {
         life.tasks.extend(tuning(kind, &mut rng));
@@ -113,6 +121,34 @@ fn throttle(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("cenote_scrub_slowdown_pct", &[1, 200]);
     maybe("cenote_scrub_min_rate", &[0, 1 << 30]);
     chosen
+}
+
+fn removal_tunables(rng: &mut Rng) -> Vec<(String, u64)> {
+    let mut chosen = Vec::new();
+    let mut maybe = |name: &str, values: &[u64]| {
+        if rng.below(2) == 0 {
+            chosen.push((name.to_owned(), values[rng.below(values.len() as u64) as usize]));
+        }
+    };
+    // Many batches, so that a life ends between two of them.
+    maybe("cenote_removal_batch_bytes", &[65_536, 1 << 20]);
+    maybe("zfs_remove_max_segment", &[16_384, 1 << 20]);
+    maybe("vdev_removal_max_span", &[512, 1 << 20]);
+    chosen
+}
+
+/// Returns a task that adds and removes vdevs.
+fn removals(rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(3) == 0 {
+        return None;
+    }
+    let op = |rng: &mut Rng| match rng.below(8) {
+        0..3 => Op::AddVdev { with: number(rng) },
+        3..7 => Op::RemoveVdev { vdev: number(rng) },
+        _ => Op::CancelRemoval,
+    };
+    let steps = (0..=rng.below(8)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }
 
 /// Returns a task that changes throttles of scans and, where disks may have faults, injects faults.

@@ -48,9 +48,12 @@ const MODELS: [&str; 8] = [
 const DATA: VdevClass = VdevClass::Normal;
 
 /// All layouts.
-const LAYOUTS: [(&str, &[TopPlan]); 14] = [
+const LAYOUTS: [(&str, &[TopPlan]); 16] = [
     ("disk", &[("disk", DATA, 1, 0)]),
     ("two disks", &[("disk", DATA, 1, 0), ("disk", DATA, 1, 0)]),
+    // Of three or more vdevs one can be removed.
+    ("four disks", &[("disk", DATA, 1, 0); 4]),
+    ("three mirrors", &[("mirror", DATA, 2, 1); 3]),
     ("mirror", &[("mirror", DATA, 2, 1)]),
     ("mirror of three", &[("mirror", DATA, 3, 2)]),
     ("two mirrors", &[("mirror", DATA, 2, 1), ("mirror", DATA, 2, 1)]),

@@ -326,6 +326,12 @@ pub(crate) enum Op {
     /// Removes a disk from its mirror, or cancels its replacement; one in four removes a log vdev
     /// instead, if there is one.
     Detach { disk: u32 },
+    /// Adds a free disk without faults as a vdev.
+    AddVdev { with: u32 },
+    /// Begins the removal of a vdev with data.
+    RemoveVdev { vdev: u32 },
+    /// Cancels the removal that runs.
+    CancelRemoval,
     /// Starts a scrub, or resumes a paused one.
     Scrub,
     /// Starts a resilver if a disk in service lacks data.
@@ -430,6 +436,9 @@ impl Op {
             Self::DiscardCheckpoint => "discard checkpoint",
             Self::Trim => "trim",
             Self::Initialize { .. } => "initialize",
+            Self::AddVdev { .. } => "add vdev",
+            Self::RemoveVdev { .. } => "remove vdev",
+            Self::CancelRemoval => "cancel removal",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",
             Self::PauseScrub => "pause scrub",

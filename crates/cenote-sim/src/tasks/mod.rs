@@ -21,6 +21,7 @@ pub(crate) use readers::verify_pool;
 pub(crate) use snapshots::dataset;
 pub(crate) use volumes::volume_dataset;
 
+use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -109,6 +110,8 @@ pub(crate) struct Running {
     mounts: Vec<Mutex<Arc<Mount>>>,
     /// Volumes, by number.
     pub(crate) volumes: Vec<Arc<WritableVolume>>,
+    /// Disks that operators are adding to the pool: a device is opened for one of them only.
+    claimed: Mutex<BTreeSet<usize>>,
     is_ending: AtomicBool,
 }
 
@@ -150,7 +153,14 @@ impl Running {
     ) -> Arc<Self> {
         let history = Arc::clone(history);
         let mounts = mounts.into_iter().map(Mutex::new).collect();
-        Arc::new(Self { history, engine, mounts, volumes, is_ending: AtomicBool::new(false) })
+        Arc::new(Self {
+            history,
+            engine,
+            mounts,
+            volumes,
+            claimed: Mutex::default(),
+            is_ending: AtomicBool::new(false),
+        })
     }
 
     fn slot(&self, file_system: usize) -> MutexGuard<'_, Arc<Mount>> {
@@ -160,6 +170,10 @@ impl Running {
     /// Returns a file system.
     fn mount(&self, file_system: usize) -> Arc<Mount> {
         Arc::clone(&self.slot(file_system))
+    }
+
+    fn claimed(&self) -> MutexGuard<'_, BTreeSet<usize>> {
+        self.claimed.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// From now on errors are no failures.

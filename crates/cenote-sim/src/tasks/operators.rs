@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_device::Device;
 use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{
     Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, Stop, TrimOptions,
@@ -10,10 +11,13 @@ use cenote_engine::{
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_ondisk::zap::Value;
+use cenote_poolkit::builder::new_vdev;
 use cenote_rt::tunables::Tunable;
-use cenote_rt::{Kind, Result, tunables};
+use cenote_rt::{Kind, Result, Rng, tunables};
+use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
 use super::{Ended, FULL, Outcome, Running, rest};
+use crate::check::is_honest;
 use crate::plan::Op;
 
 /// Disks of a pool at most.
@@ -65,6 +69,9 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Replace { disk, with } => attach(running, disk, with, Attach::Replace).await,
         Op::Attach { disk, with } => attach(running, disk, with, Attach::Mirror).await,
         Op::Detach { disk } => detach(running, disk).await,
+        Op::AddVdev { with } => add_vdev(running, with).await,
+        Op::RemoveVdev { vdev } => remove_vdev(running, vdev).await,
+        Op::CancelRemoval => settle(running, engine.removals().cancel().await, &[Kind::NotFound]),
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
         Op::Checkpoint => {
             let allowed = [FULL[0], FULL[1], Kind::Exists, Kind::Busy];
@@ -135,26 +142,96 @@ pub(super) fn leaf_on(root: &VdevConfig, disk: usize) -> Option<u64> {
 fn chosen(running: &Running, number: u32, is_any: bool) -> Option<u64> {
     let layout = &running.history.plan.layout;
     let root = running.engine.admin().vdev_config();
-    let disks = (0..layout.all_disks()).filter(|disk| is_any || layout.may_move(*disk));
+    let disks = (0..layout.all_disks())
+        .filter(|disk| is_any || layout.may_move(*disk) && !is_last(running, &root, *disk));
     let leaves: Vec<_> = disks.filter_map(|disk| leaf_on(&root, disk)).collect();
     leaves.get(number as usize % leaves.len().max(1)).copied()
 }
 
-/// Returns a disk that does not belong to the pool, as a new leaf.
-fn free_disk(running: &Running, number: u32) -> Option<NewLeaf> {
+/// A disk that belongs to no pool, while an operator adds it to one.
+struct Claim<'r> {
+    running: &'r Running,
+    disk: usize,
+    device: Arc<dyn Device>,
+}
+
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.running.claimed().remove(&self.disk);
+    }
+}
+
+/// Claims a disk that does not belong to the pool.
+fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>> {
     let root = running.engine.admin().vdev_config();
+    let layout = &running.history.plan.layout;
     let devices = running.history.machine.devices().into_iter().enumerate();
-    let free = devices.filter(|(disk, _)| leaf_on(&root, *disk).is_none());
-    let free: Vec<_> = free.map(|(_, device)| device).collect();
-    let device = free.get(number as usize % free.len().max(1))?;
-    plan_leaf(&LeafSpec::of(device.info()), Arc::clone(device)).ok()
+    let mut claimed = running.claimed();
+    let is_free = |disk: &usize| leaf_on(&root, *disk).is_none() && !claimed.contains(disk);
+    let free =
+        devices.filter(|(disk, _)| is_free(disk) && !(is_safe && layout.victims.contains(disk)));
+    let free: Vec<_> = free.collect();
+    let (disk, device) = free.get(number as usize % free.len().max(1)).cloned()?;
+    claimed.insert(disk);
+    Some(Claim { running, disk, device })
+}
+
+/// Adds a disk as a vdev.
+async fn add_vdev(running: &Running, with: u32) -> Ended {
+    let engine = &running.engine;
+    let is_full = engine.tree().leaves().count() >= LEAVES_MAX;
+    let Some(claim) = free_disk(running, with, true).filter(|_| !is_full) else {
+        return Ok(Outcome::Refused);
+    };
+    let mut rng = Rng::seeded(running.history.plan.seed ^ u64::from(with));
+    let mut guids = Guids::new(|| Ok(rng.next_u64()));
+    let kind = (Redundancy::Single, VdevClass::Normal);
+    let ashift = running.history.plan.layout.ashift;
+    let added = match new_vdev(engine, kind, ashift, &[Arc::clone(&claim.device)], &mut guids) {
+        Ok(new) => engine.admin().add_vdevs(new).await,
+        Err(error) => Err(error),
+    };
+    settle(running, added, &[Kind::Busy, Kind::Exists, Kind::Invalid, Kind::Io])
+}
+
+/// Begins the removal of a vdev. A copy has no checksum, so that there must be no sides that differ
+/// in silence.
+async fn remove_vdev(running: &Running, vdev: u32) -> Ended {
+    let (engine, history) = (&running.engine, &running.history);
+    if !(0..history.plan.layout.all_disks()).all(|disk| is_honest(history, disk)) {
+        return Ok(Outcome::Refused);
+    }
+    let tops = engine.admin().vdev_config().children;
+    let with_data: Vec<_> =
+        tops.iter().filter(|top| top.kind.is_concrete() && !top.top.is_log).collect();
+    let Some(top) = with_data.get(vdev as usize % with_data.len().max(1)) else {
+        return Ok(Outcome::Refused);
+    };
+    let begun = engine.removals().begin(top.guid).await;
+    let full = [Kind::NoSpace, Kind::Busy, Kind::Exists, Kind::NotFound];
+    settle(running, begun, &[&full[..], &[Kind::Invalid, Kind::Unsupported, Kind::Io]].concat())
+}
+
+/// Whether a disk is the only one of its vdev without faults.
+fn is_last(running: &Running, root: &VdevConfig, disk: usize) -> bool {
+    let layout = &running.history.plan.layout;
+    let disks = |top: &VdevConfig| -> Vec<usize> {
+        (0..layout.all_disks()).filter(|disk| leaf_on(top, *disk).is_some()).collect()
+    };
+    let top = root.children.iter().map(disks).find(|disks| disks.contains(&disk));
+    let mut others = top.into_iter().flatten().filter(|other| *other != disk);
+    others.all(|other| layout.victims.contains(&other))
 }
 
 async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     // Vdevs with more sides than this are slow to write.
     let is_full = running.engine.tree().leaves().count() >= LEAVES_MAX;
     let beside = chosen(running, disk, how == Attach::Mirror);
-    let (Some(beside), Some(new), false) = (beside, free_disk(running, with), is_full) else {
+    let claim = free_disk(running, with, false);
+    let new = claim.as_ref().and_then(|claim| {
+        plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()
+    });
+    let (Some(beside), Some(new), false) = (beside, new, is_full) else {
         return Ok(Outcome::Refused);
     };
     let is_sequential = with.is_multiple_of(SEQUENTIAL);
