@@ -219,6 +219,8 @@ pub enum Bug {
     GapsNotCounted,
     /// The copies of a cancelled removal stay allocated.
     CancelledCopiesKept,
+    /// A resilver that ends before a removal takes leaves without its copies for whole.
+    ResilverForgetsCopies,
     /// Logs keep their next blocks on a vdev that is being removed.
     LogsStayOnRemovedVdev,
     /// The devices of a removed vdev keep their labels.
@@ -297,12 +299,13 @@ impl Bug {
         Self::SplitNotRecorded,
     ];
     /// Bugs found by removing vdevs.
-    pub const OF_REMOVALS: [Self; 7] = [
+    pub const OF_REMOVALS: [Self; 8] = [
         Self::CopyNotFreed,
         Self::ObsoleteNotRecorded,
         Self::SegmentNotCopied,
         Self::GapsNotCounted,
         Self::CancelledCopiesKept,
+        Self::ResilverForgetsCopies,
         Self::LogsStayOnRemovedVdev,
         Self::RemovedKeepsLabels,
     ];

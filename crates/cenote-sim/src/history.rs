@@ -40,6 +40,10 @@ const CHECK_MS: u64 = 100_000_000;
 /// One history in this many without damage is checked by OpenZFS.
 const JUDGED_OF: u64 = 8;
 
+/// Makes the seed of the guids of a new pool of the seed of a plan, from which the engine's own
+/// guids come.
+const GUID_SEED: u64 = 0x6775_6964;
+
 /// More imports of a life than it has faults.
 const IMPORTS_MAX: usize = 20;
 
@@ -217,7 +221,7 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     let plan = &history.plan;
     let builder = PoolBuilder::new(plan.layout.tops())
         .with_ashift(plan.layout.ashift)
-        .with_seed(plan.seed)
+        .with_seed(plan.seed ^ GUID_SEED)
         .with_file_system();
     let mut devices = history.machine.devices();
     devices.truncate(plan.layout.disks());

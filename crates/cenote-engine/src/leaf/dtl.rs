@@ -25,8 +25,10 @@ impl Leaves<'_> {
     /// Writes the DTLs that changed since the last pass.
     pub(crate) async fn record_dtls(self, scope: &Scope<'_>, pass: u32) -> Result<()> {
         let txg = scope.context.txg;
-        if self.engine.removals().has_copied_in(txg) {
-            Sides::note_missing(&self.engine.tree, FIRST_TXG, txg);
+        if self.engine.removals().has_copied_in(txg)
+            && Sides::note_missing(&self.engine.tree, FIRST_TXG, txg)
+        {
+            self.engine.removals().note_lacking(true);
         }
         for (guid, ranges) in self.engine.tree.changed_dtls() {
             let object = self.dtl_object(guid);

@@ -145,6 +145,7 @@ impl Task for Begin {
             let count = logs.count();
             ensure!("RV2", count == 0, "{count} logs have blocks on vdev {id}, which is removed");
             // The MOS has the removal: from here on a failure is one of the pool.
+            engine.removals().note_lacking(false);
             engine.store.moved().begin(id, Mapping::default())?;
             config.touch();
             scope.replace_config(config)?;

@@ -47,7 +47,7 @@ async fn finish_here(engine: &Engine) -> Result<()> {
     for (id, leaf) in retired {
         clear_labels(engine, id, &leaf, &indirect).await;
     }
-    Ok(())
+    engine.removals().after_end().await
 }
 
 /// Checks that each allocated byte is mapped (RV1). Frees after that make no difference.

@@ -21,6 +21,9 @@
 //!
 //! Obsolete parts of a mapping are recorded; the mapping itself is not condensed.
 //!
+//! A leaf that lacks copies lacks old births. No scan finds them before the removal has ended, so
+//! a scan that begins earlier leaves the logs of leaves as they are, and a resilver follows.
+//!
 //! Invariants
 //! * RV1  A vdev is given away only when every allocated byte of it is mapped.
 //! * RV2  Nothing is allocated on a vdev that is being removed, and no block that was allocated
@@ -137,6 +140,8 @@ pub(crate) struct RemovalTasks {
     runner: Mutex<Option<Arc<Runner>>>,
     /// The last txg in which bytes were copied.
     copied_in: AtomicU64,
+    /// A leaf may lack copies.
+    is_lacking: AtomicBool,
     /// Nothing runs, because the pool is being closed. Asked under the lock of `runner`.
     is_stopped: AtomicBool,
 }
@@ -147,6 +152,7 @@ impl Default for RemovalTasks {
             control: AsyncMutex::with_default(Rank::RemovalControl),
             runner: Mutex::new(Rank::RemovalRunner, None),
             copied_in: AtomicU64::new(0),
+            is_lacking: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
         }
     }
@@ -234,14 +240,16 @@ impl<'e> Removals<'e> {
     pub async fn cancel(self) -> Result<()> {
         self.detached(|engine| async move {
             let removals = engine.removals();
-            let _control = removals.control().await;
+            let control = removals.control().await;
             if removals.removing().is_none() {
                 return Err(RemovalError::NotRunning.into());
             }
             removals.halt().await;
             let cancelled = cancel::cancel(&engine).await;
             removals.start();
-            cancelled
+            drop(control);
+            cancelled?;
+            removals.after_end().await
         })
         .await
     }
@@ -283,6 +291,25 @@ impl<'e> Removals<'e> {
     /// Whether bytes were copied in this txg. A leaf that lacks it lacks old blocks.
     pub(crate) fn has_copied_in(self, txg: u64) -> bool {
         self.engine.leaf.removal.copied_in.load(Ordering::Acquire) == txg
+    }
+
+    /// Notes whether a leaf lacks copies.
+    pub(crate) fn note_lacking(self, is_lacking: bool) {
+        self.engine.leaf.removal.is_lacking.store(is_lacking, Ordering::Release);
+    }
+
+    /// Whether a leaf may lack copies that no scan finds yet: until the end of the removal, block
+    /// pointers lead to the originals.
+    pub(crate) fn hides_copies(self) -> bool {
+        self.removing().is_some() && self.engine.leaf.removal.is_lacking.load(Ordering::Acquire)
+    }
+
+    /// A removal has ended: a resilver finds the copies that leaves lack.
+    async fn after_end(self) -> Result<()> {
+        if !self.engine.leaf.removal.is_lacking.swap(false, Ordering::AcqRel) {
+            return Ok(());
+        }
+        self.engine.scans().resume().await
     }
 
     /// Refuses operations that OpenZFS refuses while a vdev is being removed.
@@ -355,6 +382,8 @@ impl<'e> Removals<'e> {
         match mapping.filter(|(vdev, _)| *vdev == state.removing_vdev) {
             Some((vdev, mapping)) => {
                 self.engine.alloc.set_allocating(vdev, false);
+                let mut dtls = self.engine.tree.leaves().map(|(_, leaf)| leaf.dtl());
+                self.note_lacking(dtls.any(|lacks| lacks.is_none_or(|lacks| !lacks.is_empty())));
                 self.engine.store.moved().begin(vdev, mapping)
             }
             None => Err(RemovalError::NoMapping(state.removing_vdev).into()),

@@ -146,6 +146,7 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
 async fn give_up(engine: &Arc<Engine>, error: Error) -> Result<()> {
     let vdev = engine.removals().removing().unwrap_or_default();
     cancel::cancel(engine).await?;
+    engine.removals().after_end().await?;
     let error = RemovalError::Cancelled { vdev, cause: error.to_string() };
     engine.health().add_notice(Notice::RemovalStalled { cause: error.to_string() });
     Err(error.into())

@@ -425,7 +425,9 @@ impl<'e> Scans<'e> {
     /// A task has begun a scan.
     pub(crate) fn note_begun(self, start_time: u64, (min, max): (u64, u64)) {
         self.engine.tree.leaves().for_each(|(_, leaf)| leaf.begin_scan(min, max));
-        self.engine.leaf.scan.is_incomplete.store(false, Ordering::Release);
+        let is_incomplete =
+            self.engine.removals().hides_copies() && !is_on(Bug::ResilverForgetsCopies);
+        self.engine.leaf.scan.is_incomplete.store(is_incomplete, Ordering::Release);
         self.engine.leaf.scan.began.store(start_time, Ordering::Release);
     }
 

@@ -471,6 +471,39 @@ fn side_that_was_away_gets_the_copies() {
     simulate(1, absent_side_gets_the_copies()).unwrap();
 }
 
+/// A side is away for the first copies, and is resilvered before the removal has ended: block
+/// pointers lead to the originals then. It counts as whole after another resilver.
+async fn resilver_ends_before_the_removal() {
+    let _small = Batches::of(64 << 10);
+    let mut pool = pool_of(&mirrors(4)).await;
+    let away = pool.leaf(0);
+    let lacks =
+        |pool: &Fixture| !pool.engine.tree().dtl(away, DtlKind::Missing).unwrap().is_empty();
+    pool.engine.leaves().offline(away, false).await.unwrap();
+    pool.engine.removals().begin(pool.top(1)).await.unwrap();
+    while pool.removal().await.copied < 300 << 10 {
+        cenote_rt::yield_now().await;
+    }
+    tunables::REMOVAL_SUSPEND_PROGRESS.set(1).unwrap();
+    pool.engine.leaves().online(away, None).await.unwrap();
+    pool.resilver().await;
+    assert!(lacks(&pool), "no scan has seen the copies");
+    tunables::REMOVAL_SUSPEND_PROGRESS.set(0).unwrap();
+    pool.engine.removals().wait().await.unwrap();
+    pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    assert!(!lacks(&pool));
+    pool.devices.drain(2..4);
+    pool.engine.export().await.unwrap();
+    let rest = as_devices(&pool.devices).into_iter().enumerate().filter(|(index, _)| *index != 1);
+    let (summary, _) = verify_of(rest.map(|(_, device)| device).collect()).await;
+    assert!(summary.lost == 0 && summary.unreachable == 0, "{summary:?}");
+}
+
+#[test]
+fn copies_are_resilvered_after_a_removal() {
+    simulate(1, resilver_ends_before_the_removal()).unwrap();
+}
+
 /// The disk cannot be read at one place: the removal is cancelled, and nothing changes.
 async fn read_error_cancels() {
     let builder = PoolBuilder::disks(4).with_size(SIZE);
@@ -706,6 +739,7 @@ fn views_show_the_removal() {
 fn mistakes_are_found() {
     let found = |bug| match bug {
         Bug::CancelledCopiesKept => fails(bug, removal_stops_half_way(1, true)),
+        Bug::ResilverForgetsCopies => fails(bug, resilver_ends_before_the_removal()),
         Bug::LogsStayOnRemovedVdev => (0..20).any(|seed| fails(bug, logs_leave_the_vdev(seed))),
         _ => (0..8).any(|seed| fails(bug, vdev_is_removed(PoolBuilder::disks(4), 1, seed))),
     };
