@@ -13,7 +13,7 @@ use cenote_block::Grounds;
 use cenote_block::alloc::Pin;
 use cenote_device::{FileDevice, OpenMode};
 use cenote_dmu::ObjSet;
-use cenote_ondisk::config::{PoolConfig, VdevConfig};
+use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::import::Found;
 use cenote_pool::keys::KeyStore;
@@ -137,11 +137,20 @@ fn has_time(view: &Pool, time: Duration) -> bool {
     }
 }
 
-/// Returns the config in the MOS, with the engine's current devices and pool state.
+/// Returns the config in the MOS, with the engine's current devices and pool state. A vdev whose
+/// removal begins or ends in the txg that is being synced is as the MOS has it, which has the
+/// objects of that state.
 async fn recorded_config(mos: &Arc<ObjSet>, known: Config) -> Result<PoolConfig> {
     let mut config = stored_config(mos).await?;
+    let recorded = std::mem::replace(&mut config.vdev_tree, known.root).children;
     config.facts = known.facts;
-    config.vdev_tree = known.root;
+    for top in &mut config.vdev_tree.children {
+        let before = recorded.iter().find(|before| before.id == top.id);
+        let state = |top: &VdevConfig| (top.kind == VdevKind::Indirect, top.top.indirect_object);
+        if let Some(before) = before.filter(|before| state(before) != state(top)) {
+            *top = before.clone();
+        }
+    }
     Ok(config)
 }
 
