@@ -25,7 +25,9 @@
 //!   still its state in the tree. An `offline` between the change of the tree and the task would
 //!   otherwise be undone in the labels only.
 
+use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_device::{Device, FileDevice, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
@@ -33,20 +35,29 @@ use cenote_pool::import::Found;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
+use futures_util::future::select;
 
 use crate::admin::events::{Event, PoolEvent, StateCause};
+use crate::txg::closing::answer_timeout;
 use crate::{EngineError, Suspended};
 use crate::{Leaves, Scope};
 
-/// Serializes checks of the leaves.
+/// Longest time until the writer of a label notices that the pool was closed.
+const LOOK: Duration = Duration::from_millis(100);
+
+/// Serializes checks of the leaves, and the last writes to devices that have left the pool.
 #[derive(Debug)]
 pub(crate) struct Service {
     probing: AsyncMutex<()>,
+    labels: AsyncMutex<()>,
 }
 
 impl Default for Service {
     fn default() -> Self {
-        Self { probing: AsyncMutex::with_default(Rank::LeafService) }
+        Self {
+            probing: AsyncMutex::with_default(Rank::LeafService),
+            labels: AsyncMutex::with_default(Rank::Relabel),
+        }
     }
 }
 
@@ -71,6 +82,26 @@ impl<'e> Leaves<'e> {
     /// Keeps other checks of the leaves from running.
     pub(super) async fn lock_service(self) -> AsyncMutexGuard<'e, ()> {
         self.engine.leaf.service.probing.lock().await
+    }
+
+    /// Writes other labels to a device that has left the pool, before the pool is closed. If the
+    /// device hangs, the rest is not written then, as by a crash.
+    pub(crate) async fn relabel(self, write: impl Future<Output = ()>) {
+        let _labels = self.engine.leaf.service.labels.lock().await;
+        let closed = async {
+            while !self.engine.tree.is_closed() {
+                cenote_rt::sleep(LOOK).await;
+            }
+            cenote_rt::sleep(answer_timeout() / 2).await;
+        };
+        if !self.engine.tree.is_closed() {
+            select(pin!(write), pin!(closed)).await;
+        }
+    }
+
+    /// Waits until no device that has left the closed pool is written to.
+    pub(crate) async fn until_labels_are_written(self) {
+        drop(self.engine.leaf.service.labels.lock().await);
     }
 }
 

@@ -45,7 +45,7 @@ async fn finish_here(engine: &Engine) -> Result<()> {
     engine.health.damage.note(Event::Pool(PoolEvent::Removed(top.guid)));
     // Order 3.
     for (id, leaf) in retired {
-        clear_labels(engine, id, &leaf, &indirect).await;
+        engine.leaves().relabel(clear_labels(engine, id, &leaf, &indirect)).await;
     }
     engine.removals().after_end().await
 }

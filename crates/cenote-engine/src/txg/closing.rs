@@ -238,6 +238,8 @@ impl Engine {
 
     async fn close_tree(&self) -> Vec<String> {
         let silent = self.tree.close(answer_timeout()).await;
+        // A device that hangs keeps no pool open.
+        let _ = cenote_rt::until(answer_timeout(), self.leaves().until_labels_are_written()).await;
         stages::reach("close-devices-closed");
         if !silent.is_empty() {
             self.health().add_notice(Notice::SilentDevices { paths: silent.clone() });

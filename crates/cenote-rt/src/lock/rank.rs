@@ -59,6 +59,7 @@ ranks! {
         LogWriter = ("writer of an intent log", "cenote-engine", "One writer of a dataset's intent log at a time."),
         LogGate = ("gate of log blocks", "cenote-engine", "Log blocks are allocated in the open txg, and the open txg does not change meanwhile."),
         LeafService = ("service of leaves", "cenote-engine", "Leaves leave and enter service one after the other."),
+        Relabel = ("labels of devices that leave", "cenote-engine", "One device that has left the pool gets other labels at a time; closing the pool waits for it."),
         BlockBatch = ("batch of block writes", "cenote-block", "Begins the writes of one batch without writes of another batch between them."),
         LeafFlush = ("leaf flush", "cenote-vdev", "One flush of a leaf's device at a time."),
         ScanGate = ("gate of a scan", "cenote-vdev", "One block of a scan at a time waits for its delay."),

@@ -324,6 +324,10 @@ impl Leaves<'_> {
 
     /// Relabels a detached device, if it answers: a hot spare as one, any other as no pool's.
     async fn give_back(self, id: LeafId, leaf: &VdevConfig) {
+        self.relabel(self.give_back_here(id, leaf)).await;
+    }
+
+    async fn give_back_here(self, id: LeafId, leaf: &VdevConfig) {
         let Some(device) = self.engine.tree.take_device(id, IDLE_TIMEOUT).await else { return };
         // A device that fails cannot be relabelled; its labels are of an earlier txg.
         if leaf.leaf.is_spare {
