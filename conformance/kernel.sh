@@ -1,0 +1,112 @@
+#!/usr/bin/env bash
+# OpenZFS's kernel module, in a virtual machine, takes over pools whose daemon was killed in the
+# middle of a scan or a device operation: it goes on to the end, every file compares, a scrub finds
+# nothing, and the pool is written. CENOTE_ZVM: a program that runs a script as root in a machine
+# with the module, where /out is the folder ZVM_OUT; it takes -m MIB of memory and -t SECONDS.
+. "$(dirname "$(readlink -f "$0")")/common.sh"
+[ -x "${CENOTE_ZVM:-}" ] || die "CENOTE_ZVM names no program that runs a virtual machine"
+house=$work/kernel
+names="scrub paused resilver replace attach standby rebuild removal"
+export CENOTE_STATE_DIR=$house/state
+unset CENOTE_SOCKET
+zpool() { "$CENOTE" zpool "$@"; }
+
+go_away() {
+  "$CENOTE" zpool export -a -f >/dev/null 2>&1 || true
+  "$CENOTE" daemon stop >/dev/null 2>&1 || true
+  # What a killed daemon had mounted.
+  for name in $names; do umount -l "$house/at/$name" 2>/dev/null || true; done
+}
+go_away; rm -rf "$house"; mkdir -p "$house/out/pools"
+trap go_away EXIT
+
+# Makes the pool NAME of files, with data in it. @ in LAYOUT is the folder of the files.
+pool() { # NAME FILES LAYOUT...
+  local name=$1 folder=$house/out/pools/$1 file
+  mkdir -p "$folder"
+  for file in $(seq 0 $(($2 - 1))); do truncate -s 256M "$folder/d$file"; done
+  zpool create -R "$house/at" "$name" "${@:3}"
+  "$CENOTE" zfs set compression=lz4 "$name"
+  cp -a "$here/crates" "$house/at/$name/tree"
+  head -c 48M /dev/urandom > "$house/at/$name/random"
+  "$CENOTE" zfs snapshot "$name@before"
+  rm -r "$house/at/$name/tree/cenote-ondisk"
+  sync -f "$house/at/$name/random"
+  (cd "$house/at/$name" && find . -type f -print0 | xargs -0 sha256sum) > "$house/out/$name.sums"
+}
+
+at() { printf '%s\n' "$house/out/pools/$1"; }
+pool scrub 3 raidz "$(at scrub)"/d{0,1,2}
+pool paused 2 mirror "$(at paused)"/d{0,1}
+pool resilver 2 mirror "$(at resilver)"/d{0,1}
+pool replace 4 raidz "$(at replace)"/d{0,1,2}
+pool attach 2 "$(at attach)/d0"
+pool standby 3 mirror "$(at standby)"/d{0,1} spare "$(at standby)/d2"
+pool rebuild 2 "$(at rebuild)/d0"
+pool removal 3 "$(at removal)"/d{0,1,2}
+
+# More is written while a device is away.
+zpool offline resilver "$(at resilver)/d1"
+head -c 32M /dev/urandom > "$house/at/resilver/later"
+(cd "$house/at/resilver" && sha256sum ./later) >> "$house/out/resilver.sums"
+sync -f "$house/at/resilver/later"
+
+# Scans wait for 100 ms before each I/O, and removals copy a little in each transaction group.
+tunable() { "$CENOTE" tunable set "$1=$2" >/dev/null; }
+tunable cenote_scan_throttle 1
+tunable zfs_scan_idle 2000000000
+tunable zfs_scrub_delay 10
+tunable zfs_resilver_delay 10
+tunable zfs_top_maxinflight 1
+tunable cenote_removal_batch_bytes 262144
+zpool scrub scrub
+zpool scrub paused
+zpool online resilver "$(at resilver)/d1"
+zpool replace replace "$(at replace)"/d{1,3}
+zpool attach attach "$(at attach)"/d{0,1}
+zpool replace standby "$(at standby)"/d{1,2}
+zpool attach -s rebuild "$(at rebuild)"/d{0,1}
+zpool remove removal "$(at removal)/d1"
+tunable zfs_removal_suspend_progress 1
+sleep 5
+zpool scrub -p paused
+zpool sync
+zpool status > "$house/killed"
+for name in $names; do
+  zpool status "$name" | grep -Eq 'in progress|scrub paused' || die "$name has ended: see $house/killed"
+done
+kill -KILL "$("$CENOTE" daemon status | sed -n 's/.*process \([0-9]*\).*/\1/p')"
+
+{ echo "names='$names'"; cat <<'JOB'; } > "$house/job.sh"
+modprobe zfs || exit 1
+for name in $names; do
+  folder=/out/pools/$name
+  verdict() { echo "kernel: $name: $1"; }
+  zpool import -f -d "$folder" -R "/mnt/$name" "$name" || { verdict "not imported"; continue; }
+  zpool status "$name" > "/out/$name.begin"
+  grep -Eq 'in progress|scrub paused|remove:' "/out/$name.begin" || verdict "no scan goes on"
+  [ "$name" != paused ] || zpool scrub "$name"
+  zpool wait -t scrub,resilver,replace,remove "$name"
+  zpool status -v "$name" > "/out/$name.end"
+  (cd "/mnt/$name/$name" && sha256sum --quiet -c "/out/$name.sums") || verdict "files differ"
+  zpool scrub -w "$name"
+  zpool status -v "$name" > "/out/$name.scrub"
+  grep -q 'scrub repaired 0B .* with 0 errors' "/out/$name.scrub" || verdict "the scrub found something"
+  # OpenZFS 2.3.2 counts clones of blocks of a removed vdev wrongly; its zdb stops there.
+  cp -a --reflink=never "/mnt/$name/$name/tree" "/mnt/$name/$name/copy" || verdict "not written"
+  zpool export "$name" || verdict "not exported"
+  verdict "taken over"
+done
+JOB
+ZVM_OUT=$house/out "$CENOTE_ZVM" -m 3072 -t 3000 "$house/job.sh" | tee "$house/machine.log"
+failed=0
+for name in $names; do
+  said=$(grep -c "kernel: $name: " "$house/machine.log" || true)
+  if [ "$said" = 1 ] && grep -q "kernel: $name: taken over" "$house/machine.log" &&
+    "$CENOTE" verify --leaks -d "$(at "$name")" "$name" > "$house/$name.verify"; then
+    row "$name" "taken over"
+  else
+    failed=1; row "$name" "NOT taken over"
+  fi
+done
+exit "$failed"
