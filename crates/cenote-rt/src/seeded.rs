@@ -177,6 +177,18 @@ pub enum Bug {
     RebuildForgetsFailures,
     /// A rebuild leaves out the end of each allocated range.
     RebuildCutsRanges,
+    /// An expansion copies sectors over old places that are still in use.
+    ReflowOverwritesUnmoved,
+    /// Writes to sectors that an expansion has copied, and not recorded, go to one place only.
+    ReflowWritesOnePlace,
+    /// An expansion copies sectors while they are written.
+    ReflowCopiesBesideWrites,
+    /// An expansion goes on although a child lacks data.
+    ReflowIgnoresMissing,
+    /// An expansion overwrites the first rows without recording that they are in the boot areas.
+    ReflowSkipsScratch,
+    /// Blocks of txgs that use the old width count as blocks of the new one.
+    ReflowWidensEarly,
     /// An error scrub takes blocks that only snapshots have for freed ones.
     ErrorScrubSkipsSnapshots,
     /// A leaf is detached although it has the only copy of some data.
@@ -286,6 +298,12 @@ impl Bug {
     ];
     /// Bugs found by sequential rebuilds.
     pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
+    /// Bugs found by copies of a RAID-Z expansion beside other I/O.
+    pub const OF_COPIES: [Self; 3] =
+        [Self::ReflowOverwritesUnmoved, Self::ReflowWritesOnePlace, Self::ReflowCopiesBesideWrites];
+    /// Bugs found by RAID-Z expansions of whole pools.
+    pub const OF_REFLOWS: [Self; 3] =
+        [Self::ReflowIgnoresMissing, Self::ReflowSkipsScratch, Self::ReflowWidensEarly];
     /// Bugs found by attaching, replacing and detaching leaves.
     pub const OF_SHAPES: [Self; 9] = [
         Self::DetachIgnoresLogs,

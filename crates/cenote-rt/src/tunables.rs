@@ -275,6 +275,12 @@ tunables! {
         "whether the removal of a vdev stands still";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
+    RAIDZ_EXPAND_MAX_REFLOW_BYTES = "raidz_expand_max_reflow_bytes", 0, (0, u64::MAX),
+        "for tests: bytes after which an expansion of a RAID-Z pauses; 0: never";
+    RAIDZ_EXPAND_MAX_COPY_BYTES = "raidz_expand_max_copy_bytes", 160 * MIB, (MIB, 1 << 40),
+        "bytes that an expansion of a RAID-Z copies at a time";
+    SCRUB_AFTER_EXPAND = "zfs_scrub_after_expand", 1, (0, 1),
+        "whether a scrub follows an expansion of a RAID-Z, which verifies no checksums";
     REBUILD_SCRUB = "zfs_rebuild_scrub_enabled", 1, (0, 1),
         "whether a scrub follows a sequential rebuild, which verifies no checksums";
     SCRUB_ERROR_BLOCKS = "zfs_scrub_error_blocks_per_txg", 4096, (1, 1 << 20),

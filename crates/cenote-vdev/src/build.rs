@@ -19,6 +19,7 @@ use crate::layout;
 use crate::leaf::{Leaf, LeafId};
 use crate::queue::Load;
 use crate::raidz::Raidz;
+use crate::reflow::ReflowGate;
 use crate::state::{self, ChildState, Status, VdevAux, VdevState};
 use crate::tree::{Layout, Tree, Vdev, VdevKind};
 
@@ -65,7 +66,7 @@ impl Tree {
             missing_tops_allowed: options.missing_tops_allowed,
             load: Arc::clone(&options.load),
             indirect: RwLock::with_default(Rank::IndirectMaps),
-            reflow: RwLock::with_default(Rank::Reflow),
+            gate: ReflowGate::default(),
             deriving: Mutex::with_default(Rank::VdevStates),
         };
         tree.derive_states();

@@ -15,13 +15,17 @@ use cenote_rt::seeded::{Bug, is_on};
 use crate::map::{Column, ColumnId, Map, Row, deal};
 
 /// Bytes of the boot area, where the first rows of a running expansion are kept (spec 06 §5.4).
-const SCRATCH_BYTES: i64 = 7 << 19;
+pub(crate) const SCRATCH_BYTES: i64 = 7 << 19;
 
 /// Progress of an expansion, from the uberblock's reflow word (spec 06 §5.1).
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Reflow {
-    /// Byte of the vdev up to which sectors have been moved to the new width.
+    /// Byte of the vdev up to which sectors have been moved to the new width, according to the last
+    /// committed uberblock.
     pub offset: u64,
+    /// Byte of the vdev up to which sectors have been copied to their new places. At or behind
+    /// `offset`, except where only `offset` is known.
+    pub next: u64,
     /// Whether the moved sectors must be read from the boot areas (state `SCRATCH_VALID`).
     pub is_scratch_valid: bool,
 }
@@ -29,7 +33,8 @@ pub struct Reflow {
 impl Reflow {
     /// Decodes the uberblock's word: bits 0-54 offset in units of 512 bytes, bits 55-63 state.
     pub fn from_word(word: u64) -> Self {
-        Self { offset: (word & ((1 << 55) - 1)) << 9, is_scratch_valid: word >> 55 == 1 }
+        let offset = (word & ((1 << 55) - 1)) << 9;
+        Self { offset, next: offset, is_scratch_valid: word >> 55 == 1 }
     }
 }
 
@@ -130,21 +135,18 @@ impl Raidz {
         birth: u64,
         reflow: Reflow,
     ) -> Vec<(ColumnId, usize, i64)> {
-        if !self.is_expanding {
+        if !self.is_expanding || is_on(Bug::ReflowWritesOnePlace) {
             return Vec::new();
         }
         let now = self.map(offset, psize, birth, reflow);
-        let at_the_end = Reflow { offset: u64::MAX, is_scratch_valid: false };
+        let copied = reflow.next.max(reflow.offset) >> self.ashift;
+        let at_the_end = Reflow { offset: u64::MAX, ..Reflow::default() };
         let then = self.map(offset, psize, birth, at_the_end);
         let pairs = now.columns().zip(then.columns());
         let moved = pairs.filter_map(|((id, now), (_, then))| {
             let sector = (then.offset as u64 >> self.ashift) * self.width + then.child as u64;
             let is_moved = (now.child, now.offset) != (then.child, then.offset);
-            (is_moved && sector < reflow.offset >> self.ashift).then_some((
-                id,
-                then.child,
-                then.offset,
-            ))
+            (is_moved && sector < copied).then_some((id, then.child, then.offset))
         });
         moved.collect()
     }

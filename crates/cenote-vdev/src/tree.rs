@@ -28,7 +28,8 @@ use crate::dtl::{DtlKind, MissingRedundancy, TxgRanges};
 use crate::layout;
 use crate::leaf::{Freshness, Leaf, LeafId};
 use crate::queue::{Load, Plug};
-use crate::raidz::{Raidz, Reflow};
+use crate::raidz::Raidz;
+use crate::reflow::ReflowGate;
 use crate::state::{Status, VdevAux, VdevState};
 
 /// Offsets in vdevs beyond this are refused, so that arithmetic on them cannot overflow.
@@ -194,7 +195,7 @@ pub struct Tree {
     pub(crate) missing_tops_allowed: usize,
     pub(crate) load: Arc<Load>,
     pub(crate) indirect: RwLock<BTreeMap<u64, Arc<IndirectMap>>>,
-    pub(crate) reflow: RwLock<Reflow>,
+    pub(crate) gate: ReflowGate,
     /// Held while states of parents are derived from those of their children, and while the tree
     /// changes its shape.
     pub(crate) deriving: Mutex<()>,
@@ -416,15 +417,6 @@ impl Tree {
     /// The mapping of the removed vdev with that id, if it was set.
     pub fn indirect(&self, vdev: u64) -> Option<Arc<IndirectMap>> {
         self.indirect.read().get(&vdev).cloned()
-    }
-
-    /// Sets the progress of a running expansion: the reflow word of the uberblock in use.
-    pub fn set_reflow(&self, word: u64) {
-        *self.reflow.write() = Reflow::from_word(word);
-    }
-
-    pub(crate) fn reflow(&self) -> Reflow {
-        *self.reflow.read()
     }
 
     /// Allocated bytes of `psize` bytes of physical birth `birth` on the top-level vdev `vdev`;

@@ -95,7 +95,7 @@ async fn open(name: &str, wrap: Wrap<'_>) -> Option<OpenPool> {
         }
     }
     let (uberblock, ()) = best.expect("an uberblock");
-    tree.set_reflow(uberblock.raidz_reflow_info);
+    tree.expansion().set_progress(uberblock.raidz_reflow_info);
     Some(OpenPool { tree, is_rewritten: false, rootbp: uberblock.rootbp, names })
 }
 

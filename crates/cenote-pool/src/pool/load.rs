@@ -155,7 +155,7 @@ async fn open_mos(
 ) -> Result<(Arc<Tree>, Arc<BlockStore>, Arc<ObjSet>)> {
     let options = BuildOptions { is_writable, ..BuildOptions::default() };
     let tree = Tree::build(root, |leaf| candidate.device(leaf), &options)?;
-    tree.set_reflow(uberblock.raidz_reflow_info);
+    tree.expansion().set_progress(uberblock.raidz_reflow_info);
     let store = BlockStore::new(Arc::clone(&tree), CacheConfig::default());
     let mos =
         ObjSet::open(Arc::clone(&store), &uberblock.rootbp, None, 0).await.map_err(corrupt)?;

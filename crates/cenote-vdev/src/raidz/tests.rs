@@ -90,19 +90,20 @@ fn a_running_expansion_has_three_places() {
     let growing = Raidz { is_expanding: true, ..raidz(12, 4, 1) };
     // 4 data sectors, old width 3: rows at sectors 6..9 and 9..12.
     let map = |reflow| places(&growing.map(6 << 12, 4 << 12, 5, reflow));
-    let before = map(Reflow { offset: 6 << 12, is_scratch_valid: false });
+    let before = map(Reflow { offset: 6 << 12, ..Reflow::default() });
     assert_eq!(before[..3], [(0, 0x2000, 4096), (1, 0x2000, 4096), (2, 0x2000, 4096)]);
-    let between = map(Reflow { offset: 9 << 12, is_scratch_valid: false });
+    let between = map(Reflow { offset: 9 << 12, ..Reflow::default() });
     assert_eq!(between[..3], [(2, 0x1000, 4096), (3, 0x1000, 4096), (0, 0x2000, 4096)]);
     assert_eq!(between[3..], before[3..]);
-    let scratch = map(Reflow { offset: 12 << 12, is_scratch_valid: true });
+    let scratch = map(Reflow { offset: 12 << 12, next: 0, is_scratch_valid: true });
     assert_eq!(scratch[0], (2, 0x1000 - (7 << 19), 4096));
 }
 
 #[test]
 fn reflow_words() {
     let moving = Reflow::from_word(0x0200000000007000);
-    assert_eq!(moving, Reflow { offset: 14_680_064, is_scratch_valid: false });
+    let offset = 14_680_064;
+    assert_eq!(moving, Reflow { offset, next: offset, is_scratch_valid: false });
     assert!(Reflow::from_word(1 << 55 | 7).is_scratch_valid);
     assert_eq!(Reflow::from_word(0), Reflow::default());
 }

@@ -33,7 +33,9 @@ use futures_util::future::join_all;
 
 use crate::IoClass;
 use crate::leaf::{DATA_START, Freshness, LeafId};
-use crate::map::Map;
+use crate::map::{ColumnId, Map};
+use crate::raidz::Reflow;
+use crate::reflow::Ticket;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree};
 use crate::verdict::{BadChild, Cause, LeafRange, LeafReader, Read, ScrubRead, Verify};
 
@@ -174,6 +176,7 @@ struct BlockRead<'a> {
     psize: usize,
     /// Physical birth.
     birth: u64,
+    reflow: Reflow,
     bad: Mutex<Vec<BadChild>>,
 }
 
@@ -335,7 +338,7 @@ impl BlockRead<'_> {
     }
 
     fn map(&self, vdev: usize, request: ReadRequest<'_>) -> Option<Map> {
-        self.tree.map(vdev, request.offset, request.len, self.birth)
+        self.tree.map(vdev, request.offset, request.len, self.birth, self.reflow)
     }
 
     /// Reports a part of the block as bad, unless its leaf need not have the block (J2).
@@ -375,13 +378,47 @@ impl Tree {
     }
 
     /// The map of a block on a RAID-Z or dRAID.
-    pub(crate) fn map(&self, vdev: usize, offset: i64, len: usize, birth: u64) -> Option<Map> {
+    pub(crate) fn map(
+        &self,
+        vdev: usize,
+        offset: i64,
+        len: usize,
+        birth: u64,
+        reflow: Reflow,
+    ) -> Option<Map> {
         let (offset, len) = (u64::try_from(offset).ok()?, len as u64);
         match &self.vdevs[vdev].layout {
-            Layout::Raidz(raidz) => Some(raidz.map(offset, len, birth, self.reflow())),
+            Layout::Raidz(raidz) => Some(raidz.map(offset, len, birth, reflow)),
             Layout::Draid(draid) => Some(draid.map(offset, len)),
             _ => None,
         }
+    }
+
+    /// The second places of the columns of a block on a RAID-Z that expands, as child and byte.
+    pub(crate) fn shadows(
+        &self,
+        vdev: usize,
+        (offset, len): (i64, usize),
+        birth: u64,
+        reflow: Reflow,
+    ) -> Vec<(ColumnId, usize, i64)> {
+        match (&self.vdevs[vdev].layout, u64::try_from(offset)) {
+            (Layout::Raidz(raidz), Ok(offset)) => raidz.shadows(offset, len as u64, birth, reflow),
+            _ => Vec::new(),
+        }
+    }
+
+    /// Takes a ticket for I/O of a block ([`crate::reflow`]).
+    pub(crate) async fn enter(
+        &self,
+        place: Place,
+        psize: u64,
+        birth: u64,
+        is_write: bool,
+    ) -> Ticket {
+        let asize = self.asize_for(place.vdev, psize, birth).unwrap_or(psize);
+        let range = place.offset..place.offset.saturating_add(asize);
+        self.gate.enter(place.vdev, range, is_write).await
     }
 
     /// The places to which the bytes of a removed vdev were moved, as vdev, byte in it and length.
@@ -392,7 +429,8 @@ impl Tree {
         len: usize,
     ) -> Option<Vec<(usize, i64, usize)>> {
         let (psize, birth, bad) = (len, 0, Mutex::with_default(Rank::BadChildren));
-        let read = BlockRead { tree: self, reader: self, psize, birth, bad };
+        let reflow = Reflow::default();
+        let read = BlockRead { tree: self, reader: self, psize, birth, reflow, bad };
         let (is_scrub, is_quiet) = (false, true);
         let request = ReadRequest { offset, len, check: None, is_scrub, is_quiet, depth: 0 };
         let segments = read.segments(vdev, request).ok()?;
@@ -406,6 +444,16 @@ struct Ranges {
     has_parity: bool,
     /// Whether leaves that are absent or may be stale are included.
     has_stale: bool,
+    /// Whether the second places of moving rows are included.
+    has_shadows: bool,
+    reflow: Reflow,
+}
+
+impl Ranges {
+    fn new(tree: &Tree, has_parity: bool, has_stale: bool) -> Self {
+        let (found, has_shadows, reflow) = (Vec::new(), false, tree.reflow());
+        Self { found, has_parity, has_stale, has_shadows, reflow }
+    }
 }
 
 /// Reads for which a caller waits.
@@ -437,6 +485,10 @@ impl<'a> ClassReader<'a> {
     /// Reads a range of a leaf that contains many blocks; `None` if that fails. The error says
     /// nothing about the device: the caller then reads the blocks one by one.
     pub async fn read_extent(&self, leaf: LeafId, offset: u64, len: usize) -> Option<Buf> {
+        if self.tree.is_moving() {
+            // A block may have another place by the time at which it is looked for in the extent.
+            return None;
+        }
         self.tree.leaf(leaf).read_extent(offset, len, self.class).await
     }
 }
@@ -550,14 +602,14 @@ impl Tree {
     /// The ranges of leaves that a scrub of a block reads, for sorting and aggregation. Leaves that
     /// are absent or may be stale are left out; an address out of range yields nothing.
     pub fn leaf_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: false };
+        let ranges = Ranges::new(self, true, false);
         self.ranges(place.into(), psize, birth, ranges)
     }
 
     /// Like [`leaf_ranges`](Self::leaf_ranges), including leaves that are absent or may be stale:
     /// every range that the layout assigns to the block.
     pub fn layout_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        let ranges = Ranges { found: Vec::new(), has_parity: true, has_stale: true };
+        let ranges = Ranges::new(self, true, true);
         self.ranges(place.into(), psize, birth, ranges)
     }
 
@@ -566,8 +618,8 @@ impl Tree {
         if !self.leaves().any(|(_, leaf)| leaf.is_missing(birth)) {
             return Vec::new();
         }
-        let ranges =
-            Ranges { found: Vec::new(), has_parity: !is_on(Bug::ParityNotMended), has_stale: true };
+        let has_parity = !is_on(Bug::ParityNotMended);
+        let ranges = Ranges { has_shadows: true, ..Ranges::new(self, has_parity, true) };
         let ranges = self.ranges(place.into(), psize, birth, ranges);
         let lacking = ranges.into_iter().filter_map(|range| {
             let leaf = self.leaf(range.leaf);
@@ -582,7 +634,7 @@ impl Tree {
     /// Like [`leaf_ranges`](Self::leaf_ranges), without parity: what a read of a healthy block may
     /// request.
     pub fn data_ranges(&self, place: impl Into<Place>, psize: u64, birth: u64) -> Vec<LeafRange> {
-        let ranges = Ranges { found: Vec::new(), has_parity: false, has_stale: false };
+        let ranges = Ranges::new(self, false, false);
         self.ranges(place.into(), psize, birth, ranges)
     }
 
@@ -615,6 +667,8 @@ impl Tree {
         is_scrub: bool,
     ) -> Result<(std::result::Result<Buf, Fail>, Vec<BadChild>)> {
         self.check_open()?;
+        // Before the vdev is looked for: its shape may change with the progress.
+        let ticket = self.enter(place, psize, birth, false).await;
         let (top, len) = self.check_range(place, psize)?;
         let psize = psize as usize;
         let read = BlockRead {
@@ -622,6 +676,7 @@ impl Tree {
             reader,
             psize,
             birth,
+            reflow: ticket.reflow,
             bad: Mutex::with_default(Rank::BadChildren),
         };
         let (offset, check) = (place.offset as i64, Some(verify));
@@ -679,6 +734,7 @@ impl Tree {
             reader: self,
             psize: len,
             birth,
+            reflow: ranges.reflow,
             bad: Mutex::with_default(Rank::BadChildren),
         };
         let whole = (offset, len);
@@ -707,6 +763,13 @@ impl Tree {
                 for run in runs {
                     let Some(child) = node.children.get(run.child) else { continue };
                     self.add_ranges(*child, (run.offset, run.len), birth, depth + 1, ranges);
+                }
+                if ranges.has_shadows {
+                    for (_, child, at) in self.shadows(vdev, whole, birth, ranges.reflow) {
+                        let Some(child) = node.children.get(child) else { continue };
+                        let sector = 1 << node.ashift;
+                        self.add_ranges(*child, (at, sector), birth, depth + 1, ranges);
+                    }
                 }
             }
             Layout::Indirect => {

@@ -78,6 +78,7 @@ fn block_read(tree: &Tree, psize: usize) -> BlockRead<'_> {
         reader: tree,
         psize,
         birth: BIRTH,
+        reflow: crate::raidz::Reflow::default(),
         bad: Mutex::with_default(Rank::BadChildren),
     }
 }

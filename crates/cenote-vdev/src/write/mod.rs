@@ -43,6 +43,7 @@ use plan::{Builder, LeafWrite, Plan};
 
 use crate::leaf::{Content, DATA_START, Part};
 use crate::queue::WriteGroup;
+use crate::raidz::Reflow;
 use crate::sides::Sides;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
 use crate::{BadChild, IoClass, LeafId, LeafRange};
@@ -156,9 +157,11 @@ impl Tree {
         class: IoClass,
     ) -> Result<WriteOutcome> {
         let place = place.into();
-        let top = self.check_write(place, data.len() as u64, txg)?;
-        let mut builder = Builder::new(self, txg);
         let psize = data.len() as u64;
+        // Before the vdev is looked for: its shape may change with the progress.
+        let ticket = self.enter(place, psize, txg, true).await;
+        let top = self.check_write(place, psize, txg)?;
+        let mut builder = Builder::new(self, txg, ticket.reflow);
         let plan = builder.add(top, place.offset as i64, filled(data, self.vdevs[top].ashift), 0);
         self.carry_out((builder, plan), (place, top, psize), txg, class).await
     }
@@ -172,8 +175,9 @@ impl Tree {
         class: IoClass,
     ) -> Result<WriteOutcome> {
         let psize = sides.of_child(0).len() as u64;
+        let ticket = self.enter(place, psize, txg, true).await;
         let top = self.check_write(place, psize, txg)?;
-        let mut builder = Builder::new(self, txg);
+        let mut builder = Builder::new(self, txg, ticket.reflow);
         let plan = builder.add_sides(top, place.offset as i64, sides);
         self.carry_out((builder, plan), (place, top, psize), txg, class).await
     }
@@ -248,18 +252,28 @@ impl Tree {
             return Ok(RepairOutcome::default());
         }
         let place = place.into();
+        let ticket = self.enter(place, data.len() as u64, birth, true).await;
         let top = self.check_place(place, data.len() as u64)?;
-        let mut builder = Builder::new(self, birth);
+        let mut builder = Builder::new(self, birth, ticket.reflow);
         let data = filled(data.clone(), self.vdevs[top].ashift);
+        let whole = (place.offset as i64, data.len());
+        let shadows = self.shadow_ranges(top, whole, birth, ticket.reflow);
         // Bad parts are always where reads look, so the plan's verdict is not needed.
         let _plan = builder.add(top, place.offset as i64, data, 0);
         let (writes, _) = builder.into_writes();
+        let all_bad = bad;
         let writes: Vec<LeafWrite> = writes
             .into_iter()
             .map(|write| {
                 let guid = self.leaf(write.leaf).guid();
                 let bad = bad.iter().filter(|bad| bad.leaf == write.leaf && bad.guid == guid);
-                let ranges: Vec<_> = bad.map(|bad| (bad.offset, bad.offset + bad.len)).collect();
+                let mut ranges: Vec<_> =
+                    bad.map(|bad| (bad.offset, bad.offset + bad.len)).collect();
+                // Copies of a bad place are bad as well.
+                let copied = shadows.iter().filter(|(first, second)| {
+                    second.leaf == write.leaf && all_bad.iter().any(|bad| touches(bad, first))
+                });
+                ranges.extend(copied.map(|(_, copy)| (copy.offset, copy.offset + copy.len)));
                 let parts = write.parts.iter().filter_map(|part| cut(part, &ranges)).collect();
                 LeafWrite { leaf: write.leaf, parts }
             })
@@ -308,6 +322,32 @@ impl Tree {
         self.leaf(leaf).check_data_area(offset, data.len() as u64)?;
         let part = Part { offset, content: Content::Data(data) };
         self.leaf(leaf).write(vec![part], None, class).await
+    }
+
+    /// The first and the second place of each column of a block that is written to two places, on
+    /// children that are leaves.
+    fn shadow_ranges(
+        &self,
+        top: usize,
+        whole: (i64, usize),
+        birth: u64,
+        reflow: Reflow,
+    ) -> Vec<(LeafRange, LeafRange)> {
+        let shadows = self.shadows(top, whole, birth, reflow);
+        if shadows.is_empty() {
+            return Vec::new();
+        }
+        let Some(map) = self.map(top, whole.0, whole.1, birth, reflow) else { return Vec::new() };
+        let at = |child: usize, offset: i64, len: usize| {
+            let leaf = self.vdevs[*self.vdevs[top].children.get(child)?].leaf()?;
+            Some(LeafRange { leaf, offset: device_offset(offset)?, len: len as u64 })
+        };
+        let pairs = shadows.into_iter().filter_map(|(id, child, offset)| {
+            let column = map.column(id);
+            let second = at(child, offset, column.len)?;
+            Some((at(column.child, column.offset, column.len)?, second))
+        });
+        pairs.collect()
     }
 
     /// Submits all writes at once; returns which failed, by number.
@@ -418,6 +458,12 @@ fn filled(data: Buf, ashift: u32) -> Buf {
     head.copy_from_slice(&data);
     tail.fill(0);
     whole.freeze()
+}
+
+/// Whether a bad part overlaps a range.
+fn touches(bad: &BadChild, range: &LeafRange) -> bool {
+    let (bad_end, end) = (bad.offset + bad.len, range.offset + range.len);
+    bad.leaf == range.leaf && bad.offset < end && range.offset < bad_end
 }
 
 /// The range of a part that `ranges` of the same leaf overlap, if any.

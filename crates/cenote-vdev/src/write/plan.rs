@@ -11,6 +11,7 @@ use super::device_offset;
 use crate::LeafId;
 use crate::leaf::{Content, Part};
 use crate::map::{Column, Map, Row, charge_parity};
+use crate::raidz::Reflow;
 use crate::read::DEPTH_MAX;
 use crate::sides::Sides;
 use crate::tree::{Layout, Tree};
@@ -115,13 +116,14 @@ pub(super) struct Builder<'a> {
     tree: &'a Tree,
     /// Physical birth.
     birth: u64,
+    reflow: Reflow,
     writes: Vec<LeafWrite>,
     absent: Vec<LeafId>,
 }
 
 impl<'a> Builder<'a> {
-    pub(super) fn new(tree: &'a Tree, birth: u64) -> Self {
-        Self { tree, birth, writes: Vec::new(), absent: Vec::new() }
+    pub(super) fn new(tree: &'a Tree, birth: u64, reflow: Reflow) -> Self {
+        Self { tree, birth, reflow, writes: Vec::new(), absent: Vec::new() }
     }
 
     /// Returns the writes, and the leaves that should have one but are not writable.
@@ -244,15 +246,14 @@ impl<'a> Builder<'a> {
         let (Ok(start), len) = (u64::try_from(offset), data.len() as u64) else {
             return Plan::Absent;
         };
-        let Some(map) = tree.map(vdev, offset, data.len(), self.birth) else {
+        let Some(map) = tree.map(vdev, offset, data.len(), self.birth, self.reflow) else {
             return Plan::Absent;
         };
         // Children that the tree does not have cannot be written.
         let mut by_child: Vec<Vec<Piece>> = Vec::new();
         by_child.resize_with(self.width_of(vdev, &map), Vec::new);
-        let mut shadows = Vec::new();
+        let shadows = tree.shadows(vdev, (offset, data.len()), self.birth, self.reflow);
         if let Layout::Raidz(raidz) = &node.layout {
-            shadows = raidz.shadows(start, len, self.birth, tree.reflow());
             for (child, offset) in raidz.pads(start, len, self.birth) {
                 let content = Content::Pad(1 << node.ashift);
                 by_child[child].push(Piece { offset, content });

@@ -355,7 +355,7 @@ fn raidz_expansion_writes_moving_rows_to_both_places() {
     let growing =
         Raidz { ashift: 12, width: 4, nparity: 1, expand_txgs: Vec::new(), is_expanding: true };
     let shadows = |reflow: u64| {
-        let reflow = Reflow { offset: reflow << 12, is_scratch_valid: false };
+        let reflow = Reflow { offset: reflow << 12, ..Reflow::default() };
         let found = growing.shadows(6 << 12, 4 << 12, BIRTH, reflow);
         found.into_iter().map(|(id, child, at)| (id.row, id.column, child, at)).collect::<Vec<_>>()
     };
@@ -586,7 +586,7 @@ fn ranges_outside_of_the_data_area_are_found() {
 #[test]
 fn maps_that_do_not_cover_their_block_are_found() {
     let raidz = Raidz { ashift: 9, width: 4, nparity: 1, expand_txgs: vec![], is_expanding: false };
-    let map = raidz.map(0, 4096, BIRTH, Reflow { offset: 0, is_scratch_valid: false });
+    let map = raidz.map(0, 4096, BIRTH, Reflow { offset: 0, ..Reflow::default() });
     assert!(map.covers(4096) && map.rows.iter().all(crate::map::Row::has_distinct_children));
     let mut short = map.clone();
     short.rows[0].columns[2].data_len -= 512;
