@@ -63,6 +63,7 @@ pub use engine::Engine;
 pub use error::EngineError;
 pub use leaf::Leaves;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
+pub use leaf::reflow::ReflowProgress;
 pub use leaf::shape::{Attach, NewLeaf, ShapeError, SplitError, SplitPool};
 pub use removal::{RemovalError, Removals};
 pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};

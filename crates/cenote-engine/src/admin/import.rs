@@ -127,6 +127,8 @@ impl Engine {
         // the devices, and a power cut would take it back. An `fsync` of what is read unchanged
         // flushes nothing.
         engine.tree.flush().await?;
+        // Before any write: the boot areas may have the only copy of the first rows.
+        engine.leaves().restore_first_rows().await?;
         // Before any allocation: blocks of the logs must not be overwritten.
         engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");

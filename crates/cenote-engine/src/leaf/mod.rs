@@ -4,6 +4,7 @@ pub(crate) mod deadman;
 mod diagnosis;
 pub(crate) mod dtl;
 pub(crate) mod leafwork;
+pub(crate) mod reflow;
 pub(crate) mod shape;
 
 use std::sync::atomic::AtomicBool;
@@ -12,6 +13,7 @@ use crate::Engine;
 use crate::removal::RemovalTasks;
 use crate::scan::ScanTasks;
 use leafwork::{AutoTrim, LeafWorks};
+use reflow::ReflowTask;
 
 /// The state behind [`Leaves`].
 #[derive(Debug, Default)]
@@ -27,6 +29,8 @@ pub(crate) struct LeafState {
     pub(crate) scan: ScanTasks,
     /// The removal of a vdev.
     pub(crate) removal: RemovalTasks,
+    /// The expansion of a RAID-Z vdev.
+    pub(crate) reflow: ReflowTask,
 }
 
 /// Leaves: taking them out of service and back, trim and initialize; made by [`Engine::leaves`].

@@ -113,6 +113,8 @@ pub struct ScanPass {
     pub spent_paused: u64,
     /// How much ordinary I/O held it back lately; `None` if it does not run.
     pub wait: Option<ScanWait>,
+    /// Whether the expansion of a RAID-Z vdev waits until a device is back and has everything.
+    pub is_expansion_waiting: bool,
 }
 
 /// The state behind [`Scans`].
@@ -284,10 +286,14 @@ impl<'e> Scans<'e> {
 
     /// Returns what the scan did since the pool was opened, or since it began.
     pub fn pass(self) -> ScanPass {
-        let Some(runner) = self.runner() else { return ScanPass::default() };
+        let is_expansion_waiting =
+            self.engine.leaves().reflow_progress().is_some_and(|progress| progress.is_waiting);
+        let Some(runner) = self.runner() else {
+            return ScanPass { is_expansion_waiting, ..ScanPass::default() };
+        };
         let is_running = !runner.has_ended() && !runner.is_stopped();
         let wait = is_running.then(|| self.engine.tree.load().scan().waited());
-        ScanPass { wait, ..runner.pass() }
+        ScanPass { wait, is_expansion_waiting, ..runner.pass() }
     }
 
     /// Continues a scan that was running when the pool was closed, and starts a resilver if a leaf

@@ -173,6 +173,7 @@ impl Runner {
             paused: self.paused.load(Ordering::Relaxed),
             spent_paused: self.spent_paused,
             wait: None,
+            is_expansion_waiting: false,
         }
     }
 

@@ -158,6 +158,7 @@ impl Engine {
                 drop(self.unless_suspended(self.leaves().resume_work()).await);
                 drop(self.unless_suspended(self.scans().unsuspend()).await);
                 self.removals().unsuspend().await;
+                self.leaves().unsuspend_reflow();
                 return Err(error);
             }
         };
@@ -172,6 +173,8 @@ impl Engine {
     /// Stops everything that writes besides syncs, and writes all changes, so that the last txg is
     /// small.
     async fn write_all(&self) -> Result<LastTxg<'_>> {
+        // An expansion that ends starts a scrub, and work on free space.
+        self.leaves().suspend_reflow().await;
         // Work on free space ends first: the devices may soon have another owner.
         self.leaves().stop_all_work().await;
         self.scans().suspend().await;

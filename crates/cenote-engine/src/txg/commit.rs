@@ -28,7 +28,7 @@ use std::collections::BTreeSet;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::{VdevConfig, label_list};
-use cenote_ondisk::uberblock::Uberblock;
+use cenote_ondisk::uberblock::{ReflowState, Uberblock};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, FixedSet, Kind, Result, ensure, stages};
 use cenote_vdev::labels::{Pair, slot_of};
@@ -159,10 +159,40 @@ impl Engine {
         let (written, now) = (config.revision, self.config.with(|config| config.revision));
         ensure!("C1", now == written, "config {now}, the labels of txg {txg} have {written}");
         *self.txgs.uberblock.lock() = uberblock;
+        // I/O that uses the progress of an expansion that has just ended may be in flight.
+        if uberblock.raidz_reflow_info != 0 {
+            self.tree.expansion().set_progress(uberblock.raidz_reflow_info);
+        }
         self.space.maps.committed(txg, root, &config.root.children);
         if is_dirty {
             self.health.damage.note(Event::Pool(PoolEvent::Configured));
         }
+        Ok(())
+    }
+
+    /// Writes the last uberblock once more, with another reflow word and a later timestamp, and
+    /// makes it durable. No commit runs meanwhile.
+    pub(crate) async fn rewrite_uberblock(&self, reflow: u64) -> Result<()> {
+        let last = self.uberblock();
+        let timestamp = last.timestamp.saturating_add(1);
+        let uberblock = Uberblock { raidz_reflow_info: reflow, timestamp, ..last };
+        let config = self.config();
+        loop {
+            if !self.health.suspension.pass().await {
+                return Err(crate::txg::suspend::abandoned_error());
+            }
+            let resume_count = self.health.suspension.resume_count();
+            let written = async {
+                self.check_host()?;
+                let taken = self.write_uberblock(&concrete(&config), &uberblock).await;
+                self.flush_unless(Bug::NoFlushAfterUberblock, taken).await
+            };
+            match written.await {
+                Ok(_) => break,
+                Err(error) => self.health.suspension.hold(resume_count, error).await?,
+            }
+        }
+        *self.txgs.uberblock.lock() = uberblock;
         Ok(())
     }
 
@@ -220,6 +250,9 @@ impl Engine {
             checkpoint_txg: 0,
             ..self.uberblock()
         };
+        if let Some(word) = self.leaf.reflow.take_word(&self.tree) {
+            uberblock.raidz_reflow_info = word;
+        }
         self.health.multihost.stamp(&mut uberblock);
         uberblock
     }
@@ -267,11 +300,14 @@ impl Engine {
     ) -> Vec<PendingLeaves> {
         let (mut holders, mut logs) =
             (PendingLeaves::none("uberblock"), PendingLeaves::optional("uberblock"));
+        // Not over the committed uberblock of the txg, which a torn write would destroy.
+        let is_beside = uberblock.raidz_reflow().state == ReflowState::Valid;
+        let txg = uberblock.txg - u64::from(is_beside);
         for top in tops {
             let taken = if top.top.is_log { &mut logs } else { &mut holders };
             for leaf in top.leaves() {
                 let ashift = top.top.ashift;
-                let slot = slot_of(uberblock.txg, ashift, self.health.multihost.is_on());
+                let slot = slot_of(txg, ashift, self.health.multihost.is_on());
                 let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };
                 // A failing leaf counts an error; the others have the uberblock.
                 let write = self.tree.write_uberblock(id, uberblock, slot);

@@ -21,6 +21,7 @@ mod paths;
 mod races;
 mod readers;
 mod rebuilds;
+mod reflows;
 mod removals;
 mod scans;
 mod shapes;

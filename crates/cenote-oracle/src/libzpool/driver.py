@@ -7,6 +7,8 @@ usage: driver.py                               ends with 0 if there is an engine
        driver.py FOLDER POOL figures           what it counts of the pool and its datasets, opened
                                                for writing, when nothing is freed any more; leaves
                                                the pool as it is then
+       driver.py FOLDER POOL expand            opens for writing, which continues an expansion of a
+                                               RAID-Z; exports when it has ended
 
 The engine is libzpool of the 2.3 series. What it says to others goes to standard error. A replay
 puts objects where records make them, with nothing in them, so that the engine does not leave out
@@ -41,6 +43,7 @@ HEADER, BASE, XVATTR = 32, 192, 72  # bytes: of a record, of a write, of optiona
 MADE = {1: 104, 2: 104, 3: 104, 4: 104, 15: 104 + XVATTR, 18: 104 + XVATTR}
 REMOVED, LINKED, MOVED, WRITTEN, CUT = (5, 6), 7, {8: 48, 22: 48, 23: 112}, 9, 10
 ATTRIBUTES, ACL, WRITE2, XATTR = 11, 13, 20, 21
+EXPANSION = 8                       # ZPOOL_WAIT_RAIDZ_EXPAND
 NUMBER, LIST = 8, 19                # DATA_TYPE_UINT64, DATA_TYPE_NVLIST
 for function in (N.nvlist_next_nvpair, Z.dmu_objset_zil):
     function.restype = VP
@@ -279,11 +282,19 @@ def figures(folder, pool, _):
     ok(Z.dmu_objset_find(pool, NAMED(one), None, SNAPSHOTS | CHILDREN), "dmu_objset_find")
 
 
+def expand(folder, pool, _):
+    start(READ | WRITE)
+    open_pool(folder, pool)
+    waited = ctypes.c_int()
+    ok(Z.spa_wait(pool, EXPANSION, ctypes.byref(waited)), "spa_wait")
+    ok(Z.spa_export(pool, None, 0, 0), "spa_export")
+
+
 def main():
     if len(sys.argv) == 1:
         return
     folder, pool, verb, *arguments = sys.argv[1:]
-    {"replay": replay, "hash": hash_, "figures": figures}[verb](folder, pool.encode(), arguments)
+    {"replay": replay, "hash": hash_, "figures": figures, "expand": expand}[verb](folder, pool.encode(), arguments)
 
 
 main()

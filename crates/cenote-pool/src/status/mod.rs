@@ -106,7 +106,7 @@ impl Pool {
             other_scans: OtherScans { error_scrub, rebuilds: progress::rebuilds(self).await },
             removal: progress::removal(self),
             checkpoint: progress::checkpoint(self, &space),
-            expansions: progress::expansions(self).await,
+            expansions: progress::expansions(self, &space).await,
             unreadable: unreadable(self),
             error_count: objects.len() as u64,
             is_error_log_read,

@@ -128,7 +128,8 @@ pub(super) async fn rebuilds(pool: &Pool) -> Vec<Rebuild> {
     rebuilds
 }
 
-pub(super) async fn expansions(pool: &Pool) -> Vec<Expansion> {
+/// Returns the running expansion, or the last one that has ended.
+pub(super) async fn expansions(pool: &Pool, space: &Space) -> Vec<Expansion> {
     let mut expansions = Vec::new();
     for top in &pool.config().vdev_tree.children {
         let number = async |key| top_zap(pool.mos(), top, key).await.ok().flatten();
@@ -143,11 +144,14 @@ pub(super) async fn expansions(pool: &Pool) -> Vec<Expansion> {
             start_time: number(RAIDZ_EXPAND_START).await.unwrap_or(0),
             end_time: number(RAIDZ_EXPAND_END).await.unwrap_or(0),
             copied: number(RAIDZ_EXPAND_COPIED).await.unwrap_or(0),
-            to_copy: match pool.uberblock().raidz_reflow().offset {
-                0 => 0,
-                _ => top.top.asize,
-            },
+            to_copy: space
+                .vdevs
+                .iter()
+                .find(|vdev| vdev.id == top.id)
+                .map_or(0, |vdev| vdev.allocated),
         });
     }
-    expansions
+    // One runs at a time; of the others OpenZFS tells of the last one.
+    let key = |of: &Expansion| (of.state == ExpansionState::Running, of.end_time);
+    expansions.into_iter().max_by_key(key).into_iter().collect()
 }

@@ -221,7 +221,8 @@ impl Leaves<'_> {
         for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
                 let work = self.work_state(leaf, kind).await?;
-                if work.state == LeafWorkState::Active && self.is_writable(leaf) {
+                let is_free = self.is_writable(leaf) && !self.is_expanding(leaf);
+                if work.state == LeafWorkState::Active && is_free {
                     self.run_work(leaf, kind, work);
                 }
             }
@@ -361,8 +362,9 @@ impl Leaves<'_> {
                 let tops = config.root.children.iter();
                 tops.filter(|top| top.top.removing).any(|top| top.find(*leaf).is_some())
             });
-            // OpenZFS has this error for vdevs that are being removed, too.
-            if is_leaving || self.engine.leaf.works.running(*leaf, kind).is_some() {
+            // OpenZFS has this error for vdevs that are being removed or expanded, too.
+            let is_running = self.engine.leaf.works.running(*leaf, kind).is_some();
+            if is_leaving || is_running || self.is_expanding(*leaf) {
                 return Err(LeafWorkError::Running(*leaf, kind).into());
             }
             targets.push(target);

@@ -24,6 +24,7 @@
 //! * SH4  A vdev that becomes larger keeps its metaslabs, and gets more.
 
 mod config;
+mod expand;
 mod grow;
 mod logs;
 mod spares;
@@ -104,6 +105,21 @@ pub enum ShapeError {
     /// The leaf has the only copy of some data.
     #[error("no valid replicas")]
     NoReplicas,
+    /// The feature is disabled.
+    #[error("raidz_expansion feature must be enabled in order to attach a device to raidz")]
+    NoExpansionFeature,
+    /// A RAID-Z expands: one at a time.
+    #[error("raidz expansion in progress")]
+    Expanding,
+    /// A child of the RAID-Z is not healthy, or is being replaced.
+    #[error("raidz vdev has devices that are are offline or being replaced")]
+    NotWhole,
+    /// A row of the RAID-Z would be larger than the area in which its first rows are kept.
+    #[error("raidz vdev has too many devices")]
+    TooWide,
+    /// The vdev has no object for its state: its pool was created before 2016.
+    #[error("raidz vdev has no object for the progress of an expansion")]
+    NoVdevObject,
     /// The spare stands in for a leaf, or the log vdev has records that are to be replayed.
     #[error("Pool busy; removal may already be in progress")]
     InUse,
@@ -116,6 +132,8 @@ impl From<ShapeError> for Error {
             ShapeError::NoReplicas
             | ShapeError::InUse
             | ShapeError::Resilvering
+            | ShapeError::Expanding
+            | ShapeError::NotWhole
             | ShapeError::Rebuilding => Kind::Busy,
             _ => Kind::Invalid,
         };
@@ -171,13 +189,15 @@ struct Shape {
     renamed: Option<(u64, u64)>,
     /// Guid of a leaf that is new.
     added: Option<u64>,
+    /// Nothing is read from the new leaf that was not written to it: it lacks nothing.
+    is_added_empty: bool,
     /// What becomes of its space.
     space: Space,
 }
 
 impl Shape {
     const fn of(top: VdevConfig) -> Self {
-        Self { top, renamed: None, added: None, space: Space::Kept }
+        Self { top, renamed: None, added: None, is_added_empty: false, space: Space::Kept }
     }
 }
 
@@ -528,7 +548,7 @@ impl Leaves<'_> {
         if is_on(Bug::NewLeafLogTooShort) {
             end = txg;
         }
-        for id in &reshaped.added {
+        for id in reshaped.added.iter().filter(|_| !shape.is_added_empty) {
             let leaf = engine.tree.leaf(*id);
             leaf.note_missing(&TxgRanges::new([(FIRST_TXG, end)]));
         }

@@ -59,6 +59,9 @@ pub enum CheckpointError {
     /// There is no checkpoint.
     #[error("checkpoint does not exist")]
     NotThere,
+    /// A RAID-Z vdev expands.
+    #[error("raidz expansion in progress")]
+    Expanding,
     /// The feature is not enabled.
     #[error("unsupported version or feature")]
     NotEnabled,
@@ -71,7 +74,9 @@ impl From<CheckpointError> for Error {
     fn from(error: CheckpointError) -> Self {
         let kind = match error {
             CheckpointError::Exists => Kind::Exists,
-            CheckpointError::Discarding | CheckpointError::Removing => Kind::Busy,
+            CheckpointError::Discarding
+            | CheckpointError::Removing
+            | CheckpointError::Expanding => Kind::Busy,
             CheckpointError::NotThere => Kind::NotFound,
             CheckpointError::NotEnabled => Kind::Unsupported,
         };
@@ -264,6 +269,8 @@ impl Task for Take {
             let is_removing = engine.removals().removing().is_some();
             let result = match engine.space().check_no_checkpoint() {
                 Ok(()) if is_removing => Err(CheckpointError::Removing.into()),
+                // A rewind would find sectors that have moved.
+                Ok(()) if engine.is_reflowing() => Err(CheckpointError::Expanding.into()),
                 Ok(()) => engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock)).await,
                 Err(error) => Err(error),
             };
