@@ -315,6 +315,7 @@ impl Pools {
             engine.start_sync_task();
             engine.leaves().resume_work().await?;
             engine.removals().resume().await;
+            engine.leaves().resume_reflow();
             if let Err(error) = engine.scans().resume().await {
                 log::warn!(pool = %engine.name(), cause = %error, "scan not continued");
             }

@@ -3,16 +3,17 @@
 //! In a session the resilver of a new device goes on in the background, and `-w` waits for it. With
 //! `--embedded` no process keeps the pool between two commands: without `-w` the device only
 //! becomes a part of the pool, and the next import by a daemon, `zpool resilver` or `zpool wait`
-//! writes to it what it lacks.
+//! writes to it what it lacks. The expansion of a RAID-Z vdev goes on likewise.
 //!
 //! As in OpenZFS, the new device is examined before the old one is looked for, and what the engine
 //! refuses ends with status 255.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_engine::create::{CreateError, plan_leaf};
 use cenote_engine::{Attach, Engine, NewLeaf, ShapeError};
-use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_pool::import::AuxDevice;
 use cenote_rt::Error;
@@ -26,6 +27,8 @@ use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{Writer, cause_or_checkpoint, command_line};
 
+/// Interval at which the end of an expansion is looked for.
+const STEP: Duration = Duration::from_millis(20);
 /// Status of a command that the engine refused.
 const STATUS: i32 = 255;
 
@@ -51,6 +54,14 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         let beside = device_of(source, engine, old, &cannot).await?;
         let mut leaf = device.leaf().map_err(|error| refusal(&cannot, words(&error)))?;
         leaf.is_sequential = parsed.has('s');
+        let root = engine.admin().vdev_config();
+        let is_raidz = |top: &&VdevConfig| matches!(top.kind, VdevKind::RaidZ(_));
+        let raidz = root.children.iter().find(|top| top.guid == beside).filter(is_raidz);
+        if raidz.is_some() && how == Attach::Mirror {
+            let expanded = engine.leaves().expand_raidz(beside, leaf).await;
+            expanded.map_err(|error| refusal(&cannot, words(&error)))?;
+            return expand(source, engine, parsed.has('w')).await;
+        }
         let attached = engine.leaves().attach(beside, leaf, how).await;
         attached.map_err(|error| refusal(&cannot, words(&error)))?;
         // Without a daemon nobody would carry the resilver out: the command ends.
@@ -64,6 +75,21 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         }
         Ok(())
     }))
+}
+
+/// Lets the expansion of a RAID-Z vdev go on, and waits for its end if that is wanted.
+async fn expand(source: &Source, engine: &Arc<Engine>, is_awaited: bool) -> CommandResult {
+    if source.session.is_none() && !is_awaited {
+        return Ok(());
+    }
+    engine.leaves().resume_reflow();
+    // Until the vdev is larger, and the scrub has begun.
+    while is_awaited && engine.leaves().is_reflow_running() {
+        if !source.sleep(STEP).await {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Runs `zpool detach`.

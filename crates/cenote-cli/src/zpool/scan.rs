@@ -20,6 +20,9 @@ const REMOVAL_FINISHED: u64 = 2;
 /// Minutes from which on a removal is called slow.
 const LONGEST_ESTIMATE: u64 = 30 * 24 * 60;
 
+/// Seconds from which on an expansion shows no time to go: 30 days.
+const LONGEST_EXPANSION: u64 = 30 * 24 * 3600;
+
 fn ctime(seconds: u64) -> String {
     value::date(seconds, value::CTIME)
 }
@@ -94,7 +97,8 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     for expansion in &status.expansions {
         let vdev = status.root.children.iter().find(|vdev| vdev.id == expansion.vdev);
         let name = vdev.map_or_else(String::new, |vdev| vdev.name.clone());
-        text.push_str(&expansion_lines(expansion, &name));
+        let is_waiting = pass.is_some_and(|pass| pass.is_expansion_waiting);
+        text.push_str(&expansion_lines(expansion, &name, is_waiting, now));
     }
     text
 }
@@ -342,7 +346,7 @@ fn checkpoint_line(checkpoint: &Checkpoint) -> String {
     )
 }
 
-fn expansion_lines(expansion: &Expansion, vdev: &str) -> String {
+fn expansion_lines(expansion: &Expansion, vdev: &str, is_waiting: bool, now: u64) -> String {
     match expansion.state {
         ExpansionState::Finished => format!(
             "expand: expanded {vdev} copied {} in {}, on {}\n",
@@ -351,13 +355,25 @@ fn expansion_lines(expansion: &Expansion, vdev: &str) -> String {
             ctime(expansion.end_time)
         ),
         ExpansionState::Running => {
-            let done = expansion.copied as f64 * 100.0 / expansion.to_copy.max(1) as f64;
+            let (copied, total) = (expansion.copied.max(1), expansion.to_copy);
+            let done = copied as f64 * 100.0 / total.max(1) as f64;
+            let elapsed = now.saturating_sub(expansion.start_time).max(1);
+            let rate = (copied / elapsed).max(1);
+            let left = total.saturating_sub(copied) / rate;
+            let rest = if is_waiting {
+                "paused for resilver or clear".to_owned()
+            } else if left < LONGEST_EXPANSION {
+                format!("{} to go", duration(left))
+            } else {
+                "(copy is slow, no estimated time)".to_owned()
+            };
             format!(
                 "expand: expansion of {vdev} in progress since {}\n\
-                 \t{} / {} copied, {done:.2}% done, (copy is slow, no estimated time)\n",
+                 \t{} / {} copied at {}/s, {done:.2}% done, {rest}\n",
                 ctime(expansion.start_time),
-                bytes(expansion.copied),
-                bytes(expansion.to_copy)
+                bytes(copied),
+                bytes(total),
+                bytes(rate)
             )
         }
     }

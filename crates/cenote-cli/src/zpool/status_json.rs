@@ -141,6 +141,8 @@ impl Writer<'_> {
             part.insert("end_time".into(), self.time(expansion.end_time));
             part.insert("to_reflow".into(), self.bytes(expansion.to_copy));
             part.insert("reflowed".into(), self.bytes(expansion.copied));
+            let is_waiting = self.work.pass.is_some_and(|pass| pass.is_expansion_waiting);
+            part.insert("waiting_for_resilver".into(), self.form.number(is_waiting.into()));
             map.insert("raidz_expand_stats".into(), part.into());
         }
     }

@@ -16,8 +16,10 @@ use crate::nicenum;
 use crate::zfs::columns::split;
 use crate::zfs::get::Row;
 
+/// The property that only RAID-Z vdevs have.
+const RAIDZ_EXPANDING: &str = "raidz_expanding";
 /// All properties, in display order.
-pub(super) const PROPERTIES: [&str; 50] = [
+pub(super) const PROPERTIES: [&str; 51] = [
     "capacity",
     "state",
     "guid",
@@ -63,6 +65,7 @@ pub(super) const PROPERTIES: [&str; 50] = [
     "checksum_t",
     "io_n",
     "io_t",
+    "raidz_expanding",
     "slow_io_n",
     "slow_io_t",
     "trim_support",
@@ -168,7 +171,9 @@ pub(super) fn rows(
     let mut user: Vec<&str> = stored.iter().map(|(name, _)| name.as_str()).collect();
     user.retain(|name| is_all && name.contains(':') && !is_internal(name));
     user.sort_unstable();
-    wanted.iter().map(String::as_str).chain(user).map(row).collect()
+    let is_raidz = matches!(vdev.kind, VdevKind::RaidZ(_));
+    let is_shown = |name: &&str| !is_all || is_raidz || *name != RAIDZ_EXPANDING;
+    wanted.iter().map(String::as_str).filter(is_shown).chain(user).map(row).collect()
 }
 
 /// Returns a value that was set, as text; `None` for one that stands for the default.
@@ -234,6 +239,10 @@ fn value_of(shown: &Shown<'_>, vdev: &VdevReport, property: &str) -> String {
         "slow_ios" => Some(sum(|vdev| vdev.stats.slow_ios).to_string()),
         "initialize_errors" | "trim_errors" => Some("0".to_owned()),
         "removing" => Some(on_off(vdev.is_removing)),
+        RAIDZ_EXPANDING => match &vdev.kind {
+            VdevKind::RaidZ(raidz) => Some(on_off(raidz.expanding)),
+            _ => None,
+        },
         "allocating" => Some(on_off(vdev.is_removing || !vdev.is_non_allocating)),
         "failfast" => Some(on_off(true)),
         _ => None,
@@ -263,7 +272,7 @@ mod tests {
 
     #[test]
     fn lists_name_what_there_is() {
-        assert_eq!(columns("all").map(|all| all.len()), Ok(50));
+        assert_eq!(columns("all").map(|all| all.len()), Ok(51));
         let two = vec!["guid".to_owned(), "parity".to_owned()];
         assert_eq!(columns("guid,parity"), Ok(two));
         assert!(columns("org:x").is_ok() && columns("com.delphix:x").is_err());

@@ -77,6 +77,10 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         if source.session.is_none() && is_wanted("remove") {
             engine.removals().resume().await;
         }
+        // As for scans.
+        if source.session.is_none() && is_wanted("raidz_expand") {
+            engine.leaves().resume_reflow();
+        }
         let mut shown: Option<Duration> = None;
         loop {
             // A suspended pool may not answer.
@@ -144,6 +148,11 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
                 of_scan(engine, ScanFunc::Scrub).await?.max(of_errors)
             }
             "remove" if engine.removals().removing().is_some() => of_removal(engine).await?,
+            "raidz_expand" => {
+                let progress = engine.leaves().reflow_progress();
+                let is_ending = u64::from(engine.leaves().is_reflow_running());
+                progress.map_or(is_ending, |of| of.to_copy.saturating_sub(of.copied).max(1))
+            }
             // A pool that is open for writing here never has other activities.
             _ => 0,
         };

@@ -173,3 +173,84 @@ fn devices_are_rebuilt_sequentially() {
          sequential reconstruction",
     );
 }
+
+/// Commands of the recording about a RAID-Z vdev, in the order of execution here.
+const EXPANSIONS: &[&str] = &[
+    "zpool create -f -O compression=off -m /mnt/t t raidz1 /dev/shm/v/a /dev/shm/v/b /dev/shm/v/c",
+    "zpool attach t /dev/shm/v/a /dev/shm/v/d",
+    "zpool attach t raidz1-1 /dev/shm/v/d",
+    "zpool attach t raidz1-0 /dev/shm/v/tiny",
+    "zpool attach -s t raidz1-0 /dev/shm/v/d",
+    "zpool offline t /dev/shm/v/b",
+    "zpool attach t raidz1-0 /dev/shm/v/d",
+    "zpool online t /dev/shm/v/b",
+    "zpool wait -t resilver t",
+    "zpool checkpoint t",
+    "zpool attach t raidz1-0 /dev/shm/v/d",
+    "zpool checkpoint -d -w t",
+    "zpool attach t raidz1-0 /dev/shm/v/d",
+    "zpool attach t raidz1-0 /dev/shm/v/e",
+    "zpool checkpoint t",
+    "zpool wait -t nosuch t",
+    "zpool detach t /dev/shm/v/d",
+    "zpool wait -t raidz_expand t",
+];
+
+#[test]
+fn messages_of_raidz_expansions_are_those_of_openzfs() {
+    let Some(all) = cenote_testkit::wordings("second.txt") else { return };
+    let shed = Shed::new("expand-words", 0);
+    for name in ["a", "b", "c", "d", "e"] {
+        shed.add(name, crate::SIZE);
+    }
+    shed.add("tiny", 32 << 20);
+    let from = all.iter().position(|there| there.command == EXPANSIONS[0]).expect("recorded");
+    let mut rest = all[from..].iter();
+    let size = |status: &str| status.split_whitespace().next().expect("a size").to_owned();
+    for command in EXPANSIONS {
+        shed.run_as_recorded(&mut rest, command);
+        if *command == "zpool wait -t nosuch t" {
+            let expanding = shed.succeeds("zpool get -Ho value raidz_expanding t raidz1-0");
+            assert_eq!(expanding.trim(), "on");
+            // With --embedded it has not begun to copy.
+            let status = shed.succeeds("zpool status t");
+            for text in ["expand: expansion of raidz1-0 in progress since ", " copied at ", "0.0"] {
+                assert!(status.contains(text), "{status}");
+            }
+            let status = shed.succeeds("zpool status -j t");
+            assert!(status.contains("\"waiting_for_resilver\":\"0\""), "{status}");
+            assert_eq!(size(&shed.succeeds("zpool list -Ho size t")), "352M");
+        }
+    }
+    // The scrub has begun with the end of the expansion.
+    shed.succeeds("zpool wait -t scrub t");
+    let status = shed.succeeds("zpool status t");
+    for text in ["expand: expanded raidz1-0 copied ", "  scan: scrub repaired 0B in "] {
+        assert!(status.contains(text), "{status}");
+    }
+    assert_eq!(size(&shed.succeeds("zpool list -Ho size t")), "480M");
+    let history = shed.succeeds("zpool history -i t");
+    for text in [
+        "raidz vdev expansion started t vdev 0 new width 4",
+        "to vdev=raidz1-0",
+        "raidz vdev expansion completed t vdev 0 new width 4",
+    ] {
+        assert!(history.contains(text), "{text}: {history}");
+    }
+    shed.judge("t");
+}
+
+/// `attach -w` waits until everything was moved.
+#[test]
+fn attach_to_a_raidz_waits() {
+    let shed = Shed::new("expand", 6);
+    shed.succeeds("zpool create t raidz2 d0 d1 d2 d3");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zpool attach -w t raidz2-0 d4");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.contains("expand: expanded raidz2-0 copied "), "{status}");
+    shed.succeeds("zpool attach -w t raidz2-0 d5");
+    assert_eq!(shed.succeeds("zpool get -Ho value raidz_expanding t raidz2-0").trim(), "off");
+    shed.succeeds("zpool wait t");
+    shed.judge("t");
+}

@@ -9,13 +9,14 @@ use crate::{SIZE, Shed};
 fn vdev_properties_are_shown() {
     let shed = Shed::new("vdev-get", 3);
     shed.succeeds("zpool create -o ashift=12 t raidz1 d0 d1 d2");
-    let all = |vdev: &str| -> BTreeMap<String, String> {
+    let all = |vdev: &str, count: usize| -> BTreeMap<String, String> {
         let text = shed.succeeds(&format!("zpool get -Hp -o property,value all t {vdev}"));
-        assert_eq!(text.lines().count(), 50, "{text}");
+        assert_eq!(text.lines().count(), count, "{text}");
         let pair = |line: &str| line.split_once('\t').map(|(a, b)| (a.to_owned(), b.to_owned()));
         text.lines().map(|line| pair(line).expect("two columns")).collect()
     };
-    let (top, leaf) = (all("raidz1-0"), all("d1"));
+    // Only a RAID-Z vdev has `raidz_expanding`.
+    let (top, leaf) = (all("raidz1-0", 51), all("d1", 50));
     let listed = shed.succeeds("zpool list -vHp t");
     let row: Vec<&str> = listed.lines().nth(1).expect("the vdev").split('\t').collect();
     let columns = [("size", 2), ("allocated", 3), ("free", 4)];
@@ -35,6 +36,7 @@ fn vdev_properties_are_shown() {
         (&top, "path", "-"),
         (&top, "allocating", "on"),
         (&top, "removing", "off"),
+        (&top, "raidz_expanding", "off"),
         (&leaf, "state", "ONLINE"),
         (&leaf, "parent", "raidz1-0"),
         (&leaf, "path", path.as_str()),

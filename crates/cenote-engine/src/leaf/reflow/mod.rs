@@ -187,6 +187,11 @@ impl Leaves<'_> {
         run::start(std::sync::Weak::clone(&self.engine.me), runner);
     }
 
+    /// Whether an expansion is being carried out: it copies, waits, or does what follows its end.
+    pub fn is_reflow_running(self) -> bool {
+        self.engine.leaf.reflow.runner.lock().as_ref().is_some_and(|runner| !runner.has_ended())
+    }
+
     /// Waits until no expansion runs.
     pub async fn wait_for_reflow(self) {
         let runner = self.engine.leaf.reflow.runner.lock().clone();
