@@ -361,6 +361,14 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     }
     scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
     scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
+    if engine.leaves().is_reflow_running() {
+        // Every device has everything, so that the expansion goes on; a scrub follows it.
+        if until(REMOVAL_TIME_MAX, engine.leaves().wait_for_reflow()).await.is_none() {
+            return Err("an expansion does not end".into());
+        }
+        history.tally().check("expansions at the end");
+        scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
+    }
     let view = engine.view().await.map_err(fail)?;
     let progress = Arc::<Progress>::default();
     let observer = Arc::<Findings>::default();

@@ -171,6 +171,7 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
     };
     running.engine.start_sync_task();
     running.engine.removals().resume().await;
+    running.engine.leaves().resume_reflow();
     let Some(life) = life else { return close(history, &running).await };
     let tasks = life
         .tasks

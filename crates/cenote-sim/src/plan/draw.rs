@@ -63,7 +63,7 @@ pub(crate) fn draw(seed: u64) -> Plan {
     if rng.below(2) == 0 {
         plan.tunables.extend(removal_tunables(&mut rng));
         for life in &mut plan.lives {
-            life.tasks.extend(removals(&mut rng));
+            life.tasks.extend(removals(&plan.layout, &mut rng));
         }
     }
     let mut rng = Rng::seeded(seed ^ TUNING_SEED);
@@ -134,15 +134,18 @@ fn removal_tunables(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("cenote_removal_batch_bytes", &[65_536, 1 << 20]);
     maybe("zfs_remove_max_segment", &[16_384, 1 << 20]);
     maybe("vdev_removal_max_span", &[512, 1 << 20]);
+    maybe("raidz_expand_max_copy_bytes", &[1 << 20]);
     chosen
 }
 
-/// Returns a task that adds and removes vdevs.
-fn removals(rng: &mut Rng) -> Option<TaskPlan> {
+/// Returns a task that adds and removes vdevs, or expands them.
+fn removals(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
     if rng.below(3) == 0 {
         return None;
     }
+    let is_raidz = layout.name.contains("raidz");
     let op = |rng: &mut Rng| match rng.below(8) {
+        1..8 if is_raidz => Op::Expand { with: number(rng) },
         0..3 => Op::AddVdev { with: number(rng) },
         3..7 => Op::RemoveVdev { vdev: number(rng) },
         _ => Op::CancelRemoval,

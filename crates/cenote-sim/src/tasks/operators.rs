@@ -8,7 +8,7 @@ use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{
     Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, Stop, TrimOptions,
 };
-use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_ondisk::zap::Value;
 use cenote_poolkit::builder::new_vdev;
@@ -71,6 +71,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Detach { disk } => detach(running, disk).await,
         Op::AddVdev { with } => add_vdev(running, with).await,
         Op::RemoveVdev { vdev } => remove_vdev(running, vdev).await,
+        Op::Expand { with } => expand(running, with).await,
         Op::CancelRemoval => settle(running, engine.removals().cancel().await, &[Kind::NotFound]),
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
         Op::Checkpoint => {
@@ -194,11 +195,34 @@ async fn add_vdev(running: &Running, with: u32) -> Ended {
     settle(running, added, &[Kind::Busy, Kind::Exists, Kind::Invalid, Kind::Io])
 }
 
-/// Begins the removal of a vdev. A copy has no checksum, so that there must be no sides that differ
-/// in silence.
+/// Whether no disk has wrong bytes in silence, which a copy without a checksum would spread.
+fn are_all_honest(running: &Running) -> bool {
+    let history = &running.history;
+    (0..history.plan.layout.all_disks()).all(|disk| is_honest(history, disk))
+}
+
+/// Expands a RAID-Z vdev.
+async fn expand(running: &Running, with: u32) -> Ended {
+    let engine = &running.engine;
+    let is_raidz = |top: &&VdevConfig| matches!(top.kind, VdevKind::RaidZ(_));
+    let tops = engine.admin().vdev_config().children;
+    let top = tops.iter().find(is_raidz).filter(|_| are_all_honest(running));
+    let claim = free_disk(running, with, true);
+    let new = claim.as_ref().and_then(|claim| {
+        plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()
+    });
+    let (Some(top), Some(new)) = (top, new) else { return Ok(Outcome::Refused) };
+    let begun = engine.leaves().expand_raidz(top.guid, new).await;
+    if begun.is_ok() {
+        engine.leaves().resume_reflow();
+    }
+    settle(running, begun, &[Kind::Busy, Kind::Exists, Kind::Invalid, Kind::NotFound, Kind::Io])
+}
+
+/// Begins the removal of a vdev.
 async fn remove_vdev(running: &Running, vdev: u32) -> Ended {
-    let (engine, history) = (&running.engine, &running.history);
-    if !(0..history.plan.layout.all_disks()).all(|disk| is_honest(history, disk)) {
+    let engine = &running.engine;
+    if !are_all_honest(running) {
         return Ok(Outcome::Refused);
     }
     let tops = engine.admin().vdev_config().children;

@@ -9,6 +9,7 @@
 
 use std::ops::Range;
 
+use cenote_rt::lock::branch;
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 use futures_util::future::join_all;
 
@@ -121,7 +122,7 @@ impl Expansion<'_> {
         txg: Option<u64>,
     ) -> Result<()> {
         let part = Part { offset, content: Content::Data(data) };
-        self.tree.leaf(leaf).write(vec![part], txg, IoClass::Removal).await
+        branch(self.tree.leaf(leaf).write(vec![part], txg, IoClass::Removal)).await
     }
 
     /// Reads the first rows at their old places. The caller holds their range.
