@@ -25,7 +25,7 @@ const ROUND_TIME: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(500);
 /// Bytes of each child that are copied at a time.
 const COLUMN_MAX: u64 = 1 << 20;
-/// Free space that is skipped; less is copied with what surrounds it.
+/// Free space that is skipped; less is copied with what surrounds it, unless that failed before.
 const GAP_MIN: u64 = 256 << 10;
 /// Free ranges that are asked for at a time.
 const RANGES_MAX: usize = 1024;
@@ -147,6 +147,8 @@ async fn step(engine: &Arc<Engine>, runner: &Runner) -> Result<Step> {
         task.is_waiting.store(true, Ordering::Relaxed);
         return Ok(Step::Wait);
     };
+    // A sector of free space that cannot be read is never repaired.
+    let is_exact = task.is_waiting.load(Ordering::Relaxed);
     let end = layout::min_asize(&top);
     let offset = engine.tree.expansion().progress().offset;
     let is_done = if offset == 0 {
@@ -155,7 +157,8 @@ async fn step(engine: &Arc<Engine>, runner: &Runner) -> Result<Step> {
         finish(engine, &top).await?;
         return Ok(Step::End);
     } else {
-        let round = Round { engine, runner, top: &top, children, end };
+        let gap_min = if is_exact { 1 } else { GAP_MIN };
+        let round = Round { engine, runner, top: &top, children, end, gap_min };
         round.run().await?
     };
     task.is_waiting.store(!is_done, Ordering::Relaxed);
@@ -184,6 +187,8 @@ struct Round<'a> {
     children: Vec<(LeafId, u64)>,
     /// The end of the last metaslab.
     end: u64,
+    /// Free space that is skipped.
+    gap_min: u64,
 }
 
 impl Round<'_> {
@@ -249,7 +254,7 @@ impl Round<'_> {
             if free.start >= to {
                 break;
             }
-            let is_gap = free_end - free.start >= GAP_MIN || free_end == end;
+            let is_gap = free_end - free.start >= self.gap_min || free_end == end;
             if free.start <= next && is_gap {
                 tree.expansion().skip_to(free_end);
                 return Ok(0);
