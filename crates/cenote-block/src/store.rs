@@ -86,14 +86,20 @@ pub struct StoreStats {
     pub bytes_written: u64,
 }
 
+/// Permits for prefetching.
+struct Prefetches {
+    permits: Arc<Semaphore>,
+    /// Number of all permits; each is for [`PREFETCH_UNIT`] bytes.
+    units: u64,
+}
+
 /// Reads and writes the blocks of a pool.
 pub struct BlockStore {
     tree: Arc<Tree>,
     cache: BlockCache,
     salt: RwLock<Option<Arc<Salt>>>,
     has_large_gang_headers: AtomicBool,
-    /// Permits for prefetching, in units of [`PREFETCH_UNIT`], and their number.
-    prefetches: (Arc<Semaphore>, u64),
+    prefetches: Prefetches,
     blocks_read: AtomicU64,
     bytes_read: AtomicU64,
     blocks_recovered: AtomicU64,
@@ -127,7 +133,10 @@ impl BlockStore {
             cache: BlockCache::new(config),
             salt: RwLock::new(Rank::Salt, None),
             has_large_gang_headers: AtomicBool::new(false),
-            prefetches: (Arc::new(Semaphore::new(prefetch_units as usize)), prefetch_units),
+            prefetches: Prefetches {
+                permits: Arc::new(Semaphore::new(prefetch_units as usize)),
+                units: prefetch_units,
+            },
             blocks_read: AtomicU64::new(0),
             bytes_read: AtomicU64::new(0),
             blocks_recovered: AtomicU64::new(0),
@@ -285,8 +294,8 @@ impl BlockStore {
         if bp.is_embedded() || bp.is_hole() || self.cached(bp, context).is_some() {
             return true;
         }
-        let units = bp.lsize().div_ceil(PREFETCH_UNIT).clamp(1, self.prefetches.1) as u32;
-        let permit = Arc::clone(&self.prefetches.0).try_acquire_many_owned(units);
+        let units = bp.lsize().div_ceil(PREFETCH_UNIT).clamp(1, self.prefetches.units) as u32;
+        let permit = Arc::clone(&self.prefetches.permits).try_acquire_many_owned(units);
         let Ok(permit) = permit else { return false };
         let (store, bp, keys) = (Arc::clone(self), *bp, context.keys.cloned());
         let grounds = context.grounds.clone();

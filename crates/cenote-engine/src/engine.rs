@@ -178,6 +178,25 @@ impl Engine {
         Health { engine: self }
     }
 
+    /// Returns this engine for a task that may outlive the caller.
+    ///
+    /// # Errors
+    /// `Kind::Closed` if only its last user is left.
+    pub(crate) fn shared(&self) -> Result<Arc<Self>> {
+        self.me.upgrade().ok_or_else(|| Error::new(Kind::Closed, EngineError::Closed))
+    }
+
+    /// Does work that goes on if the caller is gone: what it changes in memory and on devices
+    /// follows what it changed in the pool.
+    pub(crate) async fn even_alone<T, F>(&self, work: impl FnOnce(Arc<Self>) -> F) -> Result<T>
+    where
+        F: Future<Output = Result<T>> + Send + 'static,
+        T: Send + 'static,
+    {
+        let task = cenote_rt::spawn(work(self.shared()?));
+        task.await.map_err(|error| Error::new(Kind::Io, error))?
+    }
+
     /// Returns the open heads.
     pub fn open_heads(&self) -> Vec<Arc<Head>> {
         self.heads.all()

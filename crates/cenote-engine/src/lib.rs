@@ -29,6 +29,7 @@
 //!
 //! Sources: spec 01 §14-§18, 04 §9-§20, 05 §4-§5.
 
+mod background;
 mod config;
 mod engine;
 mod error;

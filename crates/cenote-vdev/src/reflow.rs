@@ -76,10 +76,10 @@ impl Drop for Epoch {
 }
 
 /// The progress that one I/O uses. Sectors that it names are not overwritten while it exists.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Ticket {
     pub(crate) reflow: Reflow,
-    _epoch: Arc<Epoch>,
+    _epoch: Option<Arc<Epoch>>,
 }
 
 /// A range that is being copied.
@@ -146,7 +146,7 @@ impl ReflowGate {
         if is_held && !is_on(Bug::ReflowCopiesBesideWrites) {
             return None;
         }
-        Some(Ticket { reflow: progress.reflow, _epoch: Arc::clone(&progress.epoch) })
+        Some(Ticket { reflow: progress.reflow, _epoch: Some(Arc::clone(&progress.epoch)) })
     }
 
     /// Takes a ticket for I/O in a range of a top-level vdev, as soon as no copy excludes it.

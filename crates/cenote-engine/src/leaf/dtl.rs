@@ -17,6 +17,7 @@ use crate::Leaves;
 use crate::Scope;
 use crate::admin::create::FIRST_TXG;
 use crate::dsl::features;
+use crate::space::metaslabs;
 
 /// Block size of a DTL's space map.
 const BLOCK: u64 = 4 << 10;
@@ -74,11 +75,7 @@ fn store(
     let form = spacemap::MapFormat { block_size: BLOCK, has_histogram };
     if ranges.is_empty() {
         if let Some(object) = object {
-            let (_, is_counted) = spacemap::length(tx, object)?;
-            if is_counted {
-                features::add(tx, "spacemap_histogram", -1)?;
-            }
-            tx.free(object)?;
+            metaslabs::free_map(tx, object)?;
         }
         return Ok(None);
     }
@@ -87,10 +84,7 @@ fn store(
         let (_, has_histogram) = spacemap::length(tx, object)?;
         spacemap::truncate(tx, object, &spacemap::MapFormat { has_histogram, ..form })?
     } else {
-        if has_histogram {
-            features::add(tx, "spacemap_histogram", 1)?;
-        }
-        spacemap::create(tx, &form)?
+        metaslabs::new_map(tx, &form)?
     };
     let has_v2 = features::is_active(tx, "spacemap_v2")?;
     let words = spacemap::EntryFormat { geometry: Geometry::DTL, has_v2, vdev: None };

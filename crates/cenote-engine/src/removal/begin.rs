@@ -13,6 +13,7 @@ use super::check::{self, Room};
 use super::{RemovalError, record};
 use crate::dsl::{features, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
+use crate::leaf::shape;
 use crate::space::checkpoint;
 use crate::{Answer, Engine, Scope, Task};
 use cenote_dmu::{Tx, TxResult};
@@ -128,7 +129,7 @@ impl Task for Begin {
                         },
                     )?;
                     rewrite_directory(tx)?;
-                    let path = super::finish::path_of(&top);
+                    let path = shape::path_for_history(&top);
                     let text = format!("{} vdev {} {path}", before.facts.name, top.id);
                     history::log_pool(tx, &env, "vdev remove started", &text)?;
                     let id = top.id;

@@ -8,9 +8,9 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Result, ensure};
 
 use super::copy::Source;
-use super::finish::path_of;
 use super::{RemovalError, record};
 use crate::dsl::history;
+use crate::leaf::shape;
 use crate::{Answer, Engine, Scope, Task};
 
 /// Vdev property: whether blocks are allocated on the vdev.
@@ -57,7 +57,12 @@ impl Task for Cancel {
                     };
                     top.top.removing = false;
                     top.top.non_allocating = allocating == Some(0);
-                    let text = format!("{} vdev {} {}", before.facts.name, top.id, path_of(&top));
+                    let text = format!(
+                        "{} vdev {} {}",
+                        before.facts.name,
+                        top.id,
+                        shape::path_for_history(&top)
+                    );
                     history::log_pool(tx, &env, "vdev remove canceled", &text)?;
                     let is_allocating = !top.top.non_allocating;
                     let id = top.id;

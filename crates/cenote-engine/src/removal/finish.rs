@@ -4,35 +4,29 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_block::alloc::Occupied;
-use cenote_dmu::array;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolFacts, TopConfig, VdevConfig, VdevKind, label_list};
 use cenote_ondisk::vdev_zap::ALLOCATION_BIAS;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{BoxFuture, Error, Kind, Result, ensure};
+use cenote_rt::{BoxFuture, Result, ensure};
 use cenote_vdev::{LeafId, labels};
 
 use super::copy::Source;
 use super::{RemovalError, record};
-use crate::admin::birth;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{features, history};
-use crate::leaf::dtl;
-use crate::space::UNFLUSHED_TXGS;
-use crate::{Answer, Config, Engine, EngineError, Scope, Task};
+use crate::leaf::shape;
+use crate::space::metaslabs;
+use crate::{Answer, Config, Engine, Scope, Task};
 
 /// Time for I/O in flight on the devices.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Ends the removal of a vdev of which everything was copied.
 pub(super) async fn finish(engine: &Engine) -> Result<()> {
-    let Some(engine) = engine.me.upgrade() else {
-        return Err(Error::new(Kind::Closed, EngineError::Closed));
-    };
-    // It goes on if the caller is gone: the devices are to be given back.
-    let task = cenote_rt::spawn(async move { finish_here(&engine).await });
-    task.await.map_err(|error| Error::new(Kind::Io, error))?
+    // The devices are to be given back.
+    engine.even_alone(|engine| async move { finish_here(&engine).await }).await
 }
 
 async fn finish_here(engine: &Engine) -> Result<()> {
@@ -170,38 +164,13 @@ fn replace_top(config: &mut Config, indirect: &VdevConfig) {
 
 /// Frees the space maps of a vdev, and what its leaves have in the MOS.
 fn free_objects(tx: &mut Tx<'_>, top: &VdevConfig, txg: u64) -> TxResult<()> {
-    if top.top.metaslab_array != 0 {
-        let array = top.top.metaslab_array;
-        for metaslab in 0..top.top.asize >> top.top.metaslab_shift {
-            match array::word(tx, array, metaslab)? {
-                0 => {}
-                map => record::free_map(tx, map)?,
-            }
-        }
-        tx.free(array)?;
-    }
+    metaslabs::free_maps(tx, top)?;
     if let Some(zap_top) = top.top.zap_top {
-        if let Some(unflushed) = zap::lookup_u64(tx, zap_top, UNFLUSHED_TXGS)? {
-            tx.free(unflushed)?;
-            zap::remove(tx, zap_top, UNFLUSHED_TXGS)?;
-        }
         let is_of_class = zap::contains(tx, zap_top, ALLOCATION_BIAS)?;
         if is_of_class && features::is_active(tx, "allocation_classes")? {
             zap::remove(tx, zap_top, ALLOCATION_BIAS)?;
             features::add(tx, "allocation_classes", -1)?;
         }
     }
-    for leaf in top.leaves() {
-        if let Some(object) = leaf.leaf.zap_leaf {
-            birth::remove_leaf_zap(tx, object)?;
-        }
-        dtl::free(tx, leaf.leaf.dtl_object, txg)?;
-    }
-    Ok(())
-}
-
-/// Returns the path of a disk, as the history has it: other vdevs have none.
-pub(super) fn path_of(vdev: &VdevConfig) -> String {
-    let path = vdev.leaf.path.as_ref();
-    path.map_or_else(|| "-".to_owned(), |path| path.to_string_lossy().into_owned())
+    top.leaves().try_for_each(|leaf| shape::free_objects(tx, leaf, txg))
 }

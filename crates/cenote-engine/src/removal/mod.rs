@@ -55,8 +55,8 @@ use cenote_pool::Pool;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, Rank};
 use cenote_rt::{Error, Kind, Result, tunables};
 
+use crate::background::Background;
 use crate::{Engine, EngineError};
-use run::Runner;
 
 /// Lists of remapped blocks, which are not maintained here; part of the feature `obsolete_counts`.
 const REMAPPED: &str = "com.delphix:obsolete_counts (remapped blocks)";
@@ -137,7 +137,7 @@ pub(crate) struct RemovalTasks {
     /// Held while a removal is begun, started or cancelled.
     control: AsyncMutex<()>,
     // Held for a few instructions, never across I/O.
-    runner: Mutex<Option<Arc<Runner>>>,
+    runner: Mutex<Option<Arc<Background>>>,
     /// The last txg in which bytes were copied.
     copied_in: AtomicU64,
     /// A leaf may lack copies.
@@ -165,18 +165,6 @@ pub struct Removals<'e> {
 }
 
 impl<'e> Removals<'e> {
-    /// Runs an operation to its end, also if the caller is gone: what it changed in memory follows
-    /// what it changed on disk.
-    async fn detached<F>(self, operation: impl FnOnce(Arc<Engine>) -> F) -> Result<()>
-    where
-        F: Future<Output = Result<()>> + Send + 'static,
-    {
-        let closed = || Error::new(Kind::Closed, EngineError::Closed);
-        let engine = self.engine.me.upgrade().ok_or_else(closed)?;
-        let task = cenote_rt::spawn(operation(engine));
-        task.await.map_err(|error| Error::new(Kind::Io, error))?
-    }
-
     async fn control(self) -> AsyncMutexGuard<'e, ()> {
         self.engine.leaf.removal.control.lock().await
     }
@@ -195,16 +183,17 @@ impl<'e> Removals<'e> {
     /// changed; `Kind::Busy` if operations of an earlier import are to be replayed; errors of a
     /// sync.
     pub async fn begin(self, guid: u64) -> Result<()> {
-        self.detached(move |engine| async move {
-            let removals = engine.removals();
-            let _control = removals.control().await;
-            removals.halt().await;
-            let begun = begin::begin(&engine, guid).await;
-            // Another one that was running goes on.
-            removals.start();
-            begun
-        })
-        .await
+        self.engine
+            .even_alone(move |engine| async move {
+                let removals = engine.removals();
+                let _control = removals.control().await;
+                removals.halt().await;
+                let begun = begin::begin(&engine, guid).await;
+                // Another one that was running goes on.
+                removals.start();
+                begun
+            })
+            .await
     }
 
     /// Returns the estimated bytes of memory for the mapping of a vdev, as OpenZFS does: one entry
@@ -238,20 +227,21 @@ impl<'e> Removals<'e> {
     /// # Errors
     /// [`RemovalError::NotRunning`], or errors of a sync.
     pub async fn cancel(self) -> Result<()> {
-        self.detached(|engine| async move {
-            let removals = engine.removals();
-            let control = removals.control().await;
-            if removals.removing().is_none() {
-                return Err(RemovalError::NotRunning.into());
-            }
-            removals.halt().await;
-            let cancelled = cancel::cancel(&engine).await;
-            removals.start();
-            drop(control);
-            cancelled?;
-            removals.after_end().await
-        })
-        .await
+        self.engine
+            .even_alone(|engine| async move {
+                let removals = engine.removals();
+                let control = removals.control().await;
+                if removals.removing().is_none() {
+                    return Err(RemovalError::NotRunning.into());
+                }
+                removals.halt().await;
+                let cancelled = cancel::cancel(&engine).await;
+                removals.start();
+                drop(control);
+                cancelled?;
+                removals.after_end().await
+            })
+            .await
     }
 
     /// Continues a removal that was running when the pool was closed; does nothing while the pool
@@ -331,7 +321,7 @@ impl<'e> Removals<'e> {
             if is_stopped || running.as_ref().is_some_and(|runner| !runner.has_ended()) {
                 return;
             }
-            Arc::clone(running.insert(Runner::new()))
+            Arc::clone(running.insert(Arc::default()))
         };
         run::start(self.engine.me.clone(), runner);
     }

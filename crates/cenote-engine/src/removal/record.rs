@@ -22,6 +22,7 @@ use cenote_rt::{Error, Result, ensure};
 
 use crate::dsl::{self, features};
 use crate::removal::Removals;
+use crate::space::metaslabs;
 use crate::{invariant, invariant_error};
 
 /// States of a removal (`dsl_scan_state_t`).
@@ -33,8 +34,6 @@ pub(super) const CANCELED: u64 = 3;
 pub(super) const FEATURE: &str = "device_removal";
 /// The feature whose refcount is the number of objects and marks about obsolete bytes.
 const COUNTS: &str = "obsolete_counts";
-/// The feature whose refcount is the number of space maps with a histogram.
-const HISTOGRAMS: &str = "spacemap_histogram";
 /// Block size of all of these objects.
 const BLOCK: u64 = 128 << 10;
 
@@ -149,20 +148,11 @@ pub(super) fn destroy(tx: &mut Tx<'_>, top: &mut VdevConfig) -> TxResult<()> {
         features::add(tx, COUNTS, -1)?;
     }
     if let Some(map) = zap::lookup_u64(tx, zap_top, OBSOLETE_SM)? {
-        free_map(tx, map)?;
+        metaslabs::free_map(tx, map)?;
         zap::remove(tx, zap_top, OBSOLETE_SM)?;
         features::add(tx, COUNTS, -1)?;
     }
     Ok(())
-}
-
-/// Frees a space map.
-pub(super) fn free_map(tx: &mut Tx<'_>, map: u64) -> TxResult<()> {
-    let (_, has_histogram) = spacemap::length(tx, map)?;
-    if has_histogram {
-        features::add(tx, HISTOGRAMS, -1)?;
-    }
-    tx.free(map)
 }
 
 /// Adds ranges that became obsolete to the map of their vdev.
@@ -179,12 +169,10 @@ fn mark_obsolete(
     let map = if let Some(map) = zap::lookup_u64(tx, zap_top, OBSOLETE_SM)? {
         map
     } else {
-        let has_histogram = features::is_enabled(tx, HISTOGRAMS)?;
-        if has_histogram {
-            features::add(tx, HISTOGRAMS, 1)?;
-        }
+        let has_histogram = features::is_enabled(tx, "spacemap_histogram")?;
         features::add(tx, COUNTS, 1)?;
-        let map = spacemap::create(tx, &spacemap::MapFormat { block_size: BLOCK, has_histogram })?;
+        let form = spacemap::MapFormat { block_size: BLOCK, has_histogram };
+        let map = metaslabs::new_map(tx, &form)?;
         zap::insert(tx, zap_top, OBSOLETE_SM, map)?;
         map
     };

@@ -1,98 +1,26 @@
 //! Runs a removal in the background: batch after batch, until the end or until it is stopped.
 
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Error, Kind, Notify, Result, sleep, tunables};
+use cenote_rt::{Error, Kind, Result, tunables};
 use futures_util::future::join;
 
 use super::copy::{self, Copy, Filled, Remaining, Source};
 use super::{RemovalError, cancel, finish};
+use crate::background::Background;
 use crate::{Answer, Engine, Notice};
 
-/// Longest time until a runner notices that it was stopped.
+/// Time after which it is asked again whether removals stand still.
 const REST: Duration = Duration::from_millis(100);
 /// Pause after an error.
 const FAILED_PAUSE: Duration = Duration::from_secs(10);
 
-/// The task that removes a vdev.
-#[derive(Debug)]
-pub(super) struct Runner {
-    is_stopped: AtomicBool,
-    has_ended: AtomicBool,
-    end: Mutex<Result<()>>,
-    ended: Notify,
-}
-
-impl Runner {
-    pub(super) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            is_stopped: AtomicBool::new(false),
-            has_ended: AtomicBool::new(false),
-            end: Mutex::new(Rank::RemovalEnd, Ok(())),
-            ended: Notify::new(),
-        })
-    }
-
-    pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
-    }
-
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
-    }
-
-    /// Waits for its end. The first caller gets the error that ended it.
-    pub(super) async fn wait(&self) -> Result<()> {
-        loop {
-            let ended = self.ended.notified();
-            if self.has_ended() {
-                return std::mem::replace(&mut *self.end.lock(), Ok(()));
-            }
-            ended.await;
-        }
-    }
-
-    /// Waits, unless it is stopped.
-    async fn rest(&self, time: Duration) {
-        let mut left = time;
-        while !left.is_zero() && !self.is_stopped() {
-            let part = left.min(REST);
-            sleep(part).await;
-            left -= part;
-        }
-    }
-
-    fn finish(&self, result: Result<()>) {
-        *self.end.lock() = result;
-        self.has_ended.store(true, Ordering::Release);
-        self.ended.notify_waiters();
-    }
-}
-
-/// A runner that has ended when this is dropped, also if it panics or its process ends.
-struct Ending(Arc<Runner>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if !self.0.has_ended() {
-            self.0.finish(Err(Error::new(Kind::Closed, RemovalError::NotRunning)));
-        }
-    }
-}
-
 /// Runs the removal until its end.
-pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
+pub(super) fn start(engine: Weak<Engine>, runner: Arc<Background>) {
     cenote_rt::spawn_background(async move {
-        let ending = Ending(runner);
-        let result = run(&engine, &ending.0).await;
-        ending.0.finish(result);
+        let cut = Error::new(Kind::Closed, RemovalError::NotRunning);
+        runner.run(run(&engine, &runner), cut).await;
     });
 }
 
@@ -105,7 +33,7 @@ struct Progress {
     is_known: bool,
 }
 
-async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
+async fn run(engine: &Weak<Engine>, runner: &Background) -> Result<()> {
     let (mut progress, mut is_told) = (Progress::default(), false);
     loop {
         // Held for a batch only, so that closing the pool does not wait for the end.

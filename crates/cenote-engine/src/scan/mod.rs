@@ -476,7 +476,7 @@ impl<'e> Scans<'e> {
     fn launch(self, runner: Arc<Runner>, is_paused: bool) {
         if is_paused {
             runner.note_paused();
-            runner.finish(Ok(()));
+            runner.finish();
         }
         {
             let mut running = self.engine.leaf.scan.runner.lock();

@@ -5,11 +5,11 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use cenote_ondisk::scan::{ScanFlags, ScanFunc};
-use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Error, Kind, Notify, Result, monotonic, sleep, tunables};
+use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use super::{ScanError, ScanPass, Scans, error_scrub, rebuild, record, round};
 use crate::admin::events::{Event, PoolEvent};
+use crate::background::Background;
 use crate::{Engine, Notice};
 
 /// Bytes of the first round.
@@ -27,8 +27,6 @@ const IDLE_SHORT: u32 = 3;
 const IDLE_MAX: u32 = 50;
 /// Pause after an error of a device.
 const FAILED_PAUSE: Duration = Duration::from_secs(10);
-/// Longest time until a runner notices that it was stopped.
-const REST: Duration = Duration::from_millis(100);
 
 /// What a runner does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,10 +53,7 @@ pub(super) struct Runner {
     job: Job,
     /// It has completed a rebuild.
     has_rebuilt: AtomicBool,
-    is_stopped: Arc<AtomicBool>,
-    has_ended: AtomicBool,
-    end: Mutex<Result<()>>,
-    ended: Notify,
+    work: Background,
     /// When the scan began; another one has another time.
     start_time: u64,
     started: u64,
@@ -87,10 +82,7 @@ impl Runner {
         Arc::new(Self {
             job,
             has_rebuilt: AtomicBool::new(false),
-            is_stopped: Arc::default(),
-            has_ended: AtomicBool::new(false),
-            end: Mutex::new(Rank::ScanEnd, Ok(())),
-            ended: Notify::new(),
+            work: Background::default(),
             start_time,
             started: pass.started,
             issued_before: pass.issued_before,
@@ -124,30 +116,20 @@ impl Runner {
         self.is_of(job, start_time) && !self.is_stopped()
     }
 
-    /// Waits, unless it is stopped.
-    async fn rest(&self, time: Duration) {
-        let mut left = time;
-        while !left.is_zero() && !self.is_stopped() {
-            let part = left.min(REST);
-            sleep(part).await;
-            left -= part;
-        }
-    }
-
     pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
+        self.work.stop();
     }
 
     pub(super) fn stop_flag(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.is_stopped)
+        self.work.stop_flag()
     }
 
     pub(super) fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
+        self.work.is_stopped()
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
+        self.work.has_ended()
     }
 
     pub(super) fn count_examined(&self, bytes: u64) {
@@ -183,19 +165,12 @@ impl Runner {
 
     /// Waits for its end. The first caller gets the error that ended it.
     pub(super) async fn wait(&self) -> Result<()> {
-        loop {
-            let ended = self.ended.notified();
-            if self.has_ended() {
-                return std::mem::replace(&mut *self.end.lock(), Ok(()));
-            }
-            ended.await;
-        }
+        self.work.wait().await
     }
 
-    pub(super) fn finish(&self, result: Result<()>) {
-        *self.end.lock() = result;
-        self.has_ended.store(true, Ordering::Release);
-        self.ended.notify_waiters();
+    /// It ends without having run.
+    pub(super) fn finish(&self) {
+        self.work.finish(Ok(()));
     }
 }
 
@@ -204,26 +179,14 @@ fn since(paused: u64, now: u64) -> u64 {
     if paused == 0 { 0 } else { now.saturating_sub(paused) }
 }
 
-/// A runner that has ended when this is dropped, also if it panics or its process ends.
-struct Ending(Arc<Runner>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        if !self.0.has_ended() {
-            self.0.finish(Err(Error::new(Kind::Closed, ScanError::NotRunning)));
-        }
-    }
-}
-
 /// Runs a scan until its end.
 pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
     cenote_rt::spawn_background(async move {
-        let ending = Ending(runner);
-        let result = run(&engine, &ending.0).await;
-        ending.0.finish(result);
+        let cut = Error::new(Kind::Closed, ScanError::NotRunning);
+        runner.work.run(Box::pin(run(&engine, &runner)), cut).await;
         // A leaf that came back during the scan may lack what the scan had passed.
         let Some(engine) = engine.upgrade() else { return };
-        if ending.0.job == Job::Rebuild {
+        if runner.job == Job::Rebuild {
             drop(engine.scans().follow_rebuild().await);
         } else if engine.scans().takes_next() {
             drop(engine.scans().resume().await);
@@ -272,7 +235,7 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
             }
         };
         drop(held);
-        runner.rest(pause).await;
+        runner.work.rest(pause).await;
     }
 }
 

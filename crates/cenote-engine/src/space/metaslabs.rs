@@ -42,7 +42,7 @@ use crate::space::checkpoint;
 /// Pool directory entry: the logs by txg.
 const LOG_SPACEMAP_ZAP: &str = "com.delphix:log_spacemap_zap";
 /// Entry of a top-level vdev's ZAP: the txg from which logs apply, for each metaslab.
-pub(crate) const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
+const UNFLUSHED_TXGS: &str = "com.delphix:ms_unflushed_phys_txgs";
 /// Block size of that array.
 const UNFLUSHED_BLOCK: u64 = 128 << 10;
 /// Block size of a log, in which its length is measured.
@@ -410,11 +410,13 @@ pub(crate) fn free_maps(tx: &mut Tx<'_>, top: &VdevConfig) -> TxResult<()> {
     let Some(zap_top) = zap_top else { return Ok(()) };
     if let Some(unflushed) = zap::lookup_u64(tx, zap_top, UNFLUSHED_TXGS)? {
         tx.free(unflushed)?;
+        zap::remove(tx, zap_top, UNFLUSHED_TXGS)?;
     }
     Ok(())
 }
 
-fn free_map(tx: &mut Tx<'_>, map: u64) -> TxResult<()> {
+/// Frees a space map.
+pub(crate) fn free_map(tx: &mut Tx<'_>, map: u64) -> TxResult<()> {
     let (_, has_histogram) = spacemap::length(tx, map)?;
     if has_histogram {
         features::add(tx, "spacemap_histogram", -1)?;
@@ -422,8 +424,8 @@ fn free_map(tx: &mut Tx<'_>, map: u64) -> TxResult<()> {
     tx.free(map)
 }
 
-/// Creates a map; the feature counts maps with a histogram.
-fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
+/// Creates a space map; the feature counts those with a histogram.
+pub(crate) fn new_map(tx: &mut Tx<'_>, form: &spacemap::MapFormat) -> TxResult<u64> {
     if form.has_histogram {
         features::add(tx, "spacemap_histogram", 1)?;
     }

@@ -13,8 +13,6 @@ use crate::Engine;
 use crate::txg::store::Maps;
 use checkpoint::Checkpoint;
 
-pub(crate) use metaslabs::UNFLUSHED_TXGS;
-
 /// The state behind [`SpaceManager`].
 pub(crate) struct SpaceState {
     /// Metaslab arrays of top-level vdevs, for loading metaslabs.

@@ -43,7 +43,12 @@ impl Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        for tunable in [&tunables::REMOVAL_BATCH_BYTES, &tunables::REMOVE_MAX_SEGMENT] {
+        let tunables = [
+            &tunables::REMOVAL_BATCH_BYTES,
+            &tunables::REMOVE_MAX_SEGMENT,
+            &tunables::REMOVAL_MAX_SPAN,
+        ];
+        for tunable in tunables {
             tunable.set(tunable.default).unwrap();
         }
         tunables::REMOVAL_SUSPEND_PROGRESS.set(0).unwrap();
@@ -444,6 +449,14 @@ fn sides_of_a_mirror_stay_apart() {
     simulate(1, sides_stay_apart()).unwrap();
 }
 
+/// Exports the pool, and reads everything without its second device.
+async fn assert_whole_without_the_second(pool: &Fixture) {
+    pool.engine.export().await.unwrap();
+    let rest = as_devices(&pool.devices).into_iter().enumerate().filter(|(index, _)| *index != 1);
+    let (summary, _) = verify_of(rest.map(|(_, device)| device).collect()).await;
+    assert!(summary.lost == 0 && summary.unreachable == 0, "{summary:?}");
+}
+
 /// A side of a target mirror is away during the removal: it gets the copies, whose births are those
 /// of the originals, before it counts as whole.
 async fn absent_side_gets_the_copies() {
@@ -458,11 +471,7 @@ async fn absent_side_gets_the_copies() {
     pool.resilver().await;
     assert!(!lacks(&pool));
     pool.devices.drain(2..4);
-    pool.engine.export().await.unwrap();
-    // Without the other side.
-    let rest = as_devices(&pool.devices).into_iter().enumerate().filter(|(index, _)| *index != 1);
-    let (summary, _) = verify_of(rest.map(|(_, device)| device).collect()).await;
-    assert!(summary.lost == 0 && summary.unreachable == 0, "{summary:?}");
+    assert_whole_without_the_second(&pool).await;
     pools::judge_devices(&pool.devices, "after a resilver", &[]);
 }
 
@@ -493,10 +502,7 @@ async fn resilver_ends_before_the_removal() {
     pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
     assert!(!lacks(&pool));
     pool.devices.drain(2..4);
-    pool.engine.export().await.unwrap();
-    let rest = as_devices(&pool.devices).into_iter().enumerate().filter(|(index, _)| *index != 1);
-    let (summary, _) = verify_of(rest.map(|(_, device)| device).collect()).await;
-    assert!(summary.lost == 0 && summary.unreachable == 0, "{summary:?}");
+    assert_whole_without_the_second(&pool).await;
 }
 
 #[test]

@@ -177,6 +177,13 @@ fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>>
     Some(Claim { running, disk, device })
 }
 
+/// Claims a disk like [`free_disk`], as a new leaf.
+fn free_leaf(running: &Running, number: u32, is_safe: bool) -> Option<(Claim<'_>, NewLeaf)> {
+    let claim = free_disk(running, number, is_safe)?;
+    let new = plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()?;
+    Some((claim, new))
+}
+
 /// Adds a disk as a vdev.
 async fn add_vdev(running: &Running, with: u32) -> Ended {
     let engine = &running.engine;
@@ -207,11 +214,9 @@ async fn expand(running: &Running, with: u32) -> Ended {
     let is_raidz = |top: &&VdevConfig| matches!(top.kind, VdevKind::RaidZ(_));
     let tops = engine.admin().vdev_config().children;
     let top = tops.iter().find(is_raidz).filter(|_| are_all_honest(running));
-    let claim = free_disk(running, with, true);
-    let new = claim.as_ref().and_then(|claim| {
-        plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()
-    });
-    let (Some(top), Some(new)) = (top, new) else { return Ok(Outcome::Refused) };
+    let (Some(top), Some((_claim, new))) = (top, free_leaf(running, with, true)) else {
+        return Ok(Outcome::Refused);
+    };
     let begun = engine.leaves().expand_raidz(top.guid, new).await;
     if begun.is_ok() {
         engine.leaves().resume_reflow();
@@ -251,11 +256,8 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     // Vdevs with more sides than this are slow to write.
     let is_full = running.engine.tree().leaves().count() >= LEAVES_MAX;
     let beside = chosen(running, disk, how == Attach::Mirror);
-    let claim = free_disk(running, with, false);
-    let new = claim.as_ref().and_then(|claim| {
-        plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()
-    });
-    let (Some(beside), Some(new), false) = (beside, new, is_full) else {
+    let new = free_leaf(running, with, false);
+    let (Some(beside), Some((_claim, new)), false) = (beside, new, is_full) else {
         return Ok(Outcome::Refused);
     };
     let is_sequential = with.is_multiple_of(SEQUENTIAL);

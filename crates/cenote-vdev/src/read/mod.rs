@@ -408,7 +408,8 @@ impl Tree {
         }
     }
 
-    /// Takes a ticket for I/O of a block ([`crate::reflow`]).
+    /// Takes a ticket for I/O of a block ([`crate::reflow`]); on vdevs that never expand it is an
+    /// empty one.
     pub(crate) async fn enter(
         &self,
         place: Place,
@@ -416,6 +417,10 @@ impl Tree {
         birth: u64,
         is_write: bool,
     ) -> Ticket {
+        let is_raidz = |top: usize| matches!(self.vdevs[top].layout, Layout::Raidz(_));
+        if !self.top_index(place.vdev).is_some_and(is_raidz) {
+            return Ticket::default();
+        }
         let asize = self.asize_for(place.vdev, psize, birth).unwrap_or(psize);
         let range = place.offset..place.offset.saturating_add(asize);
         self.gate.enter(place.vdev, range, is_write).await

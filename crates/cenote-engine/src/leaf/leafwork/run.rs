@@ -19,13 +19,12 @@ use std::time::Duration;
 use cenote_block::alloc::MetaslabSpace;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_ranges::RangeSet;
-use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Buf, Error, Kind, Notify, Result, ensure, monotonic, sleep, tunables};
+use cenote_rt::{Buf, Error, Kind, Result, ensure, monotonic, tunables};
 use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
 
-use crate::Engine;
-use crate::Leaves;
+use crate::background::Background;
 use crate::leaf::leafwork::LeafWorkError;
+use crate::{Engine, EngineError, Leaves};
 
 /// How long a metaslab is disabled at a time.
 const MOMENT: Duration = Duration::from_millis(200);
@@ -35,22 +34,18 @@ const RANGES_MAX: usize = 1024;
 /// Running work on one leaf.
 #[derive(Debug)]
 pub(super) struct Runner {
-    is_stopped: AtomicBool,
     offset: AtomicU64,
-    has_ended: AtomicBool,
-    /// Its result; `None` while it runs, or if it was stopped.
-    end: Mutex<Option<Result<()>>>,
-    ended: Notify,
+    /// It ended because it was stopped.
+    was_stopped: AtomicBool,
+    work: Background,
 }
 
 impl Runner {
     fn new(offset: u64) -> Arc<Self> {
         Arc::new(Self {
-            is_stopped: AtomicBool::new(false),
             offset: AtomicU64::new(offset),
-            has_ended: AtomicBool::new(false),
-            end: Mutex::new(Rank::LeafWorkEnd, None),
-            ended: Notify::new(),
+            was_stopped: AtomicBool::new(false),
+            work: Background::default(),
         })
     }
 
@@ -60,43 +55,26 @@ impl Runner {
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
+        self.work.has_ended()
     }
 
     /// Whether it ended because it was stopped.
     pub(super) fn was_stopped(&self) -> bool {
-        self.end.lock().is_none()
+        self.was_stopped.load(Ordering::Acquire)
     }
 
     /// Requests it to stop.
     pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
+        self.work.stop();
     }
 
     fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
+        self.work.is_stopped()
     }
 
     /// Waits for its end, and returns the result to the first caller.
     pub(super) async fn wait(&self) -> Result<()> {
-        loop {
-            let ended = self.ended.notified();
-            if self.has_ended() {
-                let mut end = self.end.lock();
-                return match end.as_mut() {
-                    Some(result) => std::mem::replace(result, Ok(())),
-                    None => Ok(()),
-                };
-            }
-            // Also catches a notification since the first line.
-            ended.await;
-        }
-    }
-
-    fn finish(&self, result: Option<Result<()>>) {
-        *self.end.lock() = result;
-        self.has_ended.store(true, Ordering::Release);
-        self.ended.notify_waiters();
+        self.work.wait().await
     }
 }
 
@@ -152,8 +130,14 @@ impl Leaves<'_> {
             Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
         let engine = Weak::clone(&self.engine.me);
         cenote_rt::spawn_background(async move {
-            let result = walk.run(&engine).await;
-            runner.finish(result);
+            let work = async {
+                walk.run(&engine).await.unwrap_or_else(|| {
+                    runner.was_stopped.store(true, Ordering::Release);
+                    Ok(())
+                })
+            };
+            let cut = Error::new(Kind::Closed, EngineError::Closed);
+            runner.work.run(work, cut).await;
         });
     }
 }
@@ -207,11 +191,9 @@ impl Walk {
             return;
         }
         let wanted = Duration::from_millis(bytes.saturating_mul(1000) / self.work.rate);
-        let mut left = wanted.saturating_sub(monotonic().saturating_sub(begun));
-        while !left.is_zero() && !self.runner.is_stopped() {
-            let pause = left.min(MOMENT);
-            sleep(pause).await;
-            left -= pause;
+        let left = wanted.saturating_sub(monotonic().saturating_sub(begun));
+        if !left.is_zero() {
+            self.runner.work.rest(left).await;
         }
     }
 

@@ -39,8 +39,8 @@ use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_vdev::{LeafId, Tree};
 
+use crate::background::Background;
 use crate::{Engine, Leaves};
-use run::Runner;
 
 /// The feature of vdevs that were expanded.
 pub(crate) const FEATURE: &str = "raidz_expansion";
@@ -85,7 +85,7 @@ pub(crate) struct ReflowTask {
     /// Held while an expansion is begun: one at a time.
     control: AsyncMutex<()>,
     // Held for a few instructions, never across I/O.
-    runner: Mutex<Option<Arc<Runner>>>,
+    runner: Mutex<Option<Arc<Background>>>,
     next: Arc<NextReflow>,
     /// Bytes copied, those of the present round included.
     copied: AtomicU64,
@@ -182,8 +182,7 @@ impl Leaves<'_> {
         if is_running || task.is_stopped.load(Ordering::Acquire) {
             return;
         }
-        let runner = Arc::<Runner>::default();
-        *running = Some(Arc::clone(&runner));
+        let runner = Arc::clone(running.insert(Arc::default()));
         run::start(std::sync::Weak::clone(&self.engine.me), runner);
     }
 
@@ -196,7 +195,8 @@ impl Leaves<'_> {
     pub async fn wait_for_reflow(self) {
         let runner = self.engine.leaf.reflow.runner.lock().clone();
         if let Some(runner) = runner {
-            runner.wait().await;
+            // Why it ended is told by the pool.
+            drop(runner.wait().await);
         }
     }
 
@@ -206,7 +206,7 @@ impl Leaves<'_> {
         let runner = self.engine.leaf.reflow.runner.lock().clone();
         if let Some(runner) = runner {
             runner.stop();
-            runner.wait().await;
+            drop(runner.wait().await);
         }
     }
 

@@ -5,7 +5,7 @@
 //! old width, so an expansion of any size takes some ten txgs at its beginning, and then one
 //! every few seconds.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
@@ -13,11 +13,12 @@ use cenote_dmu::zap::edit as zap;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::uberblock::ReflowState as ScratchState;
 use cenote_ondisk::vdev_zap::RAIDZ_EXPAND_COPIED;
-use cenote_rt::{Error, Kind, Notify, Result, monotonic, tunables};
+use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 use cenote_vdev::{LeafId, ReflowError, copy_limit, layout};
 
 use super::{expanding, word_of};
-use crate::{Engine, ScrubOptions, invariant_error};
+use crate::background::Background;
+use crate::{Engine, EngineError, ScrubOptions, invariant_error};
 
 /// Time after which progress is recorded.
 const ROUND_TIME: Duration = Duration::from_secs(5);
@@ -30,57 +31,6 @@ const GAP_MIN: u64 = 256 << 10;
 /// Free ranges that are asked for at a time.
 const RANGES_MAX: usize = 1024;
 
-/// An expansion in the background.
-#[derive(Debug, Default)]
-pub(super) struct Runner {
-    is_stopped: AtomicBool,
-    has_ended: AtomicBool,
-    /// Notified when it is to stop, and when it has ended.
-    changed: Notify,
-}
-
-impl Runner {
-    pub(super) fn has_ended(&self) -> bool {
-        self.has_ended.load(Ordering::Acquire)
-    }
-
-    pub(super) fn stop(&self) {
-        self.is_stopped.store(true, Ordering::Release);
-        self.changed.notify_waiters();
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.is_stopped.load(Ordering::Acquire)
-    }
-
-    pub(super) async fn wait(&self) {
-        loop {
-            let changed = self.changed.notified();
-            if self.has_ended() {
-                return;
-            }
-            changed.await;
-        }
-    }
-
-    async fn rest(&self, time: Duration) {
-        let changed = self.changed.notified();
-        if !self.is_stopped() {
-            cenote_rt::until(time, changed).await;
-        }
-    }
-}
-
-/// A runner that has ended when this is dropped, also if it panics.
-struct Ending(Arc<Runner>);
-
-impl Drop for Ending {
-    fn drop(&mut self) {
-        self.0.has_ended.store(true, Ordering::Release);
-        self.0.changed.notify_waiters();
-    }
-}
-
 /// How an expansion continues.
 enum Step {
     More,
@@ -90,35 +40,40 @@ enum Step {
 }
 
 /// Runs the expansion of a pool until its end.
-pub(super) fn start(engine: Weak<Engine>, runner: Arc<Runner>) {
+pub(super) fn start(engine: Weak<Engine>, runner: Arc<Background>) {
     cenote_rt::spawn_background(async move {
-        let ending = Ending(runner);
-        let mut is_first = true;
-        loop {
-            // Held for a round only, so that closing the pool does not wait for the end.
-            let Some(held) = engine.upgrade() else { return };
-            if ending.0.is_stopped() || held.check_stopped().is_err() {
-                return;
-            }
-            let next = if std::mem::take(&mut is_first) {
-                held.load_copied().await.map(|()| Step::More)
-            } else {
-                step(&held, &ending.0).await
-            };
-            match next {
-                Ok(Step::More) => continue,
-                Ok(Step::End) => return,
-                Err(error) if error.kind() == Kind::Invariant => {
-                    held.fail(&error.to_string());
-                    return;
-                }
-                // The pool is suspended, or a device fails.
-                Ok(Step::Wait) | Err(_) => {}
-            }
-            drop(held);
-            ending.0.rest(RETRY).await;
-        }
+        let cut = Error::new(Kind::Closed, EngineError::Closed);
+        runner.run(run(&engine, &runner), cut).await;
     });
+}
+
+async fn run(engine: &Weak<Engine>, runner: &Background) -> Result<()> {
+    let mut is_first = true;
+    loop {
+        // Held for a round only, so that closing the pool does not wait for the end.
+        let Some(held) = engine.upgrade() else { return Ok(()) };
+        if runner.is_stopped() {
+            return Ok(());
+        }
+        held.check_stopped()?;
+        let next = if std::mem::take(&mut is_first) {
+            held.load_copied().await.map(|()| Step::More)
+        } else {
+            step(&held, runner).await
+        };
+        match next {
+            Ok(Step::More) => continue,
+            Ok(Step::End) => return Ok(()),
+            Err(error) if error.kind() == Kind::Invariant => {
+                held.fail(&error.to_string());
+                return Err(error);
+            }
+            // The pool is suspended, or a device fails.
+            Ok(Step::Wait) | Err(_) => {}
+        }
+        drop(held);
+        runner.rest(RETRY).await;
+    }
 }
 
 impl Engine {
@@ -133,7 +88,7 @@ impl Engine {
     }
 }
 
-async fn step(engine: &Arc<Engine>, runner: &Runner) -> Result<Step> {
+async fn step(engine: &Arc<Engine>, runner: &Background) -> Result<Step> {
     engine.until_running().await?;
     let task = &engine.leaf.reflow;
     let Some(top) = engine.with_config(|config| expanding(&config.root).cloned()) else {
@@ -182,7 +137,7 @@ async fn finish(engine: &Arc<Engine>, top: &VdevConfig) -> Result<()> {
 /// A round of copies.
 struct Round<'a> {
     engine: &'a Arc<Engine>,
-    runner: &'a Runner,
+    runner: &'a Background,
     top: &'a VdevConfig,
     children: Vec<(LeafId, u64)>,
     /// The end of the last metaslab.

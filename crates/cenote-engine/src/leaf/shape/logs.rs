@@ -18,7 +18,7 @@ use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
 
-use super::{Shape, ShapeError, Space, free_objects, path_of};
+use super::{Shape, ShapeError, Space, free_objects, path_for_history};
 use crate::admin::birth;
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{Env, history};
@@ -36,7 +36,8 @@ impl Leaves<'_> {
     /// [`CheckpointError`](crate::CheckpointError), and nothing was changed; errors of a sync.
     pub async fn remove_log(self, guid: u64) -> Result<()> {
         // The devices are to be given back.
-        self.even_alone(move |engine| async move { engine.leaves().remove_log_here(guid).await })
+        self.engine
+            .even_alone(move |engine| async move { engine.leaves().remove_log_here(guid).await })
             .await
     }
 
@@ -75,8 +76,7 @@ impl Leaves<'_> {
             }
             config.facts.hole_array.push(top.id);
             config.facts.hole_array.sort_unstable();
-            let (pool, path) = (&config.facts.name, path_of(&top));
-            let path = if path.is_empty() { "-" } else { &path };
+            let (pool, path) = (&config.facts.name, path_for_history(&top));
             let text = format!("{pool} vdev {} (log) {path}", top.id);
             history::log_pool(tx, env, "vdev remove", &text)?;
             Ok((vec![Shape { space: Space::Removed, ..Shape::of(hole) }], top))

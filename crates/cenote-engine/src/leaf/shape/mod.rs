@@ -53,7 +53,7 @@ use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
 use crate::scan::{rebuild, record};
 use crate::space::checkpoint;
-use crate::{Answer, Config, Engine, EngineError, Leaves, RemovalError, Scope, Task};
+use crate::{Answer, Config, Leaves, RemovalError, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
 const TXGS_IN_FLIGHT: u64 = 1;
@@ -285,22 +285,11 @@ impl Leaves<'_> {
     /// A [`ShapeError`], and nothing was changed; errors of a sync.
     pub async fn detach(self, guid: u64, parent: Option<u64>) -> Result<()> {
         // The device is to be given back.
-        self.even_alone(
-            move |engine| async move { engine.leaves().detach_here(guid, parent).await },
-        )
-        .await
-    }
-
-    /// Does work that goes on if the caller is gone.
-    async fn even_alone<T, F>(self, work: impl FnOnce(Arc<Engine>) -> F) -> Result<T>
-    where
-        F: Future<Output = Result<T>> + Send + 'static,
-        T: Send + 'static,
-    {
-        let Some(engine) = self.engine.me.upgrade() else {
-            return Err(Error::new(Kind::Closed, EngineError::Closed));
-        };
-        cenote_rt::spawn(work(engine)).await.map_err(|error| Error::new(Kind::Io, error))?
+        self.engine
+            .even_alone(
+                move |engine| async move { engine.leaves().detach_here(guid, parent).await },
+            )
+            .await
     }
 
     async fn detach_here(self, guid: u64, parent: Option<u64>) -> Result<()> {
@@ -629,12 +618,18 @@ fn check_detach(
 }
 
 /// Frees the objects of a leaf that leaves the pool.
-fn free_objects(tx: &mut Tx<'_>, leaf: &VdevConfig, txg: u64) -> TxResult<()> {
+pub(crate) fn free_objects(tx: &mut Tx<'_>, leaf: &VdevConfig, txg: u64) -> TxResult<()> {
     dtl::free(tx, leaf.leaf.dtl_object, txg)?;
     match leaf.leaf.zap_leaf {
         Some(object) => birth::remove_leaf_zap(tx, object),
         None => Ok(()),
     }
+}
+
+/// Returns the path of a disk, as the history has it: other vdevs have none.
+pub(crate) fn path_for_history(vdev: &VdevConfig) -> String {
+    let path = path_of(vdev);
+    if path.is_empty() { "-".to_owned() } else { path }
 }
 
 fn path_of(vdev: &VdevConfig) -> String {

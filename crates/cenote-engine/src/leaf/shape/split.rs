@@ -45,7 +45,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{self, Context, Env, history};
 use crate::leaf::dtl;
 use crate::space::{checkpoint, metaslabs};
-use crate::{Config, Engine, EngineError, Leaves};
+use crate::{Config, Engine, Leaves};
 
 /// A pool that is to be made of sides of mirrors.
 #[derive(Debug, Clone)]
@@ -105,7 +105,7 @@ impl Leaves<'_> {
     /// errors of the devices, and the sides are back in service; errors of a sync.
     pub async fn split(self, new: SplitPool) -> Result<u64> {
         // The devices are without an owner meanwhile.
-        self.even_alone(|engine| async move { engine.leaves().split_here(new).await }).await
+        self.engine.even_alone(|engine| async move { engine.leaves().split_here(new).await }).await
     }
 
     async fn split_here(self, new: SplitPool) -> Result<u64> {
@@ -144,9 +144,7 @@ impl Leaves<'_> {
 
     /// Takes the sides out of service (1).
     async fn take_out_sides(self, new: &SplitPool) -> Result<Sides> {
-        let Some(engine) = self.engine.me.upgrade() else {
-            return Err(Error::new(Kind::Closed, EngineError::Closed));
-        };
+        let engine = self.engine.shared()?;
         let leaves = new.leaves.clone();
         let change = move |tx: &mut Tx<'_>, _: &Context, config: &mut Config| {
             checkpoint::check_none(tx)?;

@@ -14,6 +14,7 @@ use cenote_ranges::RangeSet;
 
 use crate::dsl::features;
 use crate::invariant;
+use crate::space::metaslabs;
 
 /// Block size of a map.
 const BLOCK: u64 = 128 << 10;
@@ -41,10 +42,8 @@ pub(crate) fn hold(
         map
     } else {
         let has_histogram = features::is_enabled(tx, "spacemap_histogram")?;
-        if has_histogram {
-            features::add(tx, "spacemap_histogram", 1)?;
-        }
-        let map = spacemap::create(tx, &spacemap::MapFormat { block_size: BLOCK, has_histogram })?;
+        let form = spacemap::MapFormat { block_size: BLOCK, has_histogram };
+        let map = metaslabs::new_map(tx, &form)?;
         zap::insert(tx, zap_top, POOL_CHECKPOINT_SM, map)?;
         map
     };
@@ -73,7 +72,7 @@ pub(super) fn take_some(
 ) -> TxResult<Option<RemovedRanges>> {
     let Some(zap_top) = top.top.zap_top else { return Ok(None) };
     let Some(map) = zap::lookup_u64(tx, zap_top, POOL_CHECKPOINT_SM)? else { return Ok(None) };
-    let (before, has_histogram) = spacemap::length(tx, map)?;
+    let (before, _) = spacemap::length(tx, map)?;
     let entries = spacemap::take_last(tx, map, &geometry(top), budget)?;
     // Checks CP1.
     if let Some(entry) = entries.iter().find(|entry| entry.action != Action::Free) {
@@ -81,10 +80,7 @@ pub(super) fn take_some(
     }
     let (after, _) = spacemap::length(tx, map)?;
     if after == 0 {
-        if has_histogram {
-            features::add(tx, "spacemap_histogram", -1)?;
-        }
-        tx.free(map)?;
+        metaslabs::free_map(tx, map)?;
         zap::remove(tx, zap_top, POOL_CHECKPOINT_SM)?;
     }
     let ranges = entries.iter().map(|entry| entry.offset..entry.offset + entry.size).collect();
