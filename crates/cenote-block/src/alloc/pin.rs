@@ -71,6 +71,12 @@ impl Pin {
         Err(Error::new(Kind::Overtaken, BlockError::Overtaken))
     }
 
+    /// Overtakes all pins: a vdev is about to go, with blocks that only pinned states have.
+    pub fn overtake_all(space: &SpaceAllocator) {
+        // LOCK state: short.
+        space.lock().overtake(|_| true);
+    }
+
     /// Marks the pin as that of a reader of the whole pool: its reads are I/O of scans, for which
     /// no caller waits.
     #[must_use]

@@ -14,7 +14,7 @@
 use std::sync::Arc;
 
 use cenote_block::Grounds;
-use cenote_block::alloc::Class;
+use cenote_block::alloc::{Class, Pin};
 use cenote_block::policy::DatasetPolicy;
 use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::OwnerProbe;
@@ -29,6 +29,7 @@ use cenote_pool::mos::extra_value;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_vdev::Leaf;
 
 use crate::Datasets;
 use crate::dsl;
@@ -305,6 +306,12 @@ impl Datasets<'_> {
         }
         if let Some((start_time, limits)) = effects.begun_scan {
             self.engine.scans().note_begun(start_time, limits);
+        }
+        let is_resilvered = effects.scanned.is_some() || effects.rebuilt.is_some();
+        let lacks = |leaf: &Leaf| leaf.dtl().is_some_and(|missing| !missing.is_empty());
+        if is_resilvered && self.engine.tree.leaves().any(|(_, leaf)| lacks(leaf)) {
+            // Views of earlier states have blocks that were freed before they were written there.
+            Pin::overtake_all(&self.engine.alloc);
         }
         if let Some(txg) = effects.scanned {
             self.engine.tree.leaves().for_each(|(_, leaf)| leaf.end_scan(txg));

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_block::alloc::Occupied;
+use cenote_block::alloc::{Occupied, Pin};
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{PoolFacts, TopConfig, VdevConfig, VdevKind, label_list};
@@ -120,6 +120,8 @@ impl Task for Finish {
                 return Ok(());
             };
             // The MOS has the indirect vdev: from here on a failure is one of the pool.
+            // Order 4.
+            Pin::overtake_all(&engine.alloc);
             let mapping = engine.store.moved().end();
             let mapping = mapping.ok_or(RemovalError::NoMapping(top.id))?;
             engine.tree.set_indirect(top.id, Arc::new(mapping));

@@ -35,6 +35,7 @@
 //!    written, and its copy would lack what an fsync was answered for.
 //! 2. The copy is written in the txg of its entry, whose commit flushes it before the uberblock.
 //! 3. Labels are cleared after the commit of the indirect vdev.
+//! 4. Views of earlier states end before the vdev is gone: what was freed since is not copied.
 
 mod begin;
 mod cancel;

@@ -728,6 +728,40 @@ fn removals_continue_in_openzfs() {
     }
 }
 
+/// A view that began before the removal reads blocks that were freed since, and are not copied: it
+/// is told to begin again, not of damage.
+async fn view_ends_with_the_vdev() {
+    let pool = pool_of(&PoolBuilder::disks(4)).await;
+    let (object, block) = pool.block_of("tank/b", 0).await;
+    let index = block.dvas().next().unwrap().vdev as usize;
+    let view = pool.engine.view_for(Duration::from_hours(1)).await.unwrap();
+    let old = view.dataset("tank/b").await.unwrap().open().await.unwrap();
+    let dnode = old.dnode(object).await.unwrap();
+    pool.write("tank/b", 0..BLOCKS, 30).await;
+    // No gap is copied with what surrounds it.
+    let _batches = Batches::of(256 << 10);
+    tunables::REMOVAL_MAX_SPAN.set(0).unwrap();
+    pool.remove(index).await;
+    pool.engine.store().clear_cache();
+    let len = dnode.geometry().byte_count() as usize;
+    let read = dnode.read_at(0, len).await;
+    assert_eq!(read.unwrap_err().kind(), Kind::Overtaken);
+    assert_eq!(pool.engine.view().await.unwrap().error_log().await.unwrap(), []);
+    assert!(
+        pool.engine
+            .health()
+            .events()
+            .after(0)
+            .iter()
+            .all(|noted| { !matches!(noted.event, Event::Lost { .. } | Event::Bad { .. }) })
+    );
+}
+
+#[test]
+fn views_of_earlier_states_end_with_the_vdev() {
+    simulate(1, view_ends_with_the_vdev()).unwrap();
+}
+
 /// The state in a view.
 #[test]
 fn views_show_the_removal() {
