@@ -2,10 +2,14 @@
 //! 07 A7.4, A9).
 //!
 //! ```text
-//!   logbias=throughput          every write
-//!   a log device                no write
-//!   else                        writes of 32K and more that cover half a block
+//!   logbias=throughput          every block that a write covers
+//!   a log device                no block
+//!   else                        blocks covered by writes of 32K and more, and of half a block
 //! ```
+//!
+//! Only a block that its write covers from end to end is written early. The rest of another block
+//! may belong to a later write, which is not in this commit: replaying the record would bring that
+//! write back, though it was never made durable, and without those between the two.
 //!
 //! A block is written with the contents as of the record's txg, and the sync of that txg uses it,
 //! unless it was changed meanwhile; unused blocks are freed. If a record's txg is being synced, or
@@ -71,8 +75,7 @@ impl IntentLogs<'_> {
             }
             for part in piece.by_block(size) {
                 let range = part.wanted().unwrap_or_default();
-                // The rest of the block may belong to a later write, which is not in this commit.
-                let is_whole = range.end - range.start == size || is_for_throughput;
+                let is_whole = range.end - range.start == size;
                 work.push((part, is_whole.then_some(range.start / size)));
             }
         }

@@ -156,7 +156,7 @@ impl Log {
     /// # Errors
     /// Errors of the transaction; the log is unchanged then.
     pub fn append(&self, tx: &Tx<'_>, records: Vec<LogRecord>) -> TxResult<LogBytes> {
-        let bytes = self.log_bytes(tx, &records)?;
+        let bytes = self.log_bytes(&records);
         let changed = |record: &LogRecord| {
             let range = record.changed.clone()?;
             Some(ChangedBytes { object: record.object, range, is_freed: false })
@@ -174,24 +174,11 @@ impl Log {
     /// are committed. A change is charged with them: a block that is written over and over, and
     /// made durable each time, takes the space of one block in the dataset, and of one block for
     /// each write in the log.
-    ///
-    /// # Errors
-    /// Errors of the transaction.
-    pub fn log_bytes(&self, tx: &Tx<'_>, records: &[LogRecord]) -> TxResult<LogBytes> {
+    pub fn log_bytes(&self, records: &[LogRecord]) -> LogBytes {
         if self.mode() == SyncMode::Disabled {
-            return Ok(LogBytes::default());
+            return LogBytes::default();
         }
-        let is_for_throughput = self.is_for_throughput.load(Ordering::Acquire);
-        let mut bytes = 0;
-        for record in records {
-            let len = record.data_len();
-            // Data written to its final place is written in whole blocks.
-            let is_early =
-                len > 0 && (is_for_throughput || len >= tunables::IMMEDIATE_WRITE_SZ.get());
-            let dnode = if is_early { tx.find(record.object)? } else { None };
-            bytes += record.written(dnode.map(|dnode| dnode.data_block_size()));
-        }
-        Ok(LogBytes(bytes))
+        LogBytes(records.iter().map(LogRecord::written).sum())
     }
 
     /// Notes in `txg` that a record of the claimed chain is replayed.

@@ -7,8 +7,8 @@
 //!
 //! The data of a write is kept with the record or fetched when the record is packed: the object has
 //! it until the txg is synced, or until a later change replaces it, which gives it to the record
-//! first ([`kept`](crate::zil::kept)). For large writes, and with `logbias=throughput`, the block
-//! itself is written early instead, and the record points at it (`early`).
+//! first ([`kept`](crate::zil::kept)). A block that a large write covers, or any with
+//! `logbias=throughput`, is written early instead, and the record points at it (`early`).
 //!
 //! Invariants
 //! * L9  A record has as many bytes as its header says.
@@ -122,16 +122,11 @@ impl LogRecord {
         }
     }
 
-    /// Returns the bytes that a commit writes for it, in whole blocks of `block` bytes if its data
-    /// is written to its final place.
-    pub(super) fn written(&self, block: Option<u64>) -> u64 {
-        match (&self.content, block) {
-            (Content::Body(body), _) => body.len() as u64,
-            (Content::Write { offset, .. }, Some(block)) if block > 0 => {
-                let blocks = (offset % block).saturating_add(self.data_len()).div_ceil(block);
-                blocks.saturating_mul(block)
-            }
-            _ => self.data_len(),
+    /// Returns the bytes that a commit writes for it, in the log or at their final place.
+    pub(super) fn written(&self) -> u64 {
+        match &self.content {
+            Content::Body(body) => body.len() as u64,
+            Content::Write { .. } => self.data_len(),
         }
     }
 

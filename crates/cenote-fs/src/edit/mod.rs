@@ -187,7 +187,7 @@ impl<'a, 'tx> Op<'a, 'tx> {
             // Data that log records of earlier writes need is read before its bytes are changed.
             Some(log) => Some((
                 log,
-                log.log_bytes(self.tx, &self.records)?,
+                log.log_bytes(&self.records),
                 log.keep(self.tx, &self.changed)?,
             )),
             None => None,
