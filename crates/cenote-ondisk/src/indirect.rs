@@ -340,6 +340,12 @@ impl CondensingPhys {
         };
         Ok(Self { vdev, prev_obsolete_sm_obj, next_mapping_obj })
     }
+
+    /// The words of the ZAP value.
+    #[must_use]
+    pub const fn encode(&self) -> [u64; 3] {
+        [self.vdev, self.prev_obsolete_sm_obj, self.next_mapping_obj]
+    }
 }
 
 #[cfg(test)]
@@ -391,6 +397,8 @@ mod tests {
         assert_eq!(removing.prev_indirect_vdev, None);
         assert_eq!(removing.encode(), words_);
         assert!(CondensingPhys::decode(&words_).is_err());
+        let condensing = CondensingPhys::decode(&words_[3..6]).unwrap();
+        assert_eq!((condensing.vdev, condensing.encode()), (3, [3, 4, 5]));
         let data: Vec<u8> = [0x1_8000_u32, 0x8400].iter().flat_map(|c| c.to_le_bytes()).collect();
         assert_eq!(counts(&data).collect::<Vec<_>>(), [0x1_8000, 0x8400]);
     }

@@ -237,6 +237,12 @@ pub enum Bug {
     LogsStayOnRemovedVdev,
     /// The devices of a removed vdev keep their labels.
     RemovedKeepsLabels,
+    /// The last entry in use is left out of a condensed mapping.
+    CondenseDropsEntry,
+    /// Bytes that were obsolete before an earlier condensing are forgotten by the next one.
+    CondenseForgetsCounts,
+    /// The closed obsolete map of a condensed mapping is not freed.
+    CondenseKeepsOldMap,
 }
 
 impl Bug {
@@ -317,7 +323,7 @@ impl Bug {
         Self::SplitNotRecorded,
     ];
     /// Bugs found by removing vdevs.
-    pub const OF_REMOVALS: [Self; 8] = [
+    pub const OF_REMOVALS: [Self; 11] = [
         Self::CopyNotFreed,
         Self::ObsoleteNotRecorded,
         Self::SegmentNotCopied,
@@ -326,6 +332,9 @@ impl Bug {
         Self::ResilverForgetsCopies,
         Self::LogsStayOnRemovedVdev,
         Self::RemovedKeepsLabels,
+        Self::CondenseDropsEntry,
+        Self::CondenseForgetsCounts,
+        Self::CondenseKeepsOldMap,
     ];
     /// Bugs found by leaves with known error rates.
     pub const OF_DIAGNOSIS: [Self; 3] =

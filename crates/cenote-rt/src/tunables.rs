@@ -273,6 +273,16 @@ tunables! {
         "whether the removal of a vdev goes on when bytes cannot be read: their copies are zeros";
     REMOVAL_SUSPEND_PROGRESS = "zfs_removal_suspend_progress", 0, (0, 1),
         "whether the removal of a vdev stands still";
+    CONDENSE_ENABLE = "zfs_condense_indirect_vdevs_enable", 1, (0, 1),
+        "whether mappings of removed vdevs are condensed";
+    CONDENSE_OBSOLETE_PCT = "zfs_condense_indirect_obsolete_pct", 25, (0, 100),
+        "percent of the bytes of a removed vdev that must be obsolete before its mapping is condensed";
+    CONDENSE_MIN_MAPPING_BYTES = "zfs_condense_min_mapping_bytes", 128 * KIB, (0, u64::MAX),
+        "bytes of a mapping up to which it is not condensed";
+    CONDENSE_MAX_OBSOLETE_BYTES = "zfs_condense_max_obsolete_bytes", 1 << 30, (0, u64::MAX),
+        "bytes of the map of obsolete ranges from which a mapping is condensed in any case";
+    CONDENSE_DELAY_MS = "zfs_condense_indirect_commit_entry_delay_ms", 0, (0, 1 << 20),
+        "for tests: milliseconds before each entry of a mapping that is condensed";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
     RAIDZ_EXPAND_MAX_REFLOW_BYTES = "raidz_expand_max_reflow_bytes", 0, (0, u64::MAX),

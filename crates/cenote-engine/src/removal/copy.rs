@@ -283,10 +283,10 @@ impl Copier<'_> {
             let copy = Dva { offset, asize: gap.end - gap.start, ..target };
             self.engine.alloc.unallocate(&copy, self.txg)?;
         }
-        let gap_bytes = if is_on(Bug::GapsNotCounted) { 0 } else { gaps.bytes() };
+        let obsolete = if is_on(Bug::GapsNotCounted) { 0 } else { gaps.bytes() };
         self.live += segment.end - segment.start - gaps.bytes();
         let entry = MappingEntry { source: segment.start, target };
-        self.copies.push(NewCopy { entry, gap_bytes });
+        self.copies.push(NewCopy { entry, obsolete });
         Ok(())
     }
 }

@@ -19,7 +19,7 @@
 //! The state on disk is OpenZFS's, at each commit: it continues a removal that was begun here, and
 //! the other way round. A crash repeats at most one batch.
 //!
-//! Obsolete parts of a mapping are recorded; the mapping itself is not condensed.
+//! Obsolete parts of a mapping are recorded, and left out once they are many ([`condense`]).
 //!
 //! A leaf that lacks copies lacks old births. No scan finds them before the removal has ended, so
 //! a scan that begins earlier leaves the logs of leaves as they are, and a resilver follows.
@@ -40,6 +40,7 @@
 mod begin;
 mod cancel;
 mod check;
+mod condense;
 mod copy;
 mod finish;
 mod record;
@@ -101,6 +102,9 @@ pub enum RemovalError {
     /// The mapping of a removed vdev cannot be read.
     #[error("the mapping of the removed vdev {0} cannot be read")]
     NoMapping(u64),
+    /// More is recorded as obsolete than a mapping has.
+    #[error("the obsolete bytes of the removed vdev {0} do not fit its mapping")]
+    Obsolete(u64),
     /// Bytes could not be read, so that the removal was cancelled.
     #[error("the removal of vdev {vdev} was cancelled: {cause}")]
     Cancelled {
@@ -119,7 +123,7 @@ impl From<RemovalError> for Error {
             RemovalError::NoSpace => Kind::NoSpace,
             RemovalError::Unreadable | RemovalError::Cancelled { .. } => Kind::Io,
             RemovalError::NotSupported => Kind::Unsupported,
-            RemovalError::NoMapping(_) => Kind::Corrupt,
+            RemovalError::NoMapping(_) | RemovalError::Obsolete(_) => Kind::Corrupt,
             RemovalError::Layout | RemovalError::AddsParity => Kind::Invalid,
         };
         Self::new(kind, error)
@@ -139,6 +143,10 @@ pub(crate) struct RemovalTasks {
     control: AsyncMutex<()>,
     // Held for a few instructions, never across I/O.
     runner: Mutex<Option<Arc<Background>>>,
+    /// The task that condenses mappings. As above.
+    condenser: Mutex<Option<Arc<Background>>>,
+    /// A mapping does not fit what is recorded of it: none is condensed until the next import.
+    is_inconsistent: AtomicBool,
     /// The last txg in which bytes were copied.
     copied_in: AtomicU64,
     /// A leaf may lack copies.
@@ -152,6 +160,8 @@ impl Default for RemovalTasks {
         Self {
             control: AsyncMutex::with_default(Rank::RemovalControl),
             runner: Mutex::new(Rank::RemovalRunner, None),
+            condenser: Mutex::new(Rank::RemovalRunner, None),
+            is_inconsistent: AtomicBool::new(false),
             copied_in: AtomicU64::new(0),
             is_lacking: AtomicBool::new(false),
             is_stopped: AtomicBool::new(false),
@@ -245,11 +255,16 @@ impl<'e> Removals<'e> {
             .await
     }
 
-    /// Continues a removal that was running when the pool was closed; does nothing while the pool
-    /// is being closed. To be called after an import.
+    /// Continues a removal that was running when the pool was closed, and condenses mappings; does
+    /// nothing while the pool is being closed. To be called after an import.
     pub async fn resume(self) {
         let _control = self.control().await;
         self.start();
+        let root = self.engine.config().root;
+        // After an error the next block that is freed there asks again.
+        if let Ok(true) = self.engine.mos.inspect(|tx| condense::is_due(tx, &root)).await {
+            self.start_condensing();
+        }
     }
 
     /// Waits until no removal runs.
@@ -341,6 +356,7 @@ impl<'e> Removals<'e> {
     pub(crate) async fn suspend(self) {
         self.engine.leaf.removal.is_stopped.store(true, Ordering::Release);
         self.halt().await;
+        self.halt_condensing().await;
     }
 
     /// The pool stays open: undoes [`suspend`](Self::suspend).

@@ -21,7 +21,7 @@ use cenote_ranges::RangeSet;
 use cenote_rt::{Error, Result, ensure};
 
 use crate::dsl::{self, features};
-use crate::removal::Removals;
+use crate::removal::{Removals, condense};
 use crate::space::metaslabs;
 use crate::{invariant, invariant_error};
 
@@ -33,16 +33,16 @@ pub(super) const CANCELED: u64 = 3;
 /// The feature that is active with each mapping.
 pub(super) const FEATURE: &str = "device_removal";
 /// The feature whose refcount is the number of objects and marks about obsolete bytes.
-const COUNTS: &str = "obsolete_counts";
+pub(super) const COUNTS: &str = "obsolete_counts";
 /// Block size of all of these objects.
 const BLOCK: u64 = 128 << 10;
 
-/// A copy that the syncing txg has made.
+/// An entry that is added to a mapping.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct NewCopy {
     pub(super) entry: MappingEntry,
-    /// Bytes of gaps in it.
-    pub(super) gap_bytes: u64,
+    /// Obsolete bytes of it: gaps, and what was freed since.
+    pub(super) obsolete: u64,
 }
 
 /// Returns the stored state; `None` if no vdev was ever removed.
@@ -63,7 +63,7 @@ pub(super) fn running(tx: &mut Tx<'_>, vdev: u64) -> TxResult<RemovingPhys> {
     state.ok_or_else(|| invariant(format!("the pool directory has no removal of vdev {vdev}")))
 }
 
-fn zap_of(top: &VdevConfig) -> TxResult<u64> {
+pub(super) fn zap_of(top: &VdevConfig) -> TxResult<u64> {
     let zap = top.top.zap_top;
     zap.ok_or_else(|| invariant(format!("vdev {} has no object for obsolete bytes", top.id)))
 }
@@ -75,18 +75,12 @@ fn object_of(object: Option<u64>, vdev: u64) -> TxResult<u64> {
 /// Creates the mapping and the births of a vdev that is to be removed.
 pub(super) fn create(tx: &mut Tx<'_>, top: &mut VdevConfig) -> TxResult<()> {
     features::add(tx, FEATURE, 1)?;
-    let mut phys = MappingPhys::default();
     if features::is_enabled(tx, COUNTS)? {
         zap::insert(tx, zap_of(top)?, OBSOLETE_COUNTS_PRECISE, 1)?;
-        let counts = tx.allocate(&ObjectSpec::new(ObjectType::UINT32_METADATA, BLOCK))?;
-        features::add(tx, COUNTS, 2)?;
-        phys.counts_obj = Some(counts);
+        features::add(tx, COUNTS, 1)?;
     }
+    let mapping = create_mapping(tx)?;
     let metadata = ObjectType::UINT64_METADATA;
-    let header = phys.encode();
-    let spec = ObjectSpec::new(metadata, BLOCK).with_bonus(metadata, header.len());
-    let mapping = tx.allocate(&spec)?;
-    tx.set_bonus(mapping, &header)?;
     let births = tx.allocate(&ObjectSpec::new(metadata, BLOCK).with_bonus(metadata, 8))?;
     tx.set_bonus(births, &0_u64.to_le_bytes())?;
     (top.top.indirect_object, top.top.indirect_births) = (Some(mapping), Some(births));
@@ -94,9 +88,31 @@ pub(super) fn create(tx: &mut Tx<'_>, top: &mut VdevConfig) -> TxResult<()> {
     Ok(())
 }
 
-fn header(tx: &mut Tx<'_>, mapping: u64) -> TxResult<MappingPhys> {
+/// Creates an empty mapping.
+pub(super) fn create_mapping(tx: &mut Tx<'_>) -> TxResult<u64> {
+    let mut phys = MappingPhys::default();
+    if features::is_enabled(tx, COUNTS)? {
+        let counts = tx.allocate(&ObjectSpec::new(ObjectType::UINT32_METADATA, BLOCK))?;
+        features::add(tx, COUNTS, 1)?;
+        phys.counts_obj = Some(counts);
+    }
+    let metadata = ObjectType::UINT64_METADATA;
+    let header = phys.encode();
+    let spec = ObjectSpec::new(metadata, BLOCK).with_bonus(metadata, header.len());
+    let mapping = tx.allocate(&spec)?;
+    tx.set_bonus(mapping, &header)?;
+    Ok(mapping)
+}
+
+/// Returns the header of a mapping.
+pub(super) fn header(tx: &mut Tx<'_>, mapping: u64) -> TxResult<MappingPhys> {
     let phys = MappingPhys::decode(&tx.bonus(mapping)?);
     Ok(phys.map_err(|error| Error::corrupt(error).in_object(0, mapping))?)
+}
+
+/// Returns the header of the mapping of a vdev.
+pub(super) fn mapping_of(tx: &mut Tx<'_>, top: &VdevConfig) -> TxResult<MappingPhys> {
+    header(tx, object_of(top.top.indirect_object, top.id)?)
 }
 
 /// Adds the copies that the syncing txg has made.
@@ -107,14 +123,25 @@ pub(super) fn append(
     txg: u64,
 ) -> TxResult<()> {
     let mapping = object_of(top.top.indirect_object, top.id)?;
+    let end = add_entries(tx, mapping, copies)?;
+    let births = object_of(top.top.indirect_births, top.id)?;
+    let count = births_count(&tx.bonus(births)?);
+    let count = count.map_err(|error| Error::corrupt(error).in_object(0, births))?;
+    let birth = BirthEntry { offset: end, txg };
+    tx.write(births, count * BIRTH_ENTRY_LEN as u64, &birth.encode())?;
+    tx.set_bonus(births, &(count + 1).to_le_bytes())
+}
+
+/// Adds entries to a mapping. Returns the end of the last one.
+pub(super) fn add_entries(tx: &mut Tx<'_>, mapping: u64, copies: &[NewCopy]) -> TxResult<u64> {
     let mut phys = header(tx, mapping)?;
     let (mut entries, mut counts) = (Vec::new(), Vec::new());
-    for NewCopy { entry, gap_bytes } in copies {
+    for NewCopy { entry, obsolete } in copies {
         ensure!("RV3", entry.source >= phys.max_offset, "{entry:?} before {:#x}", phys.max_offset);
         let bytes = entry.encode();
         let bytes = bytes.ok_or_else(|| invariant(format!("{entry:?} cannot be encoded")))?;
         entries.extend_from_slice(&bytes);
-        counts.extend_from_slice(&(*gap_bytes as u32).to_le_bytes());
+        counts.extend_from_slice(&(*obsolete as u32).to_le_bytes());
         phys.max_offset = entry.end();
         phys.bytes_mapped += entry.target.asize;
     }
@@ -124,23 +151,28 @@ pub(super) fn append(
     }
     phys.num_entries += copies.len() as u64;
     tx.set_bonus(mapping, &phys.encode())?;
-    let births = object_of(top.top.indirect_births, top.id)?;
-    let count = births_count(&tx.bonus(births)?);
-    let count = count.map_err(|error| Error::corrupt(error).in_object(0, births))?;
-    let birth = BirthEntry { offset: phys.max_offset, txg };
-    tx.write(births, count * BIRTH_ENTRY_LEN as u64, &birth.encode())?;
-    tx.set_bonus(births, &(count + 1).to_le_bytes())
+    Ok(phys.max_offset)
+}
+
+/// Gives a vdev another mapping, and frees the one that it has.
+pub(super) fn replace_mapping(tx: &mut Tx<'_>, top: &mut VdevConfig, new: u64) -> TxResult<()> {
+    let old = object_of(top.top.indirect_object.replace(new), top.id)?;
+    free_mapping(tx, old)
+}
+
+fn free_mapping(tx: &mut Tx<'_>, mapping: u64) -> TxResult<()> {
+    if let Some(counts) = header(tx, mapping)?.counts_obj.filter(|object| *object != 0) {
+        tx.free(counts)?;
+        features::add(tx, COUNTS, -1)?;
+    }
+    tx.free(mapping)
 }
 
 /// Frees the mapping of a vdev, and everything about its obsolete bytes.
 pub(super) fn destroy(tx: &mut Tx<'_>, top: &mut VdevConfig) -> TxResult<()> {
     features::add(tx, FEATURE, -1)?;
     let mapping = object_of(top.top.indirect_object.take(), top.id)?;
-    if let Some(counts) = header(tx, mapping)?.counts_obj {
-        tx.free(counts)?;
-        features::add(tx, COUNTS, -1)?;
-    }
-    tx.free(mapping)?;
+    free_mapping(tx, mapping)?;
     let births = object_of(top.top.indirect_births.take(), top.id)?;
     tx.free(births)?;
     let zap_top = zap_of(top)?;
@@ -216,7 +248,8 @@ impl Removals<'_> {
         let tops = tops_of(&root, &obsolete)?;
         let removing = self.removing().filter(|_| skipped > 0);
         let stamp = spacemap::Stamp { txg, pass };
-        self.engine
+        let is_due = self
+            .engine
             .mos_apply(txg, |tx| {
                 for (top, ranges) in &tops {
                     mark_obsolete(tx, top, ranges, stamp)?;
@@ -226,9 +259,13 @@ impl Removals<'_> {
                     state.copied = state.copied.saturating_add(skipped);
                     set_state(tx, &state)?;
                 }
-                Ok(())
+                Ok(!tops.is_empty() && condense::is_due(tx, &root)?)
             })
-            .await
+            .await?;
+        if is_due {
+            self.start_condensing();
+        }
+        Ok(())
     }
 }
 

@@ -6,6 +6,7 @@ mod bus;
 mod cached;
 mod checkpoint;
 mod closing;
+mod condense;
 mod creators;
 mod effective;
 mod faults;

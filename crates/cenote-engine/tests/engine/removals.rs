@@ -26,15 +26,16 @@ use cenote_testkit::golden::golden;
 use cenote_vdev::DtlKind;
 use cenote_vdev::create::VdevClass;
 
+use crate::condense;
 use crate::scans::{BLOCKS, Fixture, fails, verify_of};
 
 const SIZE: u64 = 96 << 20;
 
 /// Small batches and segments, so that a removal has many.
-struct Batches;
+pub(crate) struct Batches;
 
 impl Batches {
-    fn of(bytes: u64) -> Self {
+    pub(crate) fn of(bytes: u64) -> Self {
         tunables::REMOVAL_BATCH_BYTES.set(bytes).unwrap();
         tunables::REMOVE_MAX_SEGMENT.set(bytes / 2).unwrap();
         Self
@@ -64,12 +65,12 @@ fn kinds(engine: &Engine) -> Vec<VdevKind> {
 }
 
 /// Mirrors of two disks.
-fn mirrors(count: usize) -> PoolBuilder {
+pub(crate) fn mirrors(count: usize) -> PoolBuilder {
     PoolBuilder::new(vec![(Redundancy::Mirror, VdevClass::Normal, 2); count])
 }
 
 /// A pool with data on all of its vdevs.
-async fn pool_of(builder: &PoolBuilder) -> Fixture {
+pub(crate) async fn pool_of(builder: &PoolBuilder) -> Fixture {
     let (engine, devices) = builder.clone().with_size(SIZE).create_in_memory().await;
     let pool = Fixture { devices, engine };
     for name in ["tank/a", "tank/b"] {
@@ -82,12 +83,12 @@ async fn pool_of(builder: &PoolBuilder) -> Fixture {
 }
 
 impl Fixture {
-    fn top(&self, index: usize) -> u64 {
+    pub(crate) fn top(&self, index: usize) -> u64 {
         self.engine.admin().vdev_config().children[index].guid
     }
 
     /// Removes a vdev to the end.
-    async fn remove(&self, index: usize) {
+    pub(crate) async fn remove(&self, index: usize) {
         self.engine.removals().begin(self.top(index)).await.unwrap();
         self.engine.removals().wait().await.unwrap();
         assert_eq!(kinds(&self.engine)[index], VdevKind::Indirect);
@@ -781,6 +782,9 @@ fn mistakes_are_found() {
         Bug::CancelledCopiesKept => fails(bug, removal_stops_half_way(1, true)),
         Bug::ResilverForgetsCopies => fails(bug, resilver_ends_before_the_removal()),
         Bug::LogsStayOnRemovedVdev => (0..20).any(|seed| fails(bug, logs_leave_the_vdev(seed))),
+        Bug::CondenseDropsEntry | Bug::CondenseForgetsCounts | Bug::CondenseKeepsOldMap => {
+            fails(bug, condense::mapping_is_condensed_twice())
+        }
         _ => (0..8).any(|seed| fails(bug, vdev_is_removed(PoolBuilder::disks(4), 1, seed))),
     };
     let unfound: Vec<_> = Bug::OF_REMOVALS.into_iter().filter(|bug| !found(*bug)).collect();

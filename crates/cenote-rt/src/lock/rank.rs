@@ -97,7 +97,7 @@ ranks! {
         HeadsRemoved = ("removed heads", "cenote-engine", "Datasets that were removed while they were open."),
         LeafWorks = ("leaf work", "cenote-engine", "Trim and initialize that run, by leaf."),
         ScanRunner = ("running scan", "cenote-engine", "The scrub or resilver that runs."),
-        RemovalRunner = ("running removal", "cenote-engine", "The task that removes a vdev."),
+        RemovalRunner = ("running removal", "cenote-engine", "The tasks that remove a vdev, and condense mappings."),
         ReflowRunner = ("running expansion", "cenote-engine", "The expansion of a RAID-Z vdev that runs."),
         ObjectSet = ("object set", "cenote-dmu", "Layers of an object set's changes; closures that change objects run under it."),
         FsLimits = ("quotas of users", "cenote-fs", "Quotas of users, groups and projects as last read."),

@@ -287,10 +287,15 @@ impl Task for Take {
 /// Like [`SpaceManager::check_no_checkpoint`], in a transaction: a checkpoint may have been taken
 /// earlier in the same sync.
 pub(crate) fn check_none(tx: &mut Tx<'_>) -> TxResult<()> {
-    if features::is_active(tx, FEATURE)? {
+    if exists(tx)? {
         return Err(Error::from(CheckpointError::Exists).into());
     }
     Ok(())
+}
+
+/// Whether the pool has a checkpoint.
+pub(crate) fn exists(tx: &mut Tx<'_>) -> TxResult<bool> {
+    features::is_active(tx, FEATURE)
 }
 
 fn take(tx: &mut Tx<'_>, env: &Env, uberblock: &Uberblock) -> TxResult<()> {
