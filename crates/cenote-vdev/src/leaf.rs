@@ -582,6 +582,7 @@ impl Leaf {
     pub fn begin_scan(&self, min: u64, max: u64) {
         let mut dtl = self.dtl.write();
         dtl.scrub = dtl.missing.clone();
+        self.watch.set_filled(!dtl.missing.is_empty());
         if self.is_writable.load(Ordering::SeqCst) {
             let covered = TxgRanges::new([(min.saturating_add(1), max)]);
             dtl.scrub = dtl.scrub.subtract(&covered);
@@ -593,6 +594,7 @@ impl Leaf {
     /// may not have repaired (D2, spec 06 §8).
     pub fn end_scan(&self, scan_txg: u64) {
         let mut dtl = self.dtl.write();
+        self.watch.set_filled(false);
         // A log that could not be read may have more.
         let is_unknown = self.is_stale_until_dtl_loaded && !dtl.is_known;
         if is_unknown

@@ -35,7 +35,7 @@ use cenote_pool::import::Found;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 
 use crate::admin::events::{Event, PoolEvent, StateCause};
 use crate::txg::closing::answer_timeout;
@@ -87,6 +87,16 @@ impl<'e> Leaves<'e> {
     /// Writes other labels to a device that has left the pool, before the pool is closed. If the
     /// device hangs, the rest is not written then, as by a crash.
     pub(crate) async fn relabel(self, write: impl Future<Output = ()>) {
+        self.before_close(write, async {}).await;
+    }
+
+    /// Does work on devices that have left the pool, before it is closed: closing the pool waits
+    /// for that, for a while. What is not done by then is cut off, and followed by `cut`.
+    pub(super) async fn before_close<T>(
+        self,
+        work: impl Future<Output = T>,
+        cut: impl Future<Output = T>,
+    ) -> T {
         let _labels = self.engine.leaf.service.labels.lock().await;
         let closed = async {
             while !self.engine.tree.is_closed() {
@@ -94,9 +104,12 @@ impl<'e> Leaves<'e> {
             }
             cenote_rt::sleep(answer_timeout() / 2).await;
         };
-        if !self.engine.tree.is_closed() {
-            select(pin!(write), pin!(closed)).await;
+        if !self.engine.tree.is_closed()
+            && let Either::Left((done, _)) = select(pin!(work), pin!(closed)).await
+        {
+            return done;
         }
+        cut.await
     }
 
     /// Waits until no device that has left the closed pool is written to.

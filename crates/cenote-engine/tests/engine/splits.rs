@@ -2,6 +2,7 @@
 //! point, and not when a side lacks anything.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_device::{Image, ImageDevice, Recorder};
 use cenote_dmu::Tx;
@@ -313,6 +314,36 @@ fn power_cut_during_a_split_leaves_one_or_two_pools() {
         let cuts = simulate(seed, power_is_lost(seed, 12)).unwrap();
         assert!(cuts > 4, "{cuts} cuts");
     }
+}
+
+/// A split is cut off by a forced close: once that has returned, nothing is written any more.
+async fn forced_close_ends_a_split(seed: u64) -> bool {
+    let (engine, devices) = filled().await;
+    let splitting = Arc::clone(&engine);
+    let new = new_pool(&engine);
+    let split = cenote_rt::spawn(async move { splitting.leaves().split(new).await });
+    let mut rng = Rng::seeded(seed);
+    let most = 1 << (4 + rng.below(9));
+    for _ in 0..rng.below(most) {
+        cenote_rt::yield_now().await;
+    }
+    engine.close_by_force().await;
+    let before = pools::images_of(&devices);
+    let is_cut = split.await.unwrap().is_err();
+    cenote_rt::sleep(Duration::from_secs(60)).await;
+    let after = pools::images_of(&devices);
+    for (index, (before, after)) in before.iter().zip(&after).enumerate() {
+        assert!(before == after, "seed {seed}: device {index} was written to");
+    }
+    check_crashed(after, &format!("seed {seed}"), seed.is_multiple_of(8)).await;
+    is_cut
+}
+
+#[test]
+fn forced_close_ends_splits() {
+    let cut = (0..32).filter(|seed| simulate(*seed, forced_close_ends_a_split(*seed)).unwrap());
+    let cut = cut.count();
+    assert!((4..32).contains(&cut), "{cut} splits were cut off");
 }
 
 #[test]

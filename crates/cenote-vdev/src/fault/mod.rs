@@ -23,7 +23,7 @@ mod tests;
 
 use std::fmt::Debug;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_rt::lock::{Mutex, Rank};
@@ -98,6 +98,8 @@ pub(crate) struct LeafWatch {
     guid: AtomicU64,
     load: Arc<Load>,
     slow_ios: AtomicU64,
+    /// A scan writes to it what it lacks.
+    is_filled: AtomicBool,
     /// Start of the running flush; 0 if none runs.
     flush_since_ns: AtomicU64,
     pub(crate) diagnosis: Diagnosis,
@@ -112,6 +114,7 @@ impl LeafWatch {
             guid: AtomicU64::new(guid),
             load: Arc::clone(load),
             slow_ios: AtomicU64::new(0),
+            is_filled: AtomicBool::new(false),
             flush_since_ns: AtomicU64::new(0),
             diagnosis: Diagnosis::new(),
             injections: Injections::new(),
@@ -130,6 +133,15 @@ impl LeafWatch {
 
     pub(crate) fn set_guid(&self, guid: u64) {
         self.guid.store(guid, Ordering::Relaxed);
+    }
+
+    /// Whether a scan writes to it what it lacks.
+    pub(crate) fn is_filled(&self) -> bool {
+        self.is_filled.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_filled(&self, is_filled: bool) {
+        self.is_filled.store(is_filled, Ordering::Relaxed);
     }
 
     /// I/Os that took longer than `zio_slow_io_ms`.

@@ -139,6 +139,12 @@ impl Limits {
         }
     }
 
+    /// Admits as many async writes as the device takes, however little dirty data there is: those
+    /// of a resilver are not dirty data, and the leaf has few reads that they could disturb.
+    pub(super) fn hurry_writes(&mut self) {
+        self.max[IoClass::AsyncWrite as usize] = tunables::ASYNC_WRITE_MAX_ACTIVE.get();
+    }
+
     /// Most bytes of an aggregate of this class.
     pub(super) fn aggregation_of(&self, class: IoClass) -> u64 {
         let scan_max = self.scan_len_max.filter(|_| class == IoClass::Scrub);
@@ -174,5 +180,16 @@ mod tests {
             assert_eq!(load.async_writes(2, 10), want, "{dirty} {has_task}");
         }
         assert_eq!(Load::default().async_writes(2, 10), 2);
+    }
+
+    #[test]
+    fn writes_of_a_resilver_are_not_held_back() {
+        let load = Load::default();
+        load.set_dirty(0, 1000);
+        let mut limits = Limits::now(&load, false);
+        let writes = IoClass::AsyncWrite as usize;
+        assert_eq!(limits.max[writes], tunables::ASYNC_WRITE_MIN_ACTIVE.get());
+        limits.hurry_writes();
+        assert_eq!(limits.max[writes], tunables::ASYNC_WRITE_MAX_ACTIVE.get());
     }
 }

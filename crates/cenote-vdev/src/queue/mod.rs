@@ -438,7 +438,11 @@ impl Shared {
     }
 
     fn limits(&self) -> Limits {
-        Limits::now(&self.load, self.device.info().is_rotational)
+        let mut limits = Limits::now(&self.load, self.device.info().is_rotational);
+        if self.watch.as_ref().is_some_and(|watch| watch.is_filled()) {
+            limits.hurry_writes();
+        }
+        limits
     }
 
     /// Whether a range is outside of the labels, where data is.

@@ -45,7 +45,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::{self, Context, Env, history};
 use crate::leaf::dtl;
 use crate::space::{checkpoint, metaslabs};
-use crate::{Config, Engine, Leaves};
+use crate::{Config, Engine, EngineError, Leaves};
 
 /// A pool that is to be made of sides of mirrors.
 #[derive(Debug, Clone)]
@@ -224,19 +224,33 @@ impl Leaves<'_> {
             config.touch();
             Ok((Vec::new(), ()))
         };
-        if let Err(error) = made.leaves().reshape(change, None).await {
+        let written = async {
+            if let Err(error) = made.leaves().reshape(change, None).await {
+                made.close_by_force().await;
+                return Err((error, false));
+            }
+            // It exists from here on, whatever fails.
+            let set = made.admin().set(new.settings.clone()).await;
+            let exported = made.export().await;
+            if let Err(error) = set.and(exported) {
+                made.close_by_force().await;
+                return Err((error, true));
+            }
+            Ok(guid)
+        };
+        // The old pool is being closed by force: nothing writes to its devices afterwards.
+        let cut = async {
             made.close_by_force().await;
-            return Err(error);
+            Err((Error::new(Kind::Closed, EngineError::Closed), false))
+        };
+        match self.before_close(written, cut).await {
+            Ok(guid) => Ok(guid),
+            Err((error, false)) => Err(error),
+            Err((error, true)) => {
+                self.detach_sides(sides.guids.clone()).await?;
+                Err(error)
+            }
         }
-        // It exists from here on, whatever fails.
-        let set = made.admin().set(new.settings.clone()).await;
-        let exported = made.export().await;
-        if let Err(error) = set.and(exported) {
-            made.close_by_force().await;
-            self.detach_sides(sides.guids.clone()).await?;
-            return Err(error);
-        }
-        Ok(guid)
     }
 
     /// Detaches the sides for good (3).
