@@ -4,13 +4,15 @@ use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use cenote_device::Device;
 use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{Attach, Engine, Event, RemovalError, ScrubOptions};
 use cenote_fs::format::FsOwners;
 use cenote_fs::{FileSystem, Mount, WritableVolume};
 use cenote_ondisk::scan::ScanFunc;
+use cenote_pool::import::scan_devices;
 use cenote_pool::verify::{self, Finding, Observer, Progress};
-use cenote_pool::{Dataset, Pool, leaks};
+use cenote_pool::{Dataset, OpenOptions, Pool, leaks};
 use cenote_poolkit::crash::facts;
 use cenote_poolkit::crash::model::check_object;
 use cenote_poolkit::pools;
@@ -254,8 +256,38 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
     Ok(())
 }
 
+/// Checks a pool that was split off: it is whole, on its disks alone.
+pub(crate) async fn split_off(
+    history: &History,
+    devices: Vec<Arc<dyn Device>>,
+    guid: u64,
+) -> Checked<()> {
+    let scan = scan_devices(devices).await;
+    let found = scan.find("split").map_err(|error| error.to_string())?;
+    if found.guid() != guid {
+        return Err(format!("the disks have pool {}, and not {guid}", found.guid()));
+    }
+    let pool = Pool::open(found, &OpenOptions::default()).await.map_err(fail)?;
+    let report = leaks::check(&pool).await.map_err(fail)?;
+    if !report.is_clean() {
+        return Err(format!("space of the pool that was split off: {:?}", report.lines()));
+    }
+    let (observer, progress) = (Arc::<Findings>::default(), Arc::<Progress>::default());
+    verify::pool(&pool, Arc::<Findings>::clone(&observer), progress).await.map_err(fail)?;
+    let findings = observer.take();
+    if !findings.is_empty() {
+        return Err(format!("in the pool that was split off: {findings}"));
+    }
+    history.tally().check("pools split off");
+    Ok(())
+}
+
 /// Waits for the end of a removal, or cancels one that does not end: the other vdevs may be full.
 pub(crate) async fn removals(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    match until(REMOVAL_TIME_MAX, engine.removals().wait_condensed()).await {
+        Some(condensed) => condensed.map_err(fail)?,
+        None => return Err("a mapping is not condensed in the end".to_owned()),
+    }
     if engine.removals().removing().is_none() {
         return Ok(());
     }

@@ -15,6 +15,7 @@ pub(crate) const VOLUME_ACTORS: usize = 2;
 const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
 const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
+const SPLIT_SEED: u64 = 0x7370_6c69_7473_2121;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -69,6 +70,16 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::seeded(seed ^ TUNING_SEED);
     for life in &mut plan.lives {
         life.tasks.extend(tuning(kind, &mut rng));
+    }
+    let mut rng = Rng::seeded(seed ^ SPLIT_SEED);
+    if rng.below(2) == 0 {
+        // Mappings of removed vdevs are small here.
+        plan.tunables.push(("zfs_condense_min_mapping_bytes".to_owned(), 0));
+    }
+    if plan.layout.name.contains("mirror") {
+        for life in &mut plan.lives {
+            life.tasks.extend(splits(&mut rng));
+        }
     }
     plan
 }
@@ -151,6 +162,19 @@ fn removals(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
         _ => Op::CancelRemoval,
     };
     let steps = (0..=rng.below(8)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
+/// Returns a task that splits the pool, and gives its mirrors other sides before and afterwards.
+fn splits(rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(3) != 0 {
+        return None;
+    }
+    let op = |rng: &mut Rng| match rng.below(5) {
+        0 | 1 => Op::Attach { disk: number(rng), with: number(rng) },
+        _ => Op::Split { side: number(rng) },
+    };
+    let steps = (0..=rng.below(6)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
     Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }
 

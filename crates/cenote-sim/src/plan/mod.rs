@@ -330,6 +330,8 @@ pub(crate) enum Op {
     AddVdev { with: u32 },
     /// Begins the removal of a vdev with data.
     RemoveVdev { vdev: u32 },
+    /// Makes another pool of one disk of each mirror: disks that may leave the pool.
+    Split { side: u32 },
     /// Expands a RAID-Z vdev by a free disk without faults.
     Expand { with: u32 },
     /// Cancels the removal that runs.
@@ -440,6 +442,7 @@ impl Op {
             Self::Initialize { .. } => "initialize",
             Self::AddVdev { .. } => "add vdev",
             Self::RemoveVdev { .. } => "remove vdev",
+            Self::Split { .. } => "split",
             Self::Expand { .. } => "expand vdev",
             Self::CancelRemoval => "cancel removal",
             Self::Scrub => "scrub",

@@ -6,7 +6,8 @@ use std::time::Duration;
 use cenote_device::Device;
 use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{
-    Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, Stop, TrimOptions,
+    Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, SplitPool, Stop,
+    TrimOptions,
 };
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::leaf_work::LeafWorkKind;
@@ -17,7 +18,7 @@ use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
 use super::{Ended, FULL, Outcome, Running, rest};
-use crate::check::is_honest;
+use crate::check::{self, is_honest};
 use crate::plan::Op;
 
 /// Disks of a pool at most.
@@ -71,6 +72,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Detach { disk } => detach(running, disk).await,
         Op::AddVdev { with } => add_vdev(running, with).await,
         Op::RemoveVdev { vdev } => remove_vdev(running, vdev).await,
+        Op::Split { side } => split(running, side).await,
         Op::Expand { with } => expand(running, with).await,
         Op::CancelRemoval => settle(running, engine.removals().cancel().await, &[Kind::NotFound]),
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
@@ -222,6 +224,51 @@ async fn expand(running: &Running, with: u32) -> Ended {
         engine.leaves().resume_reflow();
     }
     settle(running, begun, &[Kind::Busy, Kind::Exists, Kind::Invalid, Kind::NotFound, Kind::Io])
+}
+
+/// Makes another pool of a disk of each mirror, and reads it if its disks have no faults.
+async fn split(running: &Running, side: u32) -> Ended {
+    let (engine, history) = (&running.engine, &running.history);
+    let layout = &history.plan.layout;
+    let root = engine.admin().vdev_config();
+    let devices = history.machine.devices();
+    let (mut claims, mut leaves) = (Vec::new(), Vec::new());
+    for top in &root.children {
+        if top.kind != VdevKind::Mirror || top.top.is_log {
+            leaves.push(None);
+            continue;
+        }
+        let here = (0..layout.all_disks()).filter_map(|disk| Some((disk, leaf_on(top, disk)?)));
+        let may_go =
+            |(disk, _): &(usize, u64)| layout.may_move(*disk) && !is_last(running, &root, *disk);
+        let here: Vec<_> = here.filter(may_go).collect();
+        let Some((disk, leaf)) = here.get(side as usize % here.len().max(1)).copied() else {
+            return Ok(Outcome::Refused);
+        };
+        // Nobody takes the disk before it was checked.
+        running.claimed().insert(disk);
+        claims.push(Claim { running, disk, device: Arc::clone(&devices[disk]) });
+        leaves.push(Some(leaf));
+    }
+    let is_empty = |top: &VdevConfig| top.top.is_log || top.kind == VdevKind::Hole;
+    let last = root.children.iter().rposition(|top| !is_empty(top));
+    leaves.truncate(last.map_or(0, |last| last + 1));
+    let new = SplitPool { name: "split".to_owned(), leaves, settings: Vec::new() };
+    let allowed = [Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Exists, Kind::Io];
+    let made = engine.leaves().split(new).await;
+    let Ok(guid) = made else { return settle(running, made.map(drop), &allowed) };
+    running.acknowledge();
+    let mut faults = history.plan.lives.iter().flat_map(|life| &life.faults);
+    let is_one = |disk: usize| claims.iter().any(|claim| claim.disk == disk);
+    if faults.any(|of| is_one(of.disk) && !of.fault.is_harmless()) {
+        return Ok(Outcome::Done);
+    }
+    let devices = claims.iter().map(|claim| Arc::clone(&claim.device)).collect();
+    match check::split_off(history, devices, guid).await {
+        // The machine may be without power.
+        Err(_) if running.is_ending() => Ok(Outcome::Interrupted),
+        checked => checked.map(|()| Outcome::Done),
+    }
 }
 
 /// Begins the removal of a vdev.
