@@ -20,6 +20,7 @@
 //!
 //! Sources: spec 03 §10.2, §12.3.
 
+pub mod accounts;
 mod credentials;
 pub mod rules;
 #[cfg(test)]
