@@ -42,9 +42,29 @@ esac
 # Mounts and processes that are seen from here alone: what tests leave ends with the last of them.
 if [ -z "${ZTS_INSIDE:-}" ]; then
   export ZTS_INSIDE=1 CENOTE
-  exec unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
-    bash "$here/conformance/zts.sh" "$@"
+  status=0 ZTS_LAYER=$(mktemp -d /run/cenote-zts.XXXXXX)
+  export ZTS_LAYER
+  unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+    bash "$here/conformance/zts.sh" "$@" || status=$?
+  rmdir "$ZTS_LAYER"
+  exit "$status"
 fi
+# Tests mount their pools at the root, and write host ids, users and names of devices in /etc. Two
+# runs must not meet there (who removes a folder unmounts what others mounted on it): the root is a
+# layer over the real one, in which all folders of data and of the kernel are themselves.
+if [ -n "${ZTS_LAYER:-}" ]; then
+  layer=$ZTS_LAYER
+  mount -t tmpfs -o mode=755 tmpfs "$layer"
+  mkdir "$layer/changed" "$layer/work" "$layer/root"
+  mount -t overlay -o "lowerdir=/,upperdir=$layer/changed,workdir=$layer/work" overlay "$layer/root"
+  for folder in /dev /proc /sys /tmp /var/tmp "$here" "$(dirname "$CENOTE")"; do
+    mkdir -p "$layer/root$folder"
+    mount --rbind "$folder" "$layer/root$folder"
+  done
+  unset ZTS_LAYER
+  exec chroot "$layer/root" bash "$here/conformance/zts.sh" "$@"
+fi
+rm -f /etc/hostid
 # mount(8) runs /sbin/mount.TYPE and nothing else.
 helper=/sbin/mount.zfs
 [ -e $helper ] && mount --bind "$CENOTE" $helper
@@ -53,10 +73,6 @@ work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
 chmod 755 "$work"
 results=$here/target/zts
 mkdir -p "$results"
-
-# Tests write host ids, users and names of devices.
-mkdir "$work/etc" "$work/etc.work"
-mount -t overlay -o "lowerdir=/etc,upperdir=$work/etc,workdir=$work/etc.work" overlay /etc
 
 # Tests read and write tunables where the kernel module has its own. Folders can't be made there:
 # a folder that has links to all others is laid over it.
@@ -75,7 +91,7 @@ end_daemon() {
 }
 
 # Groups that want disks which can be partitioned get loop devices on the files.
-on_loops=" zpool_export zpool_trim trim zpool_expand "
+on_loops=" zpool_export zpool_trim trim zpool_expand fault zpool_wait "
 loops=()
 attach_loops() {
   local file
@@ -91,7 +107,7 @@ leave() {
   local status=$?
   end_daemon
   detach_loops
-  umount -l /etc /sys/module || true
+  umount -l /sys/module || true
   [ -n "${ZTS_KEEP:-}" ] && printf 'kept: %s\n' "$work" || rm -rf "$work"
   exit "$status"
 }
