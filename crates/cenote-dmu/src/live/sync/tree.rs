@@ -430,7 +430,8 @@ impl TreeWriter<'_> {
             return Ok(vec![entry; count]);
         }
         let object = self.change.object;
-        let mut read = self.pass.read_node(object, &self.shape, level, number, &old).await.map(Some);
+        let mut read =
+            self.pass.read_node(object, &self.shape, level, number, &old).await.map(Some);
         if self.is_freed(&self.span_of(level, number)) {
             // Freed before it is written again.
             read = read.or_else(|error| self.pass.or_leak(Err(error)));
