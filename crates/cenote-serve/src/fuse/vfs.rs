@@ -17,8 +17,8 @@
 //! - the space of a file changes by itself when its txg is on disk: until then its attributes are
 //!   valid for [`SHORT`];
 //! - so are set-id bits, which a write removes without the kernel noticing;
-//! - where a file's name has several spellings, the kernel only knows those that it has looked up:
-//!   names are valid for [`SHORT`];
+//! - where a file's name has several spellings, the kernel only knows those that it has looked up,
+//!   and removing one removes all: names are looked up each time;
 //! - ACLs and flags change modes and times without the kernel noticing: it is notified;
 //! - the control directory is changed by commands, and is looked up each time.
 
@@ -254,7 +254,7 @@ impl Vfs {
 
     /// Returns the caching time of a node's name.
     pub(super) fn name_ttl(&self, object: u64) -> Duration {
-        fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { SHORT })
+        fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { Duration::ZERO })
     }
 
     /// Returns the caching time of a name's absence in a directory.
