@@ -185,11 +185,9 @@ impl<'a, 'tx> Op<'a, 'tx> {
     pub fn finish(self, log: Option<&Log>) -> TxResult<LogBytes> {
         let logged = match log {
             // Data that log records of earlier writes need is read before its bytes are changed.
-            Some(log) => Some((
-                log,
-                log.log_bytes(&self.records),
-                log.keep(self.tx, &self.changed)?,
-            )),
+            Some(log) => {
+                Some((log, log.log_bytes(&self.records), log.keep(self.tx, &self.changed)?))
+            }
             None => None,
         };
         // From here on nothing fails.

@@ -408,12 +408,12 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opening = Opening::of(flags.0);
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (cred, opening) = (cred_of(request), Opening::of(flags.0));
         let answer = move |reply: ReplyOpen, vfs: &Vfs, is_unmappable| {
             reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
         };
-        let work = |vfs: Arc<Vfs>| async move { vfs.open(node.0, opening).await };
+        let work = |vfs: Arc<Vfs>| async move { vfs.open(&cred, node.0, opening).await };
         self.begin_with(Pace::Short, reply, answer, work);
     }
 
