@@ -156,7 +156,7 @@ fn files_with_a_damaged_indirect_block_are_truncated_and_removed() {
         disk.free(4, SPAN - 5, Some(SPAN + 10)).await.unwrap();
         let notices = disk.sync().await;
         assert!(matches!(notices[..], [Notice::BlocksLeaked { .. }]), "{notices:?}");
-        // What was leaked from a file is charged to it until it is removed.
+        // Leaked blocks are charged to their file until it is removed.
         for object in [2, 4] {
             disk.remove(object).await.unwrap();
             let notices = disk.sync().await;

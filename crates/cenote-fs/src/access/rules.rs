@@ -342,11 +342,12 @@ pub struct OpenFor {
     pub writes: bool,
     /// Each write appends.
     pub appends: bool,
-    /// It is truncated.
+    /// The file is truncated.
     pub truncates: bool,
 }
 
-/// Checks whether flags permit opening a file. Only the read-only flag of Windows does not bind administrators.
+/// Checks whether flags permit opening a file. Only the read-only flag of Windows does not bind
+/// administrators.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] for a change; [`FsError::AccessDenied`] for reading a file that a

@@ -288,7 +288,8 @@ impl Mount {
         held.await.map(|((), handle)| handle)
     }
 
-    /// Checks whether the flags of a node permit opening it. Permissions are not checked. Returns whether the file can only be appended to.
+    /// Checks whether the flags of a node permit opening it. Permissions are not checked. Returns
+    /// whether the file can only be appended to.
     ///
     /// # Errors
     /// `Kind::NotFound` if it does not exist; `FsError::NotPermitted`, `FsError::AccessDenied`.

@@ -431,7 +431,8 @@ impl Filesystem for Adapter {
         let answer = move |reply: ReplyCreate, vfs: &Vfs, (made, is_unmappable): (_, bool)| {
             let (attr, number) = (attributes(&made), generation(&made));
             let flags = fopen_flags(is_unmappable);
-            reply.created(&Vfs::ttl(&made), &attr, number, vfs.handle(opening), flags);
+            let ttls = (Vfs::ttl(&made), vfs.name_ttl(made.object));
+            reply.created(ttls, &attr, number, vfs.handle(opening), flags);
         };
         self.begin_with(Pace::Short, reply, answer, |vfs| async move {
             let new = new_node(NewKind::Regular, mode, umask);
