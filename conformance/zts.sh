@@ -4,8 +4,12 @@
 # The suite is Debian's package zfs-test, as it is: its runner and its tests, without its script
 # zfs-tests.sh, which wants a kernel module, a user that is not root and one that can sudo. What
 # that script prepares is prepared here: a folder with three files for devices (for some groups loop
-# devices on them), and the only folder in the tests' path, in which zfs, zpool, zdb and mount.zfs
-# are links to this program.
+# devices on them), and the only folder in the tests' path, in which zfs, zpool, zdb, zinject and
+# mount.zfs are links to this program. Everything runs in a mount and a process namespace of its own:
+# there /sys/module/zfs/parameters holds the tunables of the daemon, and /etc can be changed.
+#
+# zts.sh [GROUP...]: these groups, or all of file systems, properties and imports.
+# zts.sh --devices: all groups of device operations.
 #
 # CENOTE: the program. ZTS_TIMEOUT: seconds that a test has (180). ZTS_KEEP=1 keeps logs and files.
 # Tests of which zts.skip says why are left out; ZTS_ALL=1 runs them, too. Ends with 0 if every
@@ -23,25 +27,61 @@ for tool in ksh sudo python3; do
 done
 
 groups=("$@")
-if [ ${#groups[@]} = 0 ]; then
-  groups=(zfs_create zfs_set zfs_get zfs_list zfs_snapshot zfs_rollback zfs_clone zfs_promote
-    zfs_rename zfs_destroy zfs_mount zfs_diff zpool_create zpool_add zpool_get zpool_set
-    zpool_status zpool_export zpool_import reservation quota)
-fi
+case ${1:-} in
+  "")
+    groups=(zfs_create zfs_set zfs_get zfs_list zfs_snapshot zfs_rollback zfs_clone zfs_promote
+      zfs_rename zfs_destroy zfs_mount zfs_diff zpool_create zpool_add zpool_get zpool_set
+      zpool_status zpool_export zpool_import reservation quota) ;;
+  --devices)
+    groups=(zpool_attach zpool_detach zpool_replace zpool_offline zpool_online zpool_split
+      zpool_remove zpool_clear zpool_trim zpool_initialize zpool_scrub zpool_resilver zpool_wait
+      zpool_expand zpool_events removal replacement redundancy raidz fault online_offline
+      scrub_mirror events trim pool_checkpoint mmp deadman) ;;
+esac
 
-# mount(8) runs /sbin/mount.TYPE and nothing else: seen from here alone that is this program, and
-# what tests leave mounted goes with the last of them.
-helper=/sbin/mount.zfs
+# Mounts and processes that are seen from here alone: what tests leave ends with the last of them.
 if [ -z "${ZTS_INSIDE:-}" ]; then
   export ZTS_INSIDE=1 CENOTE
-  exec unshare --mount --propagation private bash "$here/conformance/zts.sh" "$@"
+  status=0 ZTS_LAYER=$(mktemp -d /run/cenote-zts.XXXXXX)
+  export ZTS_LAYER
+  unshare --mount --propagation private --pid --fork --kill-child --mount-proc \
+    bash "$here/conformance/zts.sh" "$@" || status=$?
+  rmdir "$ZTS_LAYER"
+  exit "$status"
 fi
+# Tests mount their pools at the root, and write host ids, users and names of devices in /etc. Two
+# runs must not meet there (who removes a folder unmounts what others mounted on it): the root is a
+# layer over the real one, in which all folders of data and of the kernel are themselves.
+if [ -n "${ZTS_LAYER:-}" ]; then
+  layer=$ZTS_LAYER
+  mount -t tmpfs -o mode=755 tmpfs "$layer"
+  mkdir "$layer/changed" "$layer/work" "$layer/root"
+  mount -t overlay -o "lowerdir=/,upperdir=$layer/changed,workdir=$layer/work" overlay "$layer/root"
+  for folder in /dev /proc /sys /tmp /var/tmp "$here" "$(dirname "$CENOTE")"; do
+    mkdir -p "$layer/root$folder"
+    mount --rbind "$folder" "$layer/root$folder"
+  done
+  unset ZTS_LAYER
+  exec chroot "$layer/root" bash "$here/conformance/zts.sh" "$@"
+fi
+rm -f /etc/hostid
+# mount(8) runs /sbin/mount.TYPE and nothing else.
+helper=/sbin/mount.zfs
 [ -e $helper ] && mount --bind "$CENOTE" $helper
 
 work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
 chmod 755 "$work"
 results=$here/target/zts
 mkdir -p "$results"
+
+# Tests read and write tunables where the kernel module has its own. Folders can't be made there:
+# a folder that has links to all others is laid over it.
+mkdir "$work/sys-module"
+mount --bind /sys/module "$work/sys-module"
+mount -t tmpfs -o mode=755 tmpfs /sys/module
+for module in "$work"/sys-module/*; do ln -s "$module" /sys/module/; done
+export CENOTE_PARAMETERS_DIR=/sys/module/zfs/parameters
+mkdir -p $CENOTE_PARAMETERS_DIR
 
 # Ends the daemon, and what it or a test left mounted.
 end_daemon() {
@@ -51,7 +91,7 @@ end_daemon() {
 }
 
 # Groups that want disks which can be partitioned get loop devices on the files.
-on_loops=" zpool_export "
+on_loops=" zpool_export zpool_trim trim zpool_expand fault zpool_wait "
 loops=()
 attach_loops() {
   local file
@@ -67,6 +107,7 @@ leave() {
   local status=$?
   end_daemon
   detach_loops
+  umount -l /sys/module || true
   [ -n "${ZTS_KEEP:-}" ] && printf 'kept: %s\n' "$work" || rm -rf "$work"
   exit "$status"
 }
@@ -76,7 +117,7 @@ trap 'exit 130' INT TERM
 # The tests' path.
 bin=$work/bin
 mkdir "$bin" "$work/state"
-for tool in zfs zpool zdb mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; done
+for tool in zfs zpool zdb zinject mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; done
 (
   # What the suite says that its tests need.
   . "$suite/zfs-tests/include/commands.cfg"
@@ -94,6 +135,42 @@ ln -sf /sbin/fsck.ext4 "$bin/fsck"
 ln -sf /sbin/mkfs.ext4 "$bin/newfs"
 ln -sf "$bin/gzip" "$bin/compress"
 ln -sf "$bin/gunzip" "$bin/uncompress"
+
+# The daemon runs the scripts of zed itself. What tests start and kill as zed shows it the folder.
+export CENOTE_ZEDLET_DIR=$work/zed-now
+rm -f "$bin/zed" "$bin/ereports"
+sed "s,@NOW@,$CENOTE_ZEDLET_DIR," > "$bin/zed" <<'END'
+#!/bin/bash
+while getopts d:s:P:p:j:b:vFfhLVMIZ option; do
+  case $option in d) /bin/ln -sfn "$OPTARG" @NOW@ ;; esac
+done
+trap '/bin/rm -f @NOW@; exit 0' TERM INT HUP
+while :; do /bin/sleep 1 & wait $!; done
+END
+# The suite's own asks a library that asks the kernel module.
+cat > "$bin/ereports" <<'END'
+#!/usr/bin/python3
+# Prints the errors among the events: a line each, of what tells one from another.
+import re, subprocess
+told = "class zio_priority vdev_guid zio_objset zio_object zio_level zio_blkid zio_err zio_offset zio_size"
+told = told.split()
+events = subprocess.run(["zpool", "events", "-vH"], capture_output=True, text=True).stdout
+for event in re.split(r"\n(?=\S)", events):
+    fields = dict(re.findall(r"^\s+(\w+) = (.*?)\s*$", event, re.M))
+    if re.fullmatch(r'"ereport.fs.zfs.(checksum|io|data)"', fields.get("class", "")):
+        print(*(f"{name}={fields.get(name, '-')}" for name in told))
+END
+chmod +x "$bin/zed" "$bin/ereports"
+# Its scripts are Debian's package zfs-zed, which would also install a service.
+if [ ! -e /etc/zfs/zed.d/zed.rc ]; then
+  zed=$here/target/zfs-zed
+  version=$(dpkg-query -W -f '${Version}' zfs-test)
+  if [ ! -e "$zed/etc/zfs/zed.d/zed.rc" ]; then
+    (mkdir -p "$zed" && cd "$zed" && apt-get download -q "zfs-zed=$version" && dpkg-deb -x ./*.deb .) \
+      >/dev/null 2>&1 || printf 'zts: no package zfs-zed: tests of its scripts will fail\n' >&2
+  fi
+  export ZEDLET_ETC_DIR=$zed/etc/zfs/zed.d ZEDLET_LIBEXEC_DIR=$zed/usr/lib/zfs-linux/zed.d
+fi
 
 # No service of the system, and no pool of anybody else, is in reach.
 export CENOTE_STATE_DIR=$work/state
@@ -140,6 +217,7 @@ for group in "${groups[@]}"; do
   mkdir "$work/state"
   for file in $FILES; do truncate -s 4G "$file"; done
   disks=$FILES
+  rm -rf "${CENOTE_PARAMETERS_DIR:?}"/* "$CENOTE_ZEDLET_DIR"
   if [[ $on_loops == *" $group "* ]]; then
     attach_loops
     disks=${loops[*]#/dev/}

@@ -1,5 +1,6 @@
 //! Users and groups of this system, read from `/etc/passwd` and `/etc/group`.
 
+use cenote_fs::access::accounts;
 use cenote_pool::props::SpaceOwner;
 
 /// Returns ids and names of the users or groups of this system; nothing for projects.
@@ -9,28 +10,5 @@ pub(crate) fn system_names(owner: SpaceOwner) -> Vec<(u64, String)> {
         SpaceOwner::Group => "/etc/group",
         SpaceOwner::Project => return Vec::new(),
     };
-    let text = std::fs::read_to_string(file).unwrap_or_default();
-    let entry = |line: &str| {
-        let mut fields = line.split(':');
-        let name = fields.next()?.to_owned();
-        Some((fields.nth(1)?.parse().ok()?, name))
-    };
-    text.lines().filter_map(entry).collect()
-}
-
-/// Returns the groups of a user: `gid`, and the groups of `/etc/group` that list the user.
-pub(crate) fn groups(uid: u32, gid: u32) -> Vec<u32> {
-    let users = system_names(SpaceOwner::User);
-    let name = users.into_iter().find(|(id, _)| *id == u64::from(uid)).map(|(_, name)| name);
-    let text = std::fs::read_to_string("/etc/group").unwrap_or_default();
-    let mut found = vec![gid];
-    for line in text.lines() {
-        let mut fields = line.split(':').skip(2);
-        let (Some(id), Some(members)) = (fields.next(), fields.next()) else { continue };
-        let is_member = members.split(',').any(|member| Some(member) == name.as_deref());
-        if let (true, Ok(id)) = (is_member, id.parse()) {
-            found.push(id);
-        }
-    }
-    found
+    accounts::names_in(file)
 }

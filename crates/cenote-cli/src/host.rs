@@ -9,11 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 
 use cenote_engine::{Engine, EventLog};
+use cenote_fs::access::accounts;
 use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::BoxFuture;
 use cenote_serve::fuse::{MountOptions, Suspension};
 
-use crate::accounts;
 use crate::environment::Variables;
 use crate::io::{CommandResult, Exit};
 
@@ -265,7 +265,7 @@ impl Caller {
         let (uid, gid) = (self.uid, self.gid);
         self.requester.get_or_init(|| Requester {
             uid,
-            gids: accounts::groups(uid, gid),
+            gids: accounts::groups_of(uid, gid),
             is_trusted: self.is_trusted(),
         })
     }

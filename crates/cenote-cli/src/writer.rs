@@ -360,6 +360,9 @@ fn notice_text(notice: &Notice) -> String {
         Notice::DeadTreeDamaged { cause } => {
             format!("a destroyed dataset cannot be freed, and its space stays allocated: {cause}")
         }
+        Notice::BlocksLeaked { cause } => {
+            format!("freed blocks cannot be found because of damage, and stay allocated: {cause}")
+        }
         Notice::AbandonedDestroyed { names } => {
             format!("partially received datasets were destroyed: {}", names.join(", "))
         }

@@ -380,6 +380,24 @@ fn userquota_groupquota_and_projectquota_are_set_and_shown() {
     assert_eq!(value("groupquota@0"), "2G");
     shed.succeeds("zfs set userquota@1000=none t/a");
     assert_eq!(value("userquota@1000"), "none");
+    assert_eq!(value("groupquota@root"), "2G");
+    assert_eq!(value("groupquota@0"), "2G");
+    assert_eq!(value("userquota@no.such.user"), "-");
+    shed.succeeds("zfs create -o userquota@root=3M -o projectquota@7=1G t/made");
+    shed.succeeds("zfs snapshot t/made@s");
+    shed.succeeds("zfs clone -o userobjquota@root=5 t/made@s t/cloned");
+    for (name, property, wanted) in [
+        ("t/made", "userquota@root", "3M"),
+        ("t/made@s", "projectquota@7", "1G"),
+        ("t/cloned", "userquota@0", "3M"),
+        ("t/cloned", "userobjquota@root", "5"),
+    ] {
+        let shown = shed.succeeds(&format!("zfs get -H -o value {property} {name}"));
+        assert_eq!(shown.trim(), wanted, "{property} of {name}");
+    }
+    let (_, err, status) = shed.run("zfs create -V 1M -o userquota@root=3M t/v");
+    let why = "'userquota@root' does not apply to datasets of this type";
+    assert_eq!((err, status), (format!("cannot create 't/v': {why}\n"), 1));
     let (_, err, status) = shed.run("zfs set userused@5=1 t/a");
     let want = "cannot set property for 't/a': 'userused@5' is readonly";
     assert_eq!((status, err.trim_end()), (255, want));

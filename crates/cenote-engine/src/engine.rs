@@ -267,8 +267,9 @@ impl Engine {
 
     pub(crate) fn context(&self, txg: u64) -> Context {
         let seed = self.txgs.rng.lock().next_u64();
-        let now = cenote_rt::wall_clock().as_secs();
-        Context { txg, now, seed }
+        let clock = cenote_rt::wall_clock();
+        let (now, now_nanoseconds) = (clock.as_secs(), clock.subsec_nanos().into());
+        Context { txg, now, now_nanoseconds, seed }
     }
 
     /// Fails while the pool is suspended, and after it was stopped.

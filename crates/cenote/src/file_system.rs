@@ -5,7 +5,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use cenote_fs::access::Credentials;
+use cenote_fs::access::{Credentials, OpenFor};
 use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes};
 use cenote_fs::mount::Attributes;
@@ -172,7 +172,8 @@ impl FileSystem {
         let cred = if is_new { &Credentials::root() } else { &*self.cred };
         let handle = mount.open_node(cred, found.object, want).await?;
         let appends = options.is_append;
-        mount.check_open(found.object, writes, appends, options.is_truncate).await?;
+        let wanted = OpenFor { writes, appends, truncates: options.is_truncate };
+        mount.check_open(cred, found.object, wanted).await?;
         let allows = Allows { reads: options.is_read, writes, appends };
         let file = File::live(&self.pool, (mount, &self.cred), handle, allows);
         if options.is_truncate && !is_new && found.size > 0 {

@@ -188,6 +188,11 @@ impl Mounts {
         follow("setuid", before.nosuid, wanted.nosuid, &mut options.nosuid);
         follow("devices", before.nodev, wanted.nodev, &mut options.nodev);
         follow("exec", before.noexec, wanted.noexec, &mut options.noexec);
+        if mounted.wanted.has_posix_acls != now.has_posix_acls
+            && self.renew(mounted, now, &options).await?
+        {
+            return Ok(());
+        }
         if options == mounted.options {
             self.note(now);
             return Ok(());
@@ -239,6 +244,25 @@ impl Mounts {
             }
             Err(error) if error.kind() == Kind::Busy => Err(busy()),
             Err(error) => Err(Exit::failed(format!("cannot remount '{dataset}': {error}"))),
+        }
+    }
+
+    /// Mounts a file system again, because its connection was told at its beginning who checks
+    /// ACLs; returns false if it is in use, so that the change waits for the next mount.
+    async fn renew(
+        &self,
+        mounted: &Mounted,
+        now: &Wanted,
+        options: &MountOptions,
+    ) -> Result<bool, Exit> {
+        let table = MountTable::read()?;
+        let Some(at) = mounted.at(&table).filter(|_| mounted.fuse.places(&table).len() == 1) else {
+            return Ok(false);
+        };
+        match self.replace(mounted, &at, now, options).await {
+            Ok(()) => Ok(true),
+            Err(_) if self.mounted(now.object).is_some() => Ok(false),
+            Err(exit) => Err(exit),
         }
     }
 

@@ -17,6 +17,8 @@ use super::place::Place as DaemonPlace;
 /// `canmount=off` and `canmount=on`.
 pub(super) const CANMOUNT_OFF: u64 = 0;
 pub(super) const CANMOUNT_ON: u64 = 1;
+/// `acltype=posix`
+const POSIX: u64 = 1;
 /// Attempts to read the file systems if blocks of the state are reused meanwhile.
 const READ_TRIES: u32 = 8;
 
@@ -39,6 +41,8 @@ pub(super) struct Wanted {
     pub(super) is_overlay: bool,
     /// `atime` and `relatime`.
     pub(super) noting: [u64; 2],
+    /// `acltype=posix`: the kernel checks POSIX ACLs.
+    pub(super) has_posix_acls: bool,
     pub(super) options: MountOptions,
 }
 
@@ -46,9 +50,11 @@ impl Wanted {
     /// One file system.
     pub(super) async fn of(engine: &Engine, dataset: &Dataset) -> Result<Self, Exit> {
         let props = dataset.props().await?;
-        let mut numbers = [0; 8];
-        let names =
-            ["canmount", "overlay", "readonly", "setuid", "devices", "exec", "atime", "relatime"];
+        let mut numbers = [0; 9];
+        let names = [
+            "canmount", "overlay", "readonly", "setuid", "devices", "exec", "acltype", "atime",
+            "relatime",
+        ];
         for (number, name) in numbers.iter_mut().zip(names) {
             // The stored value, without the effect of mount options.
             let property = dataset_property(name);
@@ -57,7 +63,7 @@ impl Wanted {
                 *number = value;
             }
         }
-        let [canmount, overlay, readonly, setuid, devices, exec, noting @ ..] = numbers;
+        let [canmount, overlay, readonly, setuid, devices, exec, acltype, noting @ ..] = numbers;
         let row = props.get("mountpoint").await?;
         let is_by_default = row
             .as_ref()
@@ -81,6 +87,7 @@ impl Wanted {
             canmount,
             is_overlay: overlay == 1,
             noting,
+            has_posix_acls: acltype == POSIX,
             is_locked,
             options: MountOptions {
                 is_read_only: readonly == 1 || engine.is_read_only(),

@@ -220,3 +220,33 @@ fn snapdir_handles_reused_snapshot_numbers() {
     println!("{} numbers for 24 snapshots", numbers.len());
     house.run("zpool export t");
 }
+
+/// A name that is removed under one of its spellings is gone under all.
+#[test]
+fn casesensitivity_hides_other_spellings_of_removed_names() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("fuse-spellings");
+    let at = house.path("at");
+    house.create("none");
+    house.run(&format!(
+        "zfs create -o casesensitivity=insensitive -o mountpoint={} t/i",
+        at.to_str().unwrap()
+    ));
+    let spellings = ["Abc", "ABC", "abc"];
+    let there = || spellings.map(|name| at.join(name).exists());
+    for removed in spellings {
+        for other in spellings {
+            assert_eq!(there(), [false; 3], "before {other}");
+            fs::write(at.join(other), b"x").unwrap();
+            assert_eq!(there(), [true; 3], "{other}");
+            fs::remove_file(at.join(removed)).unwrap();
+        }
+    }
+    fs::create_dir(at.join("Abc")).unwrap();
+    assert_eq!(there(), [true; 3]);
+    fs::remove_dir(at.join("abc")).unwrap();
+    assert_eq!(there(), [false; 3]);
+    house.run("zpool export t");
+}

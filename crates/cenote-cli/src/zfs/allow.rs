@@ -16,7 +16,7 @@ use cenote_engine::GrantChange;
 use cenote_ondisk::dsl::deleg::Who;
 use cenote_pool::Dataset;
 use cenote_pool::dsl::deleg::{Delegation, Grant};
-use cenote_pool::props::{DATASET_PROPERTIES, SpaceOwner};
+use cenote_pool::props::{Access, DATASET_PROPERTIES, SpaceOwner, property_named};
 
 use super::change::heads;
 use super::create::wording;
@@ -202,12 +202,15 @@ fn checked(name: &str) -> Result<String, Exit> {
         return Ok(name.to_owned());
     }
     let mut commands = SUBCOMMANDS.iter().chain(OTHERS);
-    let is_property = || {
-        let mut properties = DATASET_PROPERTIES.iter();
-        properties.any(|property| property.name == name)
-    };
-    if commands.any(|(known, _)| *known == name) || is_property() {
+    if commands.any(|(known, _)| *known == name) {
         return Ok(name.to_owned());
+    }
+    match property_named(DATASET_PROPERTIES, name) {
+        // By its long name.
+        Some(property) if property.access != Access::ReadOnly => {
+            return Ok(property.name.to_owned());
+        }
+        _ => {}
     }
     Err(Exit::failed(format!("invalid permission '{name}'")))
 }
@@ -342,6 +345,7 @@ mod tests {
             ]
         );
         assert_eq!(keys("-d everyone snapshot t"), [pair("ed$", "snapshot")]);
+        assert_eq!(keys("-l -e compress t"), [pair("el$", "compression")]);
         assert_eq!(keys("-c destroy t"), [pair("c-$", "destroy")]);
         assert_eq!(keys("-s @ops hold,compression t"), [pair("s-$@ops", "hold,compression")]);
         for (line, wanted) in [
@@ -351,6 +355,7 @@ mod tests {
             ("-u -g 1 hold t", Exit::usage("-u, -g, and -e are mutually exclusive")),
             ("-u nobody-has-this hold t", Exit::usage("invalid user nobody-has-this")),
             ("-e fly t", Exit::failed("invalid permission 'fly'")),
+            ("-e used t", Exit::failed("invalid permission 'used'")),
         ] {
             assert_eq!(request(line), Err(wanted), "{line}");
         }

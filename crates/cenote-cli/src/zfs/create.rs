@@ -14,6 +14,7 @@ use cenote_pool::{Dataset, DatasetKind, Pool};
 
 use super::change::whole_reservation;
 use super::permits;
+use super::quotas::Limit;
 use super::refuse::{check_new_name, existing};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -29,6 +30,9 @@ enum New {
     FileSystem,
     Volume { size: u64, block_size: u64, is_sparse: bool },
 }
+
+/// `canmount=on`
+const CANMOUNT_ON: u64 = 1;
 
 /// Runs `zfs create`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -62,11 +66,11 @@ async fn create(
 ) -> CommandResult {
     let pool = pool_of(source, name).await?;
     let kind = if parsed.has('V') { 'v' } else { 'f' };
-    let settings = settings(name, parsed, kind)?;
+    let (settings, limits) = settings(name, parsed, kind)?;
     let new = plan(&pool, name, parsed, &settings)?;
     let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
     let Some(missing) = missing else { return Ok(()) };
-    may_create(source, &pool, name, &settings, &new).await?;
+    may_create(source, &pool, name, (&settings, &limits), &new).await?;
     let options = FileSystemOptions::below(source, &pool, name).await?;
     let (props, reserved) = with_reservation(&pool, &settings, &new);
     if parsed.has('v') || parsed.has('P') {
@@ -77,12 +81,16 @@ async fn create(
     }
     drop(pool);
     let is_volume = matches!(new, New::Volume { .. });
+    let is_to_mount = number(&settings, "canmount").is_none_or(|value| value == CANMOUNT_ON);
     Writer::run(source, name, Some(line), io, async |engine, _| {
         for ancestor in missing {
             options.make(engine, &ancestor, &[]).await?;
         }
         let (size, block_size) = match new {
-            New::FileSystem => return options.make(engine, name, &settings).await,
+            New::FileSystem => {
+                options.make(engine, name, &settings).await?;
+                return set_all(limits, engine, name).await;
+            }
             New::Volume { size, block_size, .. } => (size, block_size),
         };
         let new = NewDataset {
@@ -94,7 +102,7 @@ async fn create(
         make(engine, &options.requester, new).await
     })
     .await?;
-    if !source.is_trusted() && !is_volume && !parsed.has('u') {
+    if !source.is_trusted() && !is_volume && !parsed.has('u') && is_to_mount {
         let text = "filesystem successfully created, but it may only be mounted by root";
         return Err(Exit::failed(text));
     }
@@ -106,16 +114,25 @@ async fn may_create(
     source: &Source,
     pool: &Arc<Pool>,
     name: &str,
-    settings: &[Setting],
+    (settings, limits): (&[Setting], &[Limit]),
     new: &New,
 ) -> CommandResult {
     let set: Vec<String> = settings.iter().map(|(name, _)| permits::of_property(name)).collect();
     let mut needed = vec!["create", "mount"];
+    needed.extend(limits.iter().map(|limit| limit.permission()));
     needed.extend(set.iter().map(String::as_str));
     if let New::Volume { is_sparse: false, .. } = new {
         needed.push("refreservation");
     }
     permits::need_above(source, pool, name, &needed, "create").await
+}
+
+/// Sets quotas of users, groups and projects in a new file system.
+async fn set_all(limits: Vec<Limit>, engine: &Engine, name: &str) -> CommandResult {
+    for limit in limits {
+        limit.set(engine, name).await?;
+    }
+    Ok(())
 }
 
 async fn make(engine: &Engine, requester: &Requester, new: NewDataset) -> CommandResult {
@@ -149,7 +166,11 @@ impl FileSystemOptions {
         name: &str,
         settings: &[Setting],
     ) -> CommandResult {
-        let all: Vec<_> = settings.iter().chain(&self.inherited).cloned().collect();
+        // Normalized names are UTF-8: without that, the parent's normalization is not taken over.
+        let is_any_bytes = number(settings, "utf8only") == Some(0);
+        let is_taken = |(name, _): &&Setting| !is_any_bytes || name != "normalization";
+        let inherited = self.inherited.iter().filter(is_taken);
+        let all: Vec<_> = settings.iter().chain(inherited).cloned().collect();
         let first: NewFileSystem = new_file_system(&all, self.has_projects);
         let stored = settings.iter().filter(|(name, _)| is_stored(name));
         let new = NewDataset {
@@ -236,13 +257,17 @@ async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {
     Ok(())
 }
 
-/// Returns the properties given with `-o`.
-fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<Vec<Setting>, Exit> {
-    let mut settings: Vec<Setting> = Vec::new();
+/// Returns the properties given with `-o`, and the quotas of users, groups and projects.
+fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<(Vec<Setting>, Vec<Limit>), Exit> {
+    let (mut settings, mut limits): (Vec<Setting>, _) = (Vec::new(), Vec::new());
     for text in parsed.values('o') {
         let Some((property, value)) = text.split_once('=') else {
             return Err(Exit::usage("missing '=' for property=value argument"));
         };
+        if let Some(limit) = Limit::parse(property, value, kind) {
+            limits.push(limit.map_err(|why| cannot(name, why))?);
+            continue;
+        }
         let setting = setting::parse(property, value, kind, Moment::Creation)
             .map_err(|why| cannot(name, why))?;
         if settings.iter().any(|(there, _)| *there == setting.0) {
@@ -251,7 +276,8 @@ fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<Vec<Setting>, Exi
         }
         settings.push(setting);
     }
-    Ok(settings)
+    setting::check_names(&settings).map_err(|why| cannot(name, why))?;
+    Ok((settings, limits))
 }
 
 fn number(settings: &[Setting], name: &str) -> Option<u64> {
@@ -389,7 +415,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let Some(missing) = missing else { return Ok(()) };
         let options = FileSystemOptions::below(source, &pool, name).await?;
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
-        let mut settings = settings(name, &parsed, kind)?;
+        let (mut settings, limits) = settings(name, &parsed, kind)?;
         if number(&settings, "refreservation") == Some(setting::AUTO) {
             settings.retain(|(name, _)| name != "refreservation");
             let (head, _) = snapshot.name().split_once('@').unwrap_or((snapshot.name(), ""));
@@ -397,7 +423,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
             settings.push(whole_reservation(&snapshot, &head).await?);
         }
         permits::need_for(source, &snapshot, &["clone"], ("create", name)).await?;
-        may_create(source, &pool, name, &settings, &New::FileSystem).await?;
+        may_create(source, &pool, name, (&settings, &limits), &New::FileSystem).await?;
         drop((pool, snapshot));
         Writer::run(source, name, Some(&line), io, async |engine, _| {
             for ancestor in missing {
@@ -406,7 +432,8 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
             let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
             let datasets = engine.datasets().by(&options.requester);
             let made = datasets.clone_snapshot(origin, name, props).await;
-            made.map(drop).map_err(|error| cannot(name, wording(&error)))
+            made.map(drop).map_err(|error| cannot(name, wording(&error)))?;
+            set_all(limits, engine, name).await
         })
         .await
     })

@@ -29,6 +29,7 @@ pub(crate) mod value;
 
 pub(crate) use mount::mount_for;
 pub(crate) use permits::ASKING_VERBS;
+pub(crate) use quotas::Limit;
 
 use crate::io::{CommandResult, Io};
 use crate::source::Source;

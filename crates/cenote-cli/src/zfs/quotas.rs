@@ -2,6 +2,8 @@
 //!
 //! They are not properties but entries in the file system itself (spec 03 §13.2).
 
+use std::borrow::Cow;
+
 use cenote_engine::{ApplyOptions, Engine};
 use cenote_fs::quota::{self, Holder, Resource};
 use cenote_pool::props::{SpaceOwner, quantity, userspace};
@@ -11,7 +13,7 @@ use crate::accounts::system_names;
 
 /// A quota to set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Limit {
+pub(crate) struct Limit {
     holder: Holder,
     resource: Resource,
     /// Bytes or objects; 0 for none.
@@ -24,7 +26,7 @@ impl Limit {
     ///
     /// # Errors
     /// OpenZFS's message about what is wrong.
-    pub(super) fn parse(
+    pub(crate) fn parse(
         property: &str,
         value: &str,
         kind: char,
@@ -50,14 +52,36 @@ impl Limit {
         Some(limit)
     }
 
+    /// Returns the permission that setting the quota needs.
+    pub(super) const fn permission(self) -> &'static str {
+        match (self.holder, self.resource) {
+            (Holder::User(_), Resource::Space) => "userquota",
+            (Holder::User(_), Resource::Objects) => "userobjquota",
+            (Holder::Group(_), Resource::Space) => "groupquota",
+            (Holder::Group(_), Resource::Objects) => "groupobjquota",
+            (Holder::Project(_), Resource::Space) => "projectquota",
+            (Holder::Project(_), Resource::Objects) => "projectobjquota",
+        }
+    }
+
     /// Sets the quota.
-    pub(super) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
+    pub(crate) async fn set(self, engine: &Engine, dataset: &str) -> Result<()> {
         let head = engine.head(dataset).await?;
         let Self { holder, resource, most } = self;
         engine
             .apply(&head, ApplyOptions::new(), |tx| quota::set_limit(tx, holder, resource, most))
             .await?;
         Ok(())
+    }
+}
+
+/// Returns `userquota@NAME` and the like with the id in place of a known name; other properties as
+/// they are.
+pub(super) fn with_id(property: &str) -> Cow<'_, str> {
+    let Some((space, name)) = userspace::parse(property) else { return property.into() };
+    match (property.split_once('@'), id(space.owner, name)) {
+        (Some((family, _)), Some(id)) => format!("{family}@{id}").into(),
+        _ => property.into(),
     }
 }
 
@@ -87,6 +111,9 @@ mod tests {
         ] {
             assert_eq!(Limit::parse(property, value, 'f'), want, "{property}");
         }
+        assert_eq!(with_id("userused@root"), "userused@0");
+        assert_eq!(with_id("projectquota@root"), "projectquota@root");
+        assert_eq!(with_id("compression"), "compression");
         let nobody = Limit::parse("userquota@nobody there", "1", 'f').and_then(Result::err);
         assert!(nobody.is_some_and(|why| why.ends_with("has an invalid user/group name")));
         assert!(Limit::parse("userquota@5", "x", 'f').is_some_and(|limit| limit.is_err()));

@@ -18,6 +18,7 @@ use cenote_pool::{Bookmark, Dataset, DatasetKind, DatasetName, Pool, Suffix};
 
 use super::columns::Column;
 use super::path;
+use super::quotas;
 use super::value;
 use crate::err;
 use crate::io::{Exit, Io};
@@ -133,7 +134,7 @@ impl Item {
             (Self::Bookmark(..), None) => Ok(None),
             (_, property) => match (self.props().await, property) {
                 (Some(props), Some(property)) => props.native(property).await,
-                (Some(props), None) => props.get(&column.name).await,
+                (Some(props), None) => props.get(&quotas::with_id(&column.name)).await,
                 (None, _) => Ok(None),
             },
         };

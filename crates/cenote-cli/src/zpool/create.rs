@@ -25,11 +25,14 @@ use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
+use crate::zfs::Limit;
 
 /// The options of `create`.
 struct Options {
     pool: Wanted,
     root: Vec<Setting>,
+    /// Quotas of users, groups and projects in the root file system.
+    limits: Vec<Limit>,
     no_features: bool,
     force: bool,
 }
@@ -101,6 +104,7 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
     let mut options = Options {
         pool: Wanted::default(),
         root: Vec::new(),
+        limits: Vec::new(),
         no_features: parsed.has('d'),
         force: parsed.has('f'),
     };
@@ -121,12 +125,15 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
         let is_pool = *letter == 'o';
         let outcome = if is_pool {
             options.pool.add(name, value, true)
+        } else if let Some(limit) = Limit::parse(name, value, 'f') {
+            limit.map(|limit| options.limits.push(limit))
         } else {
             setting::parse(name, value, 'f', Moment::Creation)
                 .map(|setting| options.root.push(setting))
         };
         outcome.map_err(|why| unusable(pool, name, is_pool, &why))?;
     }
+    setting::check_names(&options.root).map_err(|why| unusable(pool, "utf8only", false, &why))?;
     Ok(options)
 }
 
@@ -244,6 +251,9 @@ async fn set_up(engine: &Engine, name: &str, options: &Options) -> cenote_rt::Re
         stored.map(|(name, value)| (name.clone(), PropertyChange::Set(value.clone()))).collect();
     if !changes.is_empty() {
         engine.properties().change(name, changes).await?;
+    }
+    for limit in &options.limits {
+        limit.set(engine, name).await?;
     }
     Ok(())
 }

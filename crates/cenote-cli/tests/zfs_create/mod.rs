@@ -30,6 +30,33 @@ fn create_dry_run_prints_the_dataset_and_its_properties() {
 }
 
 #[test]
+fn normalization_needs_utf8only() {
+    let shed = Shed::new("names", 1);
+    let why = "'utf8only' must be set 'on' if normalization chosen";
+    let refused = format!("cannot create 't': {why}");
+    shed.fails("zpool create -O normalization=formC -O utf8only=off t d0", &refused);
+    shed.succeeds("zpool create t d0");
+    let refused = format!("cannot create 't/a': {why}");
+    shed.fails("zfs create -o utf8only=off -o normalization=formC t/a", &refused);
+    shed.succeeds("zfs create -o utf8only=off -o normalization=none t/none");
+    shed.succeeds("zfs create -o normalization=formD t/a");
+    shed.succeeds("zfs create t/a/b");
+    shed.succeeds("zfs create -o utf8only=off t/a/bytes");
+    for (name, wanted) in [
+        ("t/a", "on formD"),
+        ("t/a/b", "on formD"),
+        ("t/a/bytes", "off none"),
+        ("t/none", "off none"),
+    ] {
+        let shown = shed.succeeds(&format!("zfs get -H -o value utf8only,normalization {name}"));
+        assert_eq!(shown.split_whitespace().collect::<Vec<_>>().join(" "), wanted, "{name}");
+    }
+    shed.succeeds("zfs set aclinherit=secure t/a");
+    assert_eq!(shed.succeeds("zfs get -H -o value aclinherit t/a"), "restricted\n");
+    shed.judge("t");
+}
+
+#[test]
 fn refreservation_of_new_volumes_covers_all_their_blocks() {
     let shed = Shed::new("auto", 1);
     shed.succeeds("zpool create t d0");

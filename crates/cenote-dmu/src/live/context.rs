@@ -11,7 +11,7 @@ use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::ObjSetFlags;
-use cenote_rt::Result;
+use cenote_rt::{Error, Result};
 
 /// Largest block without feature `large_blocks`.
 const SMALL_BLOCK_MAX: u64 = 128 << 10;
@@ -39,6 +39,9 @@ pub trait BlockSink: Send + Sync {
     fn born(&self, block: &BlockPtr);
     /// The object set no longer refers to this block.
     fn killed(&self, block: &BlockPtr);
+    /// An unreadable indirect block was freed, and the blocks below it stay allocated. The default
+    /// implementation does nothing.
+    fn leaked(&self, _cause: &Error) {}
 }
 
 /// Provides write policies for the blocks of a set.

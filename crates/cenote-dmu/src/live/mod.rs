@@ -33,6 +33,7 @@
 //! * V3  Within a layer frees come before writes: a block that is in a freed range and in `blocks`
 //!   was written after it was freed.
 //! * V4  Reads never walk the tree of an uncommitted txg, whose blocks may be written in place.
+//! * A change is refused if its sync could not read an indirect block that it needs (`readable`).
 //!
 //! Concurrency: one mutex per set, never held across I/O; a closure runs under it. One sync at a
 //! time. Durability: nothing here flushes; the new root is durable when the uberblock is on disk.
@@ -51,6 +52,7 @@ mod layer;
 mod object;
 mod peek;
 mod prefetch;
+mod readable;
 mod set;
 mod stop;
 mod sync;

@@ -41,6 +41,16 @@ impl Tree {
     pub(crate) fn new(root: BlockPtr, phys: ObjSetPhys) -> Self {
         Self { root, phys: Arc::new(phys), dnodes: Arc::default(), pointers: Arc::default() }
     }
+
+    /// Whether a lowest indirect block was looked up before.
+    pub(super) fn has_pointers(&self, object: u64, number: u64) -> bool {
+        self.pointers.get(object, number).is_some()
+    }
+
+    /// Keeps a lowest indirect block that was looked up.
+    pub(super) fn keep_pointers(&self, object: u64, number: u64, block: &Buf) {
+        self.pointers.put(object, number, block);
+    }
 }
 
 /// Most decoded dnodes that are kept per tree.

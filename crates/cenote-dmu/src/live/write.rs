@@ -70,7 +70,10 @@ impl Tx<'_> {
         self.zero(object, offset, (start_block * size).min(end), size)?;
         self.zero(object, end_block * size, end, size)?;
         if start_block < end_block {
-            self.touch(object)?.free(start_block..end_block);
+            let freed = start_block..end_block;
+            self.need_path(object, freed.start, &freed)?;
+            self.need_path(object, freed.end - 1, &freed)?;
+            self.touch(object)?.free(freed);
         }
         if len.is_none() {
             self.head_mut(object)?.maxblkid = start_block.saturating_sub(1);
@@ -173,6 +176,7 @@ impl Tx<'_> {
     }
 
     fn put(&mut self, object: u64, blkid: u64, block: Buf) -> TxResult<()> {
+        self.need_path(object, blkid, &(0..0))?;
         if self.dnode(object)?.maxblkid < blkid {
             self.head_mut(object)?.maxblkid = blkid;
         }

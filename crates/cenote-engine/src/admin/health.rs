@@ -30,6 +30,12 @@ pub enum Notice {
         /// The place and the error.
         cause: String,
     },
+    /// Blocks below a damaged indirect block, or in a damaged gang block, were freed without being
+    /// found: they stay allocated.
+    BlocksLeaked {
+        /// The place and the error.
+        cause: String,
+    },
     /// Partially received datasets that cannot be resumed were destroyed.
     AbandonedDestroyed {
         /// Their names.

@@ -75,6 +75,8 @@ pub(crate) struct Context {
     pub(crate) txg: u64,
     /// Seconds since 1970.
     pub(crate) now: u64,
+    /// Nanoseconds since then.
+    pub(crate) now_nanoseconds: u64,
     /// The first of a sequence of random numbers for guids.
     pub(crate) seed: u64,
 }

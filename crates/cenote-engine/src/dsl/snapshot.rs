@@ -161,7 +161,7 @@ pub(super) fn note_change(tx: &mut Tx<'_>, ctx: &Context, dir: u64) -> TxResult<
         return Ok(());
     }
     blocks::zapify(tx, dir)?;
-    zap::update(tx, dir, key::SNAPSHOTS_CHANGED, Value::words_of(&[ctx.now, 0]))
+    zap::update(tx, dir, key::SNAPSHOTS_CHANGED, Value::words_of(&[ctx.now, ctx.now_nanoseconds]))
 }
 
 /// Destroys the snapshot with this name. One that does not exist counts as destroyed. With

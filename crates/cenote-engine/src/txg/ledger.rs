@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cenote_dmu::live::BlockSink;
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_rt::Error;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_vdev::Tree;
 
@@ -27,6 +28,8 @@ pub(crate) struct Entries {
     pub(crate) born: Sizes,
     /// Blocks that the object set does not reference any more.
     pub(crate) killed: Vec<BlockPtr>,
+    /// Errors of indirect blocks that were freed without the blocks below them.
+    pub(crate) leaks: Vec<String>,
 }
 
 impl Ledger {
@@ -49,5 +52,10 @@ impl BlockSink for Ledger {
 
     fn killed(&self, block: &BlockPtr) {
         self.entries.lock().killed.push(*block);
+    }
+
+    fn leaked(&self, cause: &Error) {
+        let cause = cause.to_string();
+        self.entries.lock().leaks.push(cause);
     }
 }

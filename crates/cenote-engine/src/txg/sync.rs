@@ -27,14 +27,14 @@ use cenote_dmu::live::{PolicySource, SyncContext};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::config::pool_list;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Result, ensure, trace};
+use cenote_rt::{Kind, Result, ensure, trace};
 
 use crate::dsl;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::txg::heads::{Head, policy_of};
 use crate::txg::ledger::Ledger;
-use crate::{Engine, Scope, Task, invariant_error};
+use crate::{Engine, Notice, Scope, Task, invariant_error};
 
 /// Maximum number of passes: real pools need three or four.
 const PASSES_MAX: u32 = 1000;
@@ -189,6 +189,7 @@ impl Syncing<'_> {
             return Ok(());
         }
         let entries = ledger.take();
+        self.note_leaks(&entries.leaks);
         let tree = &self.engine.tree;
         let freed = self
             .engine
@@ -198,6 +199,12 @@ impl Syncing<'_> {
             .await?;
         self.killed.extend(freed);
         Ok(())
+    }
+
+    fn note_leaks(&self, causes: &[String]) {
+        for cause in causes {
+            self.engine.health().add_notice(Notice::BlocksLeaked { cause: cause.clone() });
+        }
     }
 
     /// Charges `$MOS` for the growth of the MOS in the last pass; charging within the pass itself
@@ -240,6 +247,11 @@ impl Syncing<'_> {
             // The header of a gang block is read before any part of it is freed.
             let mut resume_count = self.engine.health.suspension.resume_count();
             while let Err(error) = self.engine.store.free(&block, self.txg).await {
+                // Its parts are leaked: their places are not known.
+                if matches!(error.kind(), Kind::Checksum | Kind::Corrupt) {
+                    self.note_leaks(&[error.to_string()]);
+                    break;
+                }
                 self.engine.health.suspension.hold(resume_count, error).await?;
                 resume_count = self.engine.health.suspension.resume_count();
             }

@@ -8,6 +8,7 @@ mod checkpoint;
 mod closing;
 mod condense;
 mod creators;
+mod damaged;
 mod effective;
 mod faults;
 mod growth;

@@ -20,6 +20,7 @@
 //!
 //! Sources: spec 03 §10.2, §12.3.
 
+pub mod accounts;
 mod credentials;
 pub mod rules;
 #[cfg(test)]
@@ -36,6 +37,7 @@ use crate::acl::posix::PosixAcl;
 use crate::edit::{self, Inode, Op, SetAttributes, SetTime, permit, refuse};
 use crate::error::FsError;
 pub use credentials::{Capabilities, Credentials};
+pub use rules::OpenFor;
 use rules::Subject;
 
 /// The attributes of an inode that permission checks need.
@@ -130,13 +132,8 @@ pub(crate) fn check_write(inode: &Inode, offset: u64) -> TxResult<()> {
 }
 
 /// Checks whether the flags of a file permit opening it.
-pub(crate) fn check_open(
-    inode: &Inode,
-    writes: bool,
-    appends: bool,
-    truncates: bool,
-) -> TxResult<()> {
-    decided(rules::may_open(inode.flags(), writes, appends, truncates))
+pub(crate) fn check_open(inode: &Inode, cred: &Credentials, wanted: OpenFor) -> TxResult<()> {
+    decided(rules::may_open(inode.flags(), cred, wanted))
 }
 
 /// Checks whether attributes may be changed.

@@ -122,7 +122,9 @@ const WRITES: Want = Want::WRITE.union(Want::APPEND);
 pub fn check(subject: &Subject<'_>, cred: &Credentials, wanted: Want) -> Result<(), FsError> {
     let changes = WRITES | Want::WRITE_XATTR | Want::DELETE_CHILD;
     let is_closed = subject.flags.contains(PFlags::IMMUTABLE)
-        || subject.flags.contains(PFlags::READONLY) && !subject.is_directory();
+        || subject.flags.contains(PFlags::READONLY)
+            && !subject.is_directory()
+            && !cred.can(Capabilities::SYS_ADMIN);
     if wanted.intersects(changes) && is_closed {
         return Err(FsError::NotPermitted);
     }
@@ -333,20 +335,28 @@ pub fn may_write_at(flags: PFlags, offset: u64, size: u64) -> Result<(), FsError
     Ok(())
 }
 
-/// Checks whether flags permit opening a file, for every user: for writing (only at its end with
-/// `appends`), for truncating, or else for reading.
+/// What a file is opened for; for reading if nothing is set.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct OpenFor {
+    /// Writing.
+    pub writes: bool,
+    /// Each write appends.
+    pub appends: bool,
+    /// The file is truncated.
+    pub truncates: bool,
+}
+
+/// Checks whether flags permit opening a file. Only the read-only flag of Windows does not bind
+/// administrators.
 ///
 /// # Errors
 /// [`FsError::NotPermitted`] for a change; [`FsError::AccessDenied`] for reading a file that a
 /// virus scanner has quarantined.
-pub fn may_open(
-    flags: PFlags,
-    writes: bool,
-    appends: bool,
-    truncates: bool,
-) -> Result<(), FsError> {
+pub fn may_open(flags: PFlags, cred: &Credentials, wanted: OpenFor) -> Result<(), FsError> {
+    let OpenFor { writes, appends, truncates } = wanted;
     let changes = writes || truncates;
-    let is_closed = flags.intersects(PFlags::IMMUTABLE | PFlags::READONLY);
+    let is_read_only = flags.contains(PFlags::READONLY) && !cred.can(Capabilities::SYS_ADMIN);
+    let is_closed = flags.contains(PFlags::IMMUTABLE) || is_read_only;
     let only_grows = flags.contains(PFlags::APPENDONLY);
     if changes && is_closed || only_grows && (writes && !appends || truncates) {
         return Err(FsError::NotPermitted);

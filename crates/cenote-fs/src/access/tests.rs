@@ -101,13 +101,24 @@ fn immutable_and_append_only_flags_restrict_open() {
         (true, true, false),
         (true, true, true),
     ];
-    let may = |flag| ways.map(|(writes, end, cuts)| may_open(flag, writes, end, cuts).is_ok());
+    let may_as = |cred: &Credentials, flag| {
+        ways.map(|(writes, appends, truncates)| {
+            may_open(flag, cred, OpenFor { writes, appends, truncates }).is_ok()
+        })
+    };
+    let may = |flag| may_as(&user(OWNER), flag);
     assert_eq!(may(PFlags::ACL_TRIVIAL), [true; 5]);
     assert_eq!(may(PFlags::IMMUTABLE), [true, false, false, false, false]);
     assert_eq!(may(PFlags::READONLY), [true, false, false, false, false]);
+    assert_eq!(may_as(&Credentials::root(), PFlags::READONLY), [true; 5]);
+    assert_eq!(may_as(&Credentials::root(), PFlags::IMMUTABLE), may(PFlags::IMMUTABLE));
     assert_eq!(may(PFlags::APPENDONLY), [true, false, false, true, false]);
     assert_eq!(may(PFlags::AV_QUARANTINED), [false; 5]);
-    let closed = may_open(PFlags::IMMUTABLE, true, true, false);
+    let closed = may_open(
+        PFlags::IMMUTABLE,
+        &Credentials::root(),
+        OpenFor { writes: true, appends: true, truncates: false },
+    );
     assert_eq!(closed, Err(FsError::NotPermitted));
 }
 
@@ -138,8 +149,9 @@ fn immutable_and_append_only_flags_bind_root_too() {
     let appended = with(PFlags::APPENDONLY, 0o100_666);
     assert!(may_set_times(&appended, &root, true).is_ok());
     assert!(may_set_times(&appended, &root, false).is_err());
-    // The DOS read-only flag protects files from writing, but not directories.
-    assert!(check(&with(PFlags::READONLY, 0o100_666), &root, Want::WRITE).is_err());
+    // The DOS read-only flag protects files from users, but not directories.
+    assert!(check(&with(PFlags::READONLY, 0o100_666), &root, Want::WRITE).is_ok());
+    assert!(check(&with(PFlags::READONLY, 0o100_666), &user(OWNER), Want::WRITE).is_err());
     assert!(check(&with(PFlags::READONLY, 0o040_777), &root, Want::WRITE).is_ok());
 }
 

@@ -1,8 +1,9 @@
 //! Changes attributes on request.
 
 use cenote_dmu::TxResult;
+use cenote_dmu::zap::edit as zap;
 use cenote_ondisk::sa::ZplAttr;
-use cenote_ondisk::znode::{PFlags, Time};
+use cenote_ondisk::znode::{DirEntry, PFlags, Time};
 use cenote_rt::Kind;
 
 use super::inode::{PERMISSION_MASK, SET_GID, SET_UID};
@@ -158,13 +159,31 @@ fn set_owner(op: &mut Op<'_, '_>, inode: &mut Inode, changes: &SetAttributes) ->
         inode.set_word(ZplAttr::Gid, gid);
     }
     permit::update_mode(inode);
-    let hidden = inode.xattr_dir();
-    if hidden != 0 && (uid.is_some() || gid.is_some()) {
-        // Extended attributes have the file's owner.
-        let mut hidden = op.inode(hidden)?;
-        hidden.set_word(ZplAttr::Uid, inode.uid());
-        hidden.set_word(ZplAttr::Gid, inode.gid());
-        op.store(&hidden)?;
+    if uid.is_none() && gid.is_none() {
+        return Ok(());
+    }
+    let (uid, gid) = (inode.uid(), inode.gid());
+    change_hidden(op, inode, |hidden| {
+        hidden.set_word(ZplAttr::Uid, uid);
+        hidden.set_word(ZplAttr::Gid, gid);
+    })
+}
+
+/// Changes the hidden directory of an inode and the files in it: extended attributes have the
+/// file's owner and project, and are accounted to them.
+fn change_hidden(op: &mut Op<'_, '_>, inode: &Inode, change: impl Fn(&mut Inode)) -> TxResult<()> {
+    let dir = inode.xattr_dir();
+    if dir == 0 {
+        return Ok(());
+    }
+    let mut hidden = vec![dir];
+    for entry in zap::entries(op.tx, dir)? {
+        hidden.extend(entry.value.first().map(|value| DirEntry::decode(value).object));
+    }
+    for object in hidden {
+        let mut node = op.inode(object)?;
+        change(&mut node);
+        op.store(&node)?;
     }
     Ok(())
 }
@@ -183,14 +202,10 @@ fn set_project(op: &mut Op<'_, '_>, inode: &mut Inode, project: u32) -> TxResult
     permit::quota_of_project(op, project)?;
     inode.set_word(ZplAttr::Projid, project);
     inode.set_flags(inode.flags() | PFlags::PROJID);
-    let hidden = inode.xattr_dir();
-    if hidden != 0 {
-        let mut hidden = op.inode(hidden)?;
+    change_hidden(op, inode, |hidden| {
         hidden.set_word(ZplAttr::Projid, project);
         hidden.set_flags(hidden.flags() | PFlags::PROJID);
-        op.store(&hidden)?;
-    }
-    Ok(())
+    })
 }
 
 /// New contents do not have the privileges of the old ones: writing removes a program's file

@@ -13,15 +13,17 @@
 //! nodes in this file system: front ends that show both distinguish them by file system.
 //!
 //! Creating, removing and renaming directories in `.zfs/snapshot` creates, destroys and renames
-//! snapshots, for administrators and if the tunable `zfs_admin_snapshot` allows it.
+//! snapshots, if the tunable `zfs_admin_snapshot` allows it, for administrators and for users with
+//! the permissions that the commands of `zfs` need.
 
 use std::sync::Arc;
 
 use cenote_ondisk::znode::{PFlags, Time};
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{Error, Kind, Result, tunables};
 
 use super::{Attributes, DirEntry, Mount, ReadDirPage, SnapshotList};
-use crate::access::{Capabilities, Credentials};
+use crate::access::{Capabilities, Credentials, accounts};
 use crate::edit::{self, NewKind, NewNode, Rename, permit};
 use crate::error::FsError;
 use crate::filesystem::FileSystem;
@@ -155,7 +157,7 @@ impl Mount {
             Virtual::Snapshots => {
                 let snapshots = self.engine.snapshots().of_head(&self.head).await?;
                 let count = snapshots.len() as u64 + 2;
-                (SNAPSHOTS, count, count, self.snapshots_changed(snapshots))
+                (SNAPSHOTS, count, count, self.snapshots_changed(snapshots).await?)
             }
             Virtual::Root(number) => {
                 let snapshots = self.engine.snapshots().of_head(&self.head).await?;
@@ -191,8 +193,20 @@ impl Mount {
         })
     }
 
-    /// Returns the time since which the list of snapshots is unchanged.
-    fn snapshots_changed(&self, now: SnapshotList) -> Time {
+    /// Returns the time of the last change of the list of snapshots: the property
+    /// `snapshots_changed`, 0 before the first one. A pool that does not store it is watched.
+    async fn snapshots_changed(&self, now: SnapshotList) -> Result<Time> {
+        let stored = self.engine.snapshots().changed(&self.head).await?;
+        Ok(match stored {
+            Some((seconds, nanoseconds)) => {
+                Time { seconds: i64::try_from(seconds).unwrap_or(i64::MAX), nanoseconds }
+            }
+            None => self.watched(now),
+        })
+    }
+
+    /// Returns the time since which the list of snapshots is seen to be unchanged.
+    fn watched(&self, now: SnapshotList) -> Time {
         let mut seen = super::lock(&self.snapshots_seen);
         match &mut *seen {
             Some((snapshots, at)) if *snapshots == now => *at,
@@ -253,10 +267,11 @@ impl Mount {
         if place != Virtual::Snapshots || new.kind != NewKind::Directory {
             return refuse(Kind::Permission, FsError::NotPermitted);
         }
-        self.check_admin(cred)?;
+        let requester = self.permitted(cred, &["snapshot"], &[]).await?;
         let name = snapshot_name(name)?;
         let dataset = self.engine.datasets().name_of(self.head.object()).await?;
-        self.engine.snapshots().create(vec![format!("{dataset}@{name}")]).await?;
+        let snapshots = self.engine.snapshots().by(&requester);
+        snapshots.create(vec![format!("{dataset}@{name}")]).await?;
         let made = self.engine.snapshots().find(&self.head, name).await?;
         self.control_attributes(Virtual::Root(made)).await
     }
@@ -271,7 +286,7 @@ impl Mount {
         if place != Virtual::Snapshots {
             return refuse(Kind::Permission, FsError::NotPermitted);
         }
-        self.check_admin(cred)?;
+        self.permitted(cred, &[], &["destroy", "mount"]).await?;
         let name = snapshot_name(name)?;
         self.engine.snapshots().find(&self.head, name).await?;
         let dataset = self.engine.datasets().name_of(self.head.object()).await?;
@@ -288,7 +303,7 @@ impl Mount {
         if (from, to) != (SNAPSHOTS, SNAPSHOTS) {
             return refuse(Kind::Permission, FsError::NotPermitted);
         }
-        self.check_admin(cred)?;
+        self.permitted(cred, &["create", "mount"], &["rename", "mount"]).await?;
         let (old, new) = (snapshot_name(old)?, snapshot_name(new)?);
         self.engine.snapshots().find(&self.head, old).await?;
         if old == new {
@@ -298,17 +313,32 @@ impl Mount {
         self.engine.snapshots().rename(&dataset, old, new, false).await
     }
 
-    fn check_admin(&self, cred: &Credentials) -> Result<()> {
+    /// Returns the user for whom snapshots are changed: an administrator, or a user with these
+    /// permissions on the file system and on its snapshots.
+    async fn permitted(
+        &self,
+        cred: &Credentials,
+        of_head: &[&str],
+        of_snapshots: &[&str],
+    ) -> Result<Requester> {
         if self.is_read_only {
             return refuse(Kind::ReadOnly, FsError::ReadOnly);
         }
         if tunables::ADMIN_SNAPSHOT.get() == 0 {
             return refuse(Kind::Permission, FsError::AccessDenied);
         }
-        if !cred.can(Capabilities::SYS_ADMIN) {
-            return refuse(Kind::Permission, FsError::NotPermitted);
+        if cred.can(Capabilities::SYS_ADMIN) {
+            return Ok(Requester::ROOT);
         }
-        Ok(())
+        let gids = accounts::groups_of(cred.uid, cred.gid);
+        let requester = Requester { uid: cred.uid, gids, is_trusted: false };
+        for (is_snapshot, permissions) in [(false, of_head), (true, of_snapshots)] {
+            let datasets = self.engine.datasets();
+            if !datasets.permits(&self.head, is_snapshot, &requester, permissions).await? {
+                return refuse(Kind::Permission, FsError::NotPermitted);
+            }
+        }
+        Ok(requester)
     }
 }
 

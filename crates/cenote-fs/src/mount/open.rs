@@ -12,7 +12,7 @@ use cenote_rt::{Error, Kind, Result};
 use super::control::Virtual;
 use super::inode_cache::InodeCache;
 use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now};
-use crate::access::{self, Credentials};
+use crate::access::{self, Credentials, OpenFor};
 use crate::acl::Want;
 use crate::edit::{self, Facts, Inode, Op, permit};
 use crate::error::FsError;
@@ -288,25 +288,23 @@ impl Mount {
         held.await.map(|((), handle)| handle)
     }
 
-    /// Checks whether the flags of a node permit opening it, for every user: for writing (only at
-    /// its end with `appends`), for truncating, or else for reading. Permissions are not checked.
-    /// Returns whether the file can only be appended to.
+    /// Checks whether the flags of a node permit opening it. Permissions are not checked. Returns
+    /// whether the file can only be appended to.
     ///
     /// # Errors
     /// `Kind::NotFound` if it does not exist; `FsError::NotPermitted`, `FsError::AccessDenied`.
     pub async fn check_open(
         &self,
+        cred: &Credentials,
         object: u64,
-        writes: bool,
-        appends: bool,
-        truncates: bool,
+        wanted: OpenFor,
     ) -> Result<bool> {
         if Virtual::of(object).is_some() {
             return Ok(false);
         }
         self.inspect(None, |op| {
             let inode = op.inode(object)?;
-            access::check_open(&inode, writes, appends, truncates)?;
+            access::check_open(&inode, cred, wanted)?;
             Ok(inode.flags().contains(PFlags::APPENDONLY))
         })
         .await

@@ -1,12 +1,13 @@
 //! Extended attributes, ACLs, permissions, projects and quotas of mounted file systems.
 
+use cenote_dmu::Tx;
 use cenote_fs::access::Credentials;
 use cenote_fs::acl::Want;
 use cenote_fs::acl::posix::{Entry, PosixAcl, Tag};
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, SetAttributes};
 use cenote_fs::mount::{Allocate, Space, WriteOptions, errno};
-use cenote_fs::quota::{Holder, Resource};
+use cenote_fs::quota::{self, Holder, Resource};
 use cenote_fs::{Ace, PFlags, Who};
 use cenote_ondisk::acl::{POSIX_ACCESS, POSIX_DEFAULT};
 use cenote_ondisk::zap::Value;
@@ -25,6 +26,35 @@ pub(crate) fn number<T>(result: Result<T>) -> std::result::Result<T, i32> {
 
 pub(crate) async fn set(fixture: &Fixture, property: &str, value: u64) {
     fixture.engine.properties().set("tank", property, Value::U64(value)).await.unwrap();
+}
+
+/// The files with extended attributes belong to the owners of their file.
+#[test]
+fn extended_attributes_follow_owner_and_project() {
+    block_on(2, async {
+        let fixture = Fixture::new().await;
+        set(&fixture, "xattr", 1).await;
+        let mount = &fixture.mount;
+        let file = fixture.file(mount.root(), "file", b"content").await.unwrap().object;
+        for name in [b"user.a", b"user.b", b"user.c"] {
+            mount.set_xattr(&root(), file, name, b"value", Existing::Any).await.unwrap();
+        }
+        let others = SetAttributes {
+            uid: Some(7),
+            gid: Some(8),
+            project: Some(9),
+            ..SetAttributes::default()
+        };
+        mount.set_attributes(&root(), file, &others).await.unwrap();
+        fixture.engine.sync().await.unwrap();
+        for holder in [Holder::User(7), Holder::Group(8), Holder::Project(9)] {
+            let used = |tx: &mut Tx<'_>| quota::used(tx, holder, Resource::Objects);
+            // The file, the directory of its attributes, and three of them.
+            assert_eq!(mount.head().live().inspect(used).await.unwrap(), 5, "{holder:?}");
+        }
+        fixture.judge("owners", &[]).await;
+    })
+    .unwrap();
 }
 
 #[test]

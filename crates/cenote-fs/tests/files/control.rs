@@ -1,5 +1,6 @@
 //! `.zfs`: snapshots as directories, and open snapshots, which cannot be destroyed.
 
+use cenote_engine::GrantChange;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
 use cenote_fs::mount::control::{CONTROL, SHARES, SNAPSHOTS};
@@ -75,6 +76,9 @@ fn snapdir_shows_snapshots_as_directories() {
         assert_eq!(find(mount, SNAPSHOTS, "none").await, Err(errno::ENOENT));
         let snapshots = find(mount, CONTROL, "snapshot").await.unwrap();
         assert_eq!((snapshots.links, snapshots.size), (5, 5));
+        let changed = engine.snapshots().changed(mount.head()).await.unwrap().unwrap();
+        let shown = (snapshots.mtime.seconds as u64, snapshots.mtime.nanoseconds);
+        assert!(changed.0 > 0 && changed == shown && snapshots.ctime == snapshots.mtime);
         let one = mount.walk(&root(), b"/.zfs/snapshot/one").await.unwrap();
         assert_eq!((one.kind, one.mode, one.size), (FileKind::Directory, 0o755, 3));
         assert_eq!(mount.attributes(one.object).await.unwrap(), one);
@@ -125,6 +129,8 @@ fn zfs_admin_snapshot_allows_mkdir_rename_and_rmdir() {
         assert_eq!(make(&root(), b"one").await.map(drop), Err(errno::EACCES), "by default");
         tunables::ADMIN_SNAPSHOT.set(1).unwrap();
         assert_eq!(make(&user, b"one").await.map(drop), Err(errno::EPERM));
+        let before = mount.attributes(SNAPSHOTS).await.unwrap().mtime;
+        assert_eq!((before.seconds, before.nanoseconds), (0, 0), "before the first snapshot");
         let made = make(&root(), b"one").await.unwrap();
         assert_eq!((made.kind, made.size), (FileKind::Directory, 3));
         assert_eq!(make(&root(), b"one").await.map(drop), Err(errno::EEXIST));
@@ -136,6 +142,23 @@ fn zfs_admin_snapshot_allows_mkdir_rename_and_rmdir() {
         };
         assert_eq!(number(mount.rename(&user, &changes(b"two", b"2")).await), Err(errno::EPERM));
         mount.rename(&root(), &changes(b"two", b"2")).await.unwrap();
+        // Each change needs the permissions of the command.
+        let allow = async |key: &str, permissions: &[&str]| {
+            let names = permissions.iter().map(|name| (*name).to_owned()).collect();
+            let grants = vec![GrantChange { key: key.to_owned(), names }];
+            fixture.engine.datasets().allow("tank", grants).await.unwrap();
+        };
+        allow("ul$7", &["snapshot"]).await;
+        make(&user, b"three").await.unwrap();
+        assert_eq!(number(mount.rmdir(&user, SNAPSHOTS, b"three").await), Err(errno::EPERM));
+        allow("ul$7", &["destroy", "mount"]).await;
+        assert_eq!(number(mount.rmdir(&user, SNAPSHOTS, b"three").await), Err(errno::EPERM));
+        allow("ud$7", &["rename", "mount"]).await;
+        assert_eq!(number(mount.rename(&user, &changes(b"three", b"3")).await), Err(errno::EPERM));
+        allow("ul$7", &["create"]).await;
+        mount.rename(&user, &changes(b"three", b"3")).await.unwrap();
+        allow("ud$7", &["destroy"]).await;
+        mount.rmdir(&user, SNAPSHOTS, b"3").await.unwrap();
         let gone = number(mount.rename(&root(), &changes(b"two", b"2")).await);
         assert_eq!(gone, Err(errno::ENOENT));
         assert_eq!(named(&names(mount, SNAPSHOTS, 9).await), [".", "..", "one", "2"]);

@@ -37,7 +37,7 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
     }
     let Some(property) = property_named(DATASET_PROPERTIES, name) else {
         if userspace::parse(name).is_some() {
-            return Err(format!("'{name}' is not supported by this version of cenote"));
+            return Err(format!("'{name}' does not apply to datasets of this type"));
         }
         return Err(format!("invalid property '{name}'"));
     };
@@ -61,6 +61,18 @@ pub fn parse(name: &str, text: &str, kind: char, moment: Moment) -> Result<Setti
     };
     check(property, text, &value)?;
     Ok((name.to_owned(), value))
+}
+
+/// Checks the properties of a new file system together: normalized names are UTF-8.
+///
+/// # Errors
+/// OpenZFS's message.
+pub fn check_names(settings: &[Setting]) -> Result<(), String> {
+    let value = |name: &str| settings.iter().find(|(there, _)| there == name)?.1.single();
+    if value("normalization").is_some_and(|form| form != 0) && value("utf8only") == Some(0) {
+        return Err("'utf8only' must be set 'on' if normalization chosen".to_owned());
+    }
+    Ok(())
 }
 
 /// Whether a property is stored in the property ZAP, and not in the object set.
@@ -100,6 +112,7 @@ fn index(property: &Property, names: &[(&str, u64)], text: &str) -> Result<Value
     let text = match (property.name, text) {
         ("compression", "gzip-6") => "gzip",
         ("compression", "zstd-fast-1") => "zstd-fast",
+        ("aclinherit", "secure") => "restricted",
         ("acltype", "noacl") => "off",
         ("acltype", "posixacl") => "posix",
         _ => text,

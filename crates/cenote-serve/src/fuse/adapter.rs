@@ -408,12 +408,12 @@ impl Filesystem for Adapter {
         );
     }
 
-    fn open(&self, _: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
-        let opening = Opening::of(flags.0);
+    fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
+        let (cred, opening) = (cred_of(request), Opening::of(flags.0));
         let answer = move |reply: ReplyOpen, vfs: &Vfs, is_unmappable| {
             reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
         };
-        let work = |vfs: Arc<Vfs>| async move { vfs.open(node.0, opening).await };
+        let work = |vfs: Arc<Vfs>| async move { vfs.open(&cred, node.0, opening).await };
         self.begin_with(Pace::Short, reply, answer, work);
     }
 
@@ -431,7 +431,8 @@ impl Filesystem for Adapter {
         let answer = move |reply: ReplyCreate, vfs: &Vfs, (made, is_unmappable): (_, bool)| {
             let (attr, number) = (attributes(&made), generation(&made));
             let flags = fopen_flags(is_unmappable);
-            reply.created(&Vfs::ttl(&made), &attr, number, vfs.handle(opening), flags);
+            let ttls = (Vfs::ttl(&made), vfs.name_ttl(made.object));
+            reply.created(ttls, &attr, number, vfs.handle(opening), flags);
         };
         self.begin_with(Pace::Short, reply, answer, |vfs| async move {
             let new = new_node(NewKind::Regular, mode, umask);

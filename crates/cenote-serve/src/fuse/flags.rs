@@ -1,6 +1,7 @@
 //! Flags and projects of nodes, for `lsattr`, `chattr` and `project` programs: Linux's ioctls for
 //! them. Of Linux's flags those are supported that OpenZFS supports: immutable, append only, no
-//! dump, and that new nodes inherit the project.
+//! dump, and that new nodes inherit the project. OpenZFS's own ioctls read and set the flags that
+//! file servers show to Windows.
 //!
 //! Kernels before 5.13 pass the ioctl on for every user: permission to set the flags is checked
 //! here, and the kernel's own permission checks do not count ([`credentials`]).
@@ -17,6 +18,21 @@ const GET_FLAGS: u32 = 0x8008_6601;
 const SET_FLAGS: u32 = 0x4008_6602;
 const GET_XATTR: u32 = 0x801c_581f;
 const SET_XATTR: u32 = 0x401c_5820;
+
+/// OpenZFS's ioctls for the flags of Windows: the words of the file system.
+const GET_DOS_FLAGS: u32 = 0x8008_8301;
+const SET_DOS_FLAGS: u32 = 0x4008_8302;
+const DOS_FLAGS: PFlags = PFlags::IMMUTABLE
+    .union(PFlags::APPENDONLY)
+    .union(PFlags::NOUNLINK)
+    .union(PFlags::ARCHIVE)
+    .union(PFlags::NODUMP)
+    .union(PFlags::SYSTEM)
+    .union(PFlags::HIDDEN)
+    .union(PFlags::READONLY)
+    .union(PFlags::REPARSE)
+    .union(PFlags::OFFLINE)
+    .union(PFlags::SPARSE);
 
 /// Words of `struct fsxattr`: flags, extent size, number of extents, project, and padding.
 const XATTR_LEN: usize = 28;
@@ -52,6 +68,17 @@ fn from_word(before: PFlags, word: u32, column: Column) -> Result<PFlags> {
     Ok(set.fold(kept, |flags, row| flags | row.0))
 }
 
+/// Returns the flags after a request to set those of Windows.
+fn from_dos(before: PFlags, data: &[u8]) -> Result<PFlags> {
+    let word = data.first_chunk().map(|word| u64::from_ne_bytes(*word));
+    let word = word.ok_or_else(|| Error::new(Kind::Invalid, FuseError::Short))?;
+    let unknown = word & !DOS_FLAGS.bits();
+    if unknown != 0 {
+        return Err(Error::new(Kind::Unsupported, FuseError::DosFlags(unknown)));
+    }
+    Ok((before - DOS_FLAGS) | PFlags::from_bits_retain(word))
+}
+
 fn word(bytes: &[u8], at: usize) -> Result<u32> {
     let word = bytes.get(at..at + 4).and_then(|word| word.try_into().ok());
     word.map(u32::from_ne_bytes).ok_or_else(|| Error::new(Kind::Invalid, FuseError::Short))
@@ -77,6 +104,14 @@ pub(super) async fn ioctl(
     let found = vfs.attributes(node).await?;
     let wanted = match command {
         GET_FLAGS => return Ok(Some(to_word(found.flags, PLAIN).to_ne_bytes().to_vec())),
+        GET_DOS_FLAGS => {
+            let shown = found.flags & DOS_FLAGS;
+            return Ok(Some(shown.bits().to_ne_bytes().to_vec()));
+        }
+        SET_DOS_FLAGS => {
+            let flags = Some(from_dos(found.flags, data)?);
+            SetAttributes { flags, ..SetAttributes::default() }
+        }
         GET_XATTR => {
             let mut answer = vec![0; XATTR_LEN];
             let (flags, project) = (to_word(found.flags, EXTENDED), found.project.unwrap_or(0));
@@ -122,6 +157,19 @@ mod tests {
         let wanted = from_word(flags, 0x60, PLAIN).expect("known");
         assert_eq!(wanted, PFlags::APPENDONLY | PFlags::NODUMP | PFlags::ARCHIVE);
         assert_eq!(from_word(flags, 1, PLAIN).expect_err("unknown").kind(), Kind::Unsupported);
+    }
+
+    #[test]
+    fn dos_flags_replace_each_other() {
+        let before = PFlags::ARCHIVE | PFlags::PROJINHERIT;
+        let wanted = PFlags::HIDDEN | PFlags::READONLY;
+        let found = from_dos(before, &wanted.bits().to_ne_bytes()).expect("known");
+        assert_eq!(found, wanted | PFlags::PROJINHERIT);
+        for unknown in [PFlags::PROJINHERIT.bits(), 1] {
+            let refused = from_dos(before, &unknown.to_ne_bytes()).expect_err("unknown");
+            assert_eq!(refused.kind(), Kind::Unsupported);
+        }
+        assert_eq!(from_dos(before, &[0; 7]).expect_err("short").kind(), Kind::Invalid);
     }
 
     #[test]

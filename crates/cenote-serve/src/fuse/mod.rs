@@ -155,6 +155,9 @@ pub enum FuseError {
     /// A request sets flags that no node has.
     #[error("flags {0:#x}, which no node has")]
     Flags(u32),
+    /// A request sets flags that OpenZFS's file servers do not have.
+    #[error("flags {0:#x}, which file servers do not set")]
+    DosFlags(u64),
     /// A request has fewer bytes than its parts need.
     #[error("a request with too few bytes")]
     Short,

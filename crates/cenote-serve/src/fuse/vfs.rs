@@ -17,8 +17,8 @@
 //! - the space of a file changes by itself when its txg is on disk: until then its attributes are
 //!   valid for [`SHORT`];
 //! - so are set-id bits, which a write removes without the kernel noticing;
-//! - where a file's name has several spellings, the kernel only knows those that it has looked up:
-//!   names are valid for [`SHORT`];
+//! - where a file's name has several spellings, the kernel only knows those that it has looked up,
+//!   and removing one removes all: names are looked up each time;
 //! - ACLs and flags change modes and times without the kernel noticing: it is notified;
 //! - the control directory is changed by commands, and is looked up each time.
 
@@ -26,7 +26,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use cenote_fs::access::{Capabilities, Credentials};
+use cenote_fs::access::{Capabilities, Credentials, OpenFor};
 use cenote_fs::acl::Want;
 use cenote_fs::edit::{NewNode, SetAttributes};
 use cenote_fs::mount::{Attributes, ReadDirPage, Seek, Space, WriteOptions, control};
@@ -254,7 +254,7 @@ impl Vfs {
 
     /// Returns the caching time of a node's name.
     pub(super) fn name_ttl(&self, object: u64) -> Duration {
-        fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { SHORT })
+        fixed_ttl(object).unwrap_or(if self.has_exact_names { LONG } else { Duration::ZERO })
     }
 
     /// Returns the caching time of a name's absence in a directory.
@@ -371,7 +371,7 @@ impl Vfs {
             // The new mode does not apply to the request that creates the file.
             self.count_handle(made.object, opening).map(|()| false)
         } else {
-            self.open(made.object, opening).await
+            self.open(cred, made.object, opening).await
         };
         match opened {
             Ok(is_unmappable) => Ok((made, is_unmappable)),
@@ -390,7 +390,12 @@ impl Vfs {
     /// # Errors
     /// `Kind::ReadOnly` for writing in a snapshot; `FsError::NotPermitted` if a flag of the node
     /// forbids it.
-    pub(super) async fn open(&self, node: u64, opening: Opening) -> Result<bool> {
+    pub(super) async fn open(
+        &self,
+        cred: &Credentials,
+        node: u64,
+        opening: Opening,
+    ) -> Result<bool> {
         let Opening { writes, appends, truncates, .. } = opening;
         if Place::of(node).is_some() {
             if writes || truncates {
@@ -399,7 +404,8 @@ impl Vfs {
             return Ok(false);
         }
         let object = self.object(node)?;
-        let only_grows = self.mount().check_open(object, writes, appends, truncates).await?;
+        let wanted = OpenFor { writes, appends, truncates };
+        let only_grows = self.mount().check_open(cred, object, wanted).await?;
         self.count_handle(node, opening)?;
         Ok(only_grows && opening.is_mappable)
     }

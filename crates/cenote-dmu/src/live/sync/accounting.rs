@@ -21,6 +21,7 @@ use cenote_ondisk::objset::{
 };
 use cenote_rt::{Buf, Result};
 
+use super::tree::is_damage;
 use super::{Change, SyncPass, special_mut};
 use crate::dnode::SPILL_BLKID;
 use crate::live::alloc::Cursor;
@@ -81,7 +82,11 @@ impl SyncPass<'_> {
         match dnode.spill {
             Some(pointer) if !pointer.is_hole() => {
                 let place = Bookmark { objset: self.id, object, level: 0, blkid: SPILL_BLKID };
-                self.blocks.read_for_sync(pointer, place).await.map(Some)
+                match self.blocks.read_for_sync(pointer, place).await {
+                    // Without its owner an object is not accounted.
+                    Err(error) if is_damage(&error) => Ok(None),
+                    read => read.map(Some),
+                }
             }
             _ => Ok(None),
         }

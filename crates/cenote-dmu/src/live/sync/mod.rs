@@ -10,7 +10,7 @@
 //! writes the root twice; only the final root of the txg matters (spec 02 §12.2).
 //!
 //! Invariants, of which a violation stops the pool before the uberblock is written
-//! * D1  A freed object's blocks add up to the space in its dnode.
+//! * D1  A freed object's blocks add up to the space in its dnode, or to less if some were leaked.
 //! * D2  The space in a dnode is the sum over its blocks: each replacement changes it by the
 //!   difference, and it never goes below zero.
 //! * D3  A written pointer has the requested level, size and birth; its fill is the sum of those

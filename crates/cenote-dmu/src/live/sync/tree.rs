@@ -8,6 +8,8 @@
 //!   whose birth applies to all of them.
 //! * Materialising: if an indirect block must be created in place of a hole with a birth, all of
 //!   its entries start as holes with that birth. Otherwise incremental streams would miss them.
+//! * Damage: a freed indirect block that cannot be read is freed alone, and the blocks below it are
+//!   leaked. Elsewhere a change has read the block before (`readable`).
 //! * Growth (§9.2): all old pointers of the dnode move together into one block of the first new
 //!   level, where there was none before; each further level has only its first entry.
 
@@ -20,7 +22,7 @@ use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::dnode::{self, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ranges::RangeSet;
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Result, ensure};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, ensure};
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{Block, SyncPass, broken};
@@ -66,6 +68,22 @@ struct Node {
     level: u8,
     number: u64,
     old: BlockPtr,
+}
+
+/// Blocks that were freed.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Freed {
+    /// Space that was charged for them.
+    pub(super) charged: i64,
+    /// Whether blocks below unreadable ones were leaked.
+    pub(super) has_leaks: bool,
+}
+
+impl Freed {
+    pub(super) fn add(&mut self, more: Self) {
+        self.charged += more.charged;
+        self.has_leaks |= more.has_leaks;
+    }
 }
 
 /// The state of writing one tree.
@@ -158,7 +176,7 @@ impl SyncPass<'_> {
         self.blocks.read_for_sync(*pointer, place).await
     }
 
-    /// Frees a block and all blocks below it; returns the space that was charged for them.
+    /// Frees a block and all blocks below it. Blocks below an unreadable one are leaked.
     pub(super) fn free_subtree<'b>(
         &'b self,
         object: u64,
@@ -166,36 +184,59 @@ impl SyncPass<'_> {
         level: u8,
         number: u64,
         pointer: BlockPtr,
-    ) -> BoxFuture<'b, Result<i64>> {
+    ) -> BoxFuture<'b, Result<Freed>> {
         Box::pin(async move {
+            let mut freed = Freed::default();
             if pointer.is_hole() {
-                return Ok(0);
+                return Ok(freed);
             }
-            let mut freed = 0;
             if level > 0 {
                 let shape = geometry_of(phys);
-                let block = self.read_node(object, &shape, level, number, &pointer).await?;
+                let read = self.read_node(object, &shape, level, number, &pointer).await;
+                let Some(block) = self.or_leak(read)? else {
+                    return Ok(Freed { charged: self.kill(&pointer), has_leaks: true });
+                };
                 let first = number << shape.entry_shift();
                 let mut work = FuturesUnordered::new();
                 let children = BlockPtr::all_in(&block).enumerate();
                 for (index, child) in children.filter(|(_, child)| !child.is_hole()) {
                     if level == 1 {
-                        freed += self.kill(&child);
+                        freed.charged += self.kill(&child);
                         continue;
                     }
-                    if work.len() >= CHILDREN_MAX {
-                        freed += work.next().await.unwrap_or(Ok(0))?;
+                    if work.len() >= CHILDREN_MAX
+                        && let Some(result) = work.next().await
+                    {
+                        freed.add(result?);
                     }
                     let number = first + index as u64;
                     work.push(self.free_subtree(object, phys, level - 1, number, child));
                 }
                 while let Some(result) = work.next().await {
-                    freed += result?;
+                    freed.add(result?);
                 }
             }
-            Ok(freed + self.kill(&pointer))
+            freed.charged += self.kill(&pointer);
+            Ok(freed)
         })
     }
+
+    /// Returns the block; `None` if it is damaged, which is reported as a leak. A sync that frees
+    /// a file must go on without the blocks below.
+    fn or_leak(&self, read: Result<Buf>) -> Result<Option<Buf>> {
+        match read {
+            Err(error) if is_damage(&error) => {
+                self.context.sink.leaked(&error);
+                Ok(None)
+            }
+            read => read.map(Some),
+        }
+    }
+}
+
+/// Whether a block was read and is wrong. Errors of devices are no damage: the devices may return.
+pub(super) fn is_damage(error: &Error) -> bool {
+    matches!(error.kind(), Kind::Checksum | Kind::Corrupt)
 }
 
 impl TreeWriter<'_> {
@@ -226,6 +267,12 @@ impl TreeWriter<'_> {
         start..start.saturating_add(span)
     }
 
+    /// Whether all data blocks of a span that may exist in the old tree are freed.
+    fn is_freed(&self, span: &std::ops::Range<u64>) -> bool {
+        let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
+        there.is_empty() || self.change.frees.contains(&there)
+    }
+
     fn write_node(&self, node: Node) -> BoxFuture<'_, Result<(BlockPtr, i64)>> {
         Box::pin(async move {
             let span = self.span_of(node.level, node.number);
@@ -241,8 +288,7 @@ impl TreeWriter<'_> {
                 if node.old.is_hole() {
                     return Ok((node.old, 0));
                 }
-                let there = span.start..span.end.min(self.change.old_max.saturating_add(1));
-                if there.is_empty() || self.change.frees.contains(&there) {
+                if self.is_freed(&span) {
                     return self.punch(node).await;
                 }
             }
@@ -314,7 +360,7 @@ impl TreeWriter<'_> {
         let TreeChange { object, head, .. } = *self.change;
         let Node { level, number, old } = node;
         let freed = self.pass.free_subtree(object, head, level, number, old).await?;
-        Ok((self.hole(level, self.pass.hole_birth())?, -freed))
+        Ok((self.hole(level, self.pass.hole_birth())?, -freed.charged))
     }
 
     /// A hole in the place of a node of `level`.
@@ -384,7 +430,15 @@ impl TreeWriter<'_> {
             return Ok(vec![entry; count]);
         }
         let object = self.change.object;
-        let block = self.pass.read_node(object, &self.shape, level, number, &old).await?;
+        let mut read =
+            self.pass.read_node(object, &self.shape, level, number, &old).await.map(Some);
+        if self.is_freed(&self.span_of(level, number)) {
+            // Freed before it is written again.
+            read = read.or_else(|error| self.pass.or_leak(Err(error)));
+        }
+        let Some(block) = read? else {
+            return Ok(vec![self.hole(level - 1, self.pass.hole_birth())?; count]);
+        };
         let entries: Vec<_> = BlockPtr::all_in(&block).collect();
         let len = entries.len();
         ensure!("D5", len == count, "{len} entries in a block of level {level}, not {count}");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use cenote_block::BlockStore;
 use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{Live, TxResult};
+use cenote_dmu::{Live, Tx, TxResult};
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -217,6 +217,24 @@ impl<'e> Datasets<'e> {
     pub async fn name_of(self, head: u64) -> Result<String> {
         let pool = self.engine.config().facts.name;
         self.engine.mos.inspect(|tx| names::name_below(tx, &pool, head)).await
+    }
+
+    /// Whether a user has all of these permissions on a head, or on its snapshots.
+    ///
+    /// # Errors
+    /// Errors of reading the MOS.
+    pub async fn permits(
+        self,
+        head: &Head,
+        is_snapshot: bool,
+        requester: &Requester,
+        permissions: &[&str],
+    ) -> Result<bool> {
+        let permits = |tx: &mut Tx<'_>| {
+            let dir = dsl::get_dataset(tx, head.object())?.dir_obj;
+            cenote_pool::dsl::deleg::permits(tx, (dir, is_snapshot), requester, permissions)
+        };
+        self.engine.mos.inspect(permits).await
     }
 
     /// Sets the probe that finds the owners of objects in heads that are opened from now on.

@@ -4,6 +4,9 @@ use std::sync::Arc;
 
 use cenote_block::{Grounds, Hold};
 use cenote_dmu::ObjSet;
+use cenote_dmu::zap::edit as zap;
+use cenote_ondisk::dsl::key;
+use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::dataset::snapshots_of;
 use cenote_pool::dsl::deleg::Requester;
@@ -12,7 +15,7 @@ use cenote_rt::{Error, Kind, Result};
 use crate::dsl::opened::{OpenCount, OpenSnapshot};
 use crate::dsl::operation::Request;
 use crate::dsl::settings::{self, Change};
-use crate::dsl::{self, OpError, hold, names, rename, snapshot};
+use crate::dsl::{self, OpError, features, hold, names, rename, snapshot};
 use crate::{Datasets, Engine, Head};
 
 /// Operations on snapshots; made by [`Engine::snapshots`].
@@ -151,6 +154,30 @@ impl<'e> Snapshots<'e> {
             .await?;
         found.sort_unstable_by_key(|(_, object)| *object);
         Ok(found)
+    }
+
+    /// Returns the time of the last change of a head's snapshots in seconds and nanoseconds, 0
+    /// before the first one; `None` if the pool does not store it.
+    ///
+    /// # Errors
+    /// Errors of reading the MOS.
+    pub async fn changed(self, head: &Head) -> Result<Option<(u64, u64)>> {
+        self.engine
+            .mos
+            .inspect(|tx| {
+                if !features::is_enabled(tx, "extensible_dataset")? {
+                    return Ok(None);
+                }
+                let dir = dsl::get_dataset(tx, head.object())?.dir_obj;
+                let stored = match tx.dnode(dir)?.object_type {
+                    ObjectType::ZAP_METADATA => zap::lookup(tx, dir, key::SNAPSHOTS_CHANGED)?,
+                    _ => None,
+                };
+                let words = stored.map(|value| value.words()).unwrap_or_default();
+                let word = |index: usize| words.get(index).copied().unwrap_or(0);
+                Ok(Some((word(0), word(1))))
+            })
+            .await
     }
 
     /// Returns the number of a head's snapshot, with the file system's rules for case.

@@ -166,13 +166,13 @@ impl ReplyOpen {
 impl ReplyCreate {
     pub(in crate::fuse) fn created(
         self,
-        ttl: &Duration,
+        (ttl, name_ttl): (Duration, Duration),
         attr: &FileAttr,
         generation: Generation,
         handle: FileHandle,
         flags: FopenFlags,
     ) {
-        self.0.answer(&[&entry(*ttl, *ttl, attr, generation), &opened(handle, flags)]);
+        self.0.answer(&[&entry(ttl, name_ttl, attr, generation), &opened(handle, flags)]);
     }
 }
 
