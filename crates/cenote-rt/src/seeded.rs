@@ -183,6 +183,8 @@ pub enum Bug {
     SparePartsNotMended,
     /// A rebuild takes a distributed spare for whole although a device below it failed.
     RebuildForgetsSpareHome,
+    /// That a resilver was deferred is forgotten when the one before it ends.
+    DeferralForgotten,
     /// An expansion copies sectors over old places that are still in use.
     ReflowOverwritesUnmoved,
     /// Writes to sectors that an expansion has copied, and not recorded, go to one place only.
@@ -311,6 +313,8 @@ impl Bug {
         Self::SparePartsNotMended,
         Self::RebuildForgetsSpareHome,
     ];
+    /// Bugs found by resilvers that are deferred.
+    pub const OF_DEFERRALS: [Self; 1] = [Self::DeferralForgotten];
     /// Bugs found by copies of a RAID-Z expansion beside other I/O.
     pub const OF_COPIES: [Self; 3] =
         [Self::ReflowOverwritesUnmoved, Self::ReflowWritesOnePlace, Self::ReflowCopiesBesideWrites];

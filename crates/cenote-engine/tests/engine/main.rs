@@ -7,6 +7,7 @@ mod cached;
 mod checkpoint;
 mod closing;
 mod creators;
+mod deferrals;
 mod draids;
 mod effective;
 mod faults;

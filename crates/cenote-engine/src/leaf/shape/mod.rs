@@ -51,7 +51,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::admin::{birth, write_aux_label};
 use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
-use crate::scan::{rebuild, record};
+use crate::scan::{deferral, rebuild, record};
 use crate::space::checkpoint;
 use crate::{Answer, Config, Leaves, RemovalError, Scope, Task};
 
@@ -234,6 +234,7 @@ impl Leaves<'_> {
         }
         let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
         let (device, path) = (new.device.clone(), path_of(&new.config));
+        let progress = engine.scans().progress();
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
             if config.root.children.iter().any(|top| top.top.removing) {
@@ -247,6 +248,9 @@ impl Leaves<'_> {
                 leaf.leaf.rebuild_txg = Some(env.txg);
             } else {
                 leaf.leaf.resilver_txg = Some(env.txg);
+                if deferral::is_to_wait(tx, progress)? {
+                    deferral::mark(tx, &mut leaf)?;
+                }
             }
             if config.has_vdev_zaps {
                 birth::add_leaf_zap(tx, &mut leaf)?;
