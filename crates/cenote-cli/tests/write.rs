@@ -9,6 +9,7 @@ mod zfs_destroy;
 mod zfs_set;
 mod zpool_add;
 mod zpool_attach;
+mod zpool_draid;
 mod zpool_get;
 mod zpool_import;
 mod zpool_iostat;

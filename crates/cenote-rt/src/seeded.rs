@@ -177,6 +177,14 @@ pub enum Bug {
     RebuildForgetsFailures,
     /// A rebuild leaves out the end of each allocated range.
     RebuildCutsRanges,
+    /// A rebuild reads from a leaf that lacks some txgs.
+    RebuildReadsStale,
+    /// A resilver does not write parts that are on a distributed spare.
+    SparePartsNotMended,
+    /// A rebuild takes a distributed spare for whole although a device below it failed.
+    RebuildForgetsSpareHome,
+    /// That a resilver was deferred is forgotten when the one before it ends.
+    DeferralForgotten,
     /// An expansion copies sectors over old places that are still in use.
     ReflowOverwritesUnmoved,
     /// Writes to sectors that an expansion has copied, and not recorded, go to one place only.
@@ -304,6 +312,15 @@ impl Bug {
     ];
     /// Bugs found by sequential rebuilds.
     pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
+    /// Bugs found by rebuilds of dRAID vdevs, and by their distributed spares.
+    pub const OF_DRAIDS: [Self; 4] = [
+        Self::RebuildReadsStale,
+        Self::RebuildCutsRanges,
+        Self::SparePartsNotMended,
+        Self::RebuildForgetsSpareHome,
+    ];
+    /// Bugs found by resilvers that are deferred.
+    pub const OF_DEFERRALS: [Self; 1] = [Self::DeferralForgotten];
     /// Bugs found by copies of a RAID-Z expansion beside other I/O.
     pub const OF_COPIES: [Self; 3] =
         [Self::ReflowOverwritesUnmoved, Self::ReflowWritesOnePlace, Self::ReflowCopiesBesideWrites];

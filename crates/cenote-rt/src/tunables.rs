@@ -293,6 +293,10 @@ tunables! {
         "whether a scrub follows an expansion of a RAID-Z, which verifies no checksums";
     REBUILD_SCRUB = "zfs_rebuild_scrub_enabled", 1, (0, 1),
         "whether a scrub follows a sequential rebuild, which verifies no checksums";
+    RESILVER_DEFER_PERCENT = "zfs_resilver_defer_percent", 10, (0, 100),
+        "percent of a resilver from which it is not restarted for another leaf, but that one waits for its end";
+    RESILVER_DISABLE_DEFER = "zfs_resilver_disable_defer", 0, (0, 1),
+        "whether every resilver is restarted for another leaf, however far it is";
     SCRUB_ERROR_BLOCKS = "zfs_scrub_error_blocks_per_txg", 4096, (1, 1 << 20),
         "blocks of the error log that an error scrub reads before it records how far it is";
     SCAN_THROTTLE = "cenote_scan_throttle", 0, (0, 2),

@@ -102,24 +102,46 @@ impl Draid {
 
     /// Allocated bytes of `psize` bytes (spec 06 §6.4).
     pub fn asize(&self, psize: u64) -> u64 {
-        psize.div_ceil(self.config.ndata << self.config.ashift) * self.stripe_bytes()
+        psize.div_ceil(self.stripe_data()) * self.stripe_bytes()
     }
 
     /// The map of `psize` bytes at byte `offset`: one row, or two if it crosses a group's end.
     pub fn map(&self, offset: u64, psize: u64) -> Map {
-        let ashift = self.config.ashift;
-        let size = psize.next_multiple_of(1 << ashift);
-        let (mut rows, mut offset, mut done) = (Vec::new(), offset, 0);
+        let size = psize.next_multiple_of(1 << self.config.ashift);
+        let mut done = 0;
+        let rows = self.pieces(offset, size).into_iter().map(|(offset, piece)| {
+            done += piece;
+            self.row(offset, piece, done - piece)
+        });
+        let rows = rows.collect();
+        let nparity = self.config.nparity as usize;
+        Map { nparity, size: size as usize, are_rows_apart: true, rows }
+    }
+
+    /// Splits `size` bytes of data at byte `offset`, whole sectors, at the ends of groups: the
+    /// first byte and the bytes of data of each piece.
+    pub fn pieces(&self, mut offset: u64, size: u64) -> Vec<(u64, u64)> {
+        let (mut pieces, mut done) = (Vec::new(), 0);
         while done < size {
-            let group_end = (offset / self.group_bytes() + 1) * self.group_bytes();
+            let group_end = self.group_end(offset);
             // A misaligned offset would loop here: each iteration must cover at least one stripe.
             let stripes = ((group_end - offset) / self.stripe_bytes()).max(1);
-            let piece = (size - done).min(stripes * (self.config.ndata << ashift));
-            rows.push(self.row(offset, piece, done));
+            let piece = (size - done).min(stripes * self.stripe_data());
+            pieces.push((offset, piece));
             done += piece;
             offset = group_end;
         }
-        Map { nparity: self.config.nparity as usize, size: size as usize, rows }
+        pieces
+    }
+
+    /// End of the group that contains byte `offset`.
+    pub fn group_end(&self, offset: u64) -> u64 {
+        (offset / self.group_bytes() + 1) * self.group_bytes()
+    }
+
+    /// Bytes of data in a whole stripe.
+    pub fn stripe_data(&self) -> u64 {
+        self.config.ndata << self.config.ashift
     }
 
     /// Returns the row of the `piece` bytes at byte `offset`, which are bytes `start..` of the
@@ -163,10 +185,9 @@ impl Draid {
         let end = (offset + len) / stripe * stripe;
         let mut found = Vec::new();
         while at < end {
-            let group_end = (at / self.group_bytes() + 1) * self.group_bytes();
-            let piece = group_end.min(end) - at;
+            let piece = self.group_end(at).min(end) - at;
             let rows = (piece / stripe).max(1);
-            let data = rows * (self.config.ndata << self.config.ashift);
+            let data = rows * self.stripe_data();
             let columns = self.row(at, data, 0).columns;
             found.extend(columns.iter().map(|c| (c.child, c.offset, c.len as u64)));
             at += piece;

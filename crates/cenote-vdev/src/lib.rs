@@ -46,7 +46,7 @@ pub use fault::{
 pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};
-pub use read::{ClassReader, ReadError};
+pub use read::{ClassReader, GroupReader, ReadError, RebuildPiece};
 pub use reflow::{Expansion, FirstRows, HeldRange, ReflowError, copy_limit};
 pub use reshape::{ReshapeError, Reshaped};
 pub use service::ServiceError;

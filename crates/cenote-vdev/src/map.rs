@@ -54,6 +54,9 @@ pub struct Map {
     pub nparity: usize,
     /// Bytes of the block, rounded up to the sector.
     pub size: usize,
+    /// Whether parts of different rows are read apart even if they are adjacent on a child: a
+    /// distributed spare may have them on different devices.
+    pub are_rows_apart: bool,
     /// The parity groups.
     pub rows: Vec<Row>,
 }

@@ -93,7 +93,7 @@ impl Raidz {
                 .collect()
         };
         let size = (shape.sectors << self.ashift) as usize;
-        Map { nparity: self.nparity as usize, size, rows }
+        Map { nparity: self.nparity as usize, size, are_rows_apart: false, rows }
     }
 
     /// Returns the pad sectors allocated with a block, as child and byte on it (spec 06 §4.3).

@@ -189,6 +189,40 @@ fn spare_is_called_in_and_given_back() {
     judge(&house);
 }
 
+/// A device of a dRAID dies; its distributed spare is called in and rebuilt sequentially, and given
+/// back once the device is replaced.
+#[test]
+fn distributed_spare_is_called_in_and_given_back() {
+    let house = House::new("draid-spare");
+    let devices: Vec<_> = (0..7)
+        .map(|number| {
+            let name = format!("pool/e{number}");
+            File::create(house.path(&name)).unwrap().set_len(128 << 20).unwrap();
+            house.text(&name)
+        })
+        .collect();
+    let (new, members) = devices.split_last().unwrap();
+    house.run(&format!("zpool create -m none t draid2:2d:6c:1s {}", members.join(" ")));
+    for number in 0..10 {
+        house.run(&format!("zfs create t/a{number}"));
+    }
+    house.run(&format!("zpool offline -f t {}", members[3]));
+    let shows = |wanted: &[&str], absent: &str| {
+        until(&format!("{wanted:?} and no {absent}"), || {
+            let status = house.run("zpool status t");
+            wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
+        });
+    };
+    let rebuilt = "scan: resilvered (draid2:2d:6c:1s-0) ";
+    shows(&["    spare-3 ", "draid2-0-0  INUSE     currently in use", rebuilt], "in progress");
+    house.run(&format!("zpool replace -w t {} {new}", members[3]));
+    shows(&[new, "draid2-0-0  AVAIL", " state: ONLINE"], "spare-3");
+    house.run("zpool scrub -w t");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
+
 /// A scrub goes on with the next daemon.
 #[test]
 fn scrub_goes_on_after_a_kill() {

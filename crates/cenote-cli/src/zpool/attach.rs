@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::create::{CreateError, plan_leaf};
+use cenote_engine::create::{CreateError, plan_distributed_spare, plan_leaf};
 use cenote_engine::{Attach, Engine, NewLeaf, ShapeError};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::scan::ScanFunc;
@@ -29,6 +29,8 @@ use crate::writer::{Writer, cause_or_checkpoint, command_line};
 
 /// Interval at which the end of an expansion is looked for.
 const STEP: Duration = Duration::from_millis(20);
+/// Why something that is no device of its own is refused.
+const SINGLE_DISK: &str = "new device must be a single disk";
 /// Status of a command that the engine refused.
 const STATUS: i32 = 255;
 
@@ -50,9 +52,19 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     let cannot = format!("cannot {verb} {first} {join} {second}");
     let line = command_line(Tool::Zpool, verb, args);
     block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
-        let device = new_device(source, engine, new, parsed.has('f'), how).await?;
+        let spare = distributed_spare(engine, new, how, &cannot).await?;
+        let device = match spare {
+            Some(_) => None,
+            None => Some(new_device(source, engine, new, parsed.has('f'), how).await?),
+        };
         let beside = device_of(source, engine, old, &cannot).await?;
-        let mut leaf = device.leaf().map_err(|error| refusal(&cannot, words(&error)))?;
+        let mut leaf = match (spare, &device) {
+            (Some(leaf), _) => leaf,
+            (None, Some(device)) => {
+                device.leaf().map_err(|error| refusal(&cannot, words(&error)))?
+            }
+            (None, None) => return Err(refusal(&cannot, SINGLE_DISK)),
+        };
         leaf.is_sequential = parsed.has('s');
         let root = engine.admin().vdev_config();
         let is_raidz = |top: &&VdevConfig| matches!(top.kind, VdevKind::RaidZ(_));
@@ -161,6 +173,37 @@ impl NewDevice {
         }
         Ok(leaf)
     }
+}
+
+/// Returns the distributed spare that a word names, if it can be nothing else; one that the pool
+/// does not have, or that is in use, is refused.
+async fn distributed_spare(
+    engine: &Arc<Engine>,
+    word: &str,
+    how: Attach,
+    cannot: &str,
+) -> Result<Option<NewLeaf>, Exit> {
+    if !is_distributed_spare(word) {
+        return Ok(None);
+    }
+    let view = engine.view().await?;
+    let is_it = |spare: &&AuxDevice| {
+        let path = spare.config.leaf.path.as_ref().and_then(|path| path.to_str());
+        !spare.config.kind.is_real_leaf() && path == Some(word)
+    };
+    let spare = view.spares().iter().find(is_it).filter(|_| how == Attach::Replace);
+    let spare = spare.ok_or_else(|| refusal(cannot, SINGLE_DISK))?;
+    if engine.admin().vdev_config().find(spare.config.guid).is_some() {
+        return Err(refusal(cannot, format!("{word} is busy")));
+    }
+    Ok(Some(plan_distributed_spare(&spare.config)))
+}
+
+/// Whether a word has the form of the names of distributed spares: `draid1-0-0`.
+fn is_distributed_spare(word: &str) -> bool {
+    let numbers = word.strip_prefix("draid").map(|rest| rest.split('-'));
+    let is_number = |text: &str| text.parse::<u64>().is_ok();
+    numbers.is_some_and(|mut all| all.clone().count() == 3 && all.all(is_number))
 }
 
 /// Opens the new device. A hot spare of the pool itself may replace a device.

@@ -3,9 +3,9 @@
 //! A file is named by its whole path, a disk by the last part of its path without the partition
 //! that OpenZFS made on it, an absent device by its guid, everything else by kind and number.
 //!
-//! [`find`] is the inverse: a vdev may be given by guid, by path, by one of these names, by the
-//! last part of its path, or by another path of the same file. The first of these that matches any
-//! vdev decides, and it must match exactly one.
+//! [`find`] is the inverse: a vdev may be given by guid, by path, by one of these names, by parity
+//! and number of a dRAID, by the last part of its path, or by another path of the same file. The
+//! first of these that matches any vdev decides, and it must match exactly one.
 
 use std::path::Path;
 
@@ -36,10 +36,11 @@ pub(crate) fn find<'a>(
         |vdev: &VdevConfig, fits: &dyn Fn(&str) -> bool| path(vdev).is_some_and(|path| fits(&path));
     let names = Names::default().within(root);
     let real = || file.canonicalize().ok();
-    let ways: [&dyn Fn(&VdevConfig) -> bool; 5] = [
+    let ways: [&dyn Fn(&VdevConfig) -> bool; 6] = [
         &|vdev| vdev.guid.to_string() == word,
         &|vdev| is_path(vdev, &|path| path == word),
         &|vdev| names.config(vdev) == word,
+        &|vdev| short_name(vdev).is_some_and(|name| name == word),
         &|vdev| is_path(vdev, &|path| path.rsplit('/').next() == Some(word)),
         &|vdev| {
             is_path(vdev, &|path| {
@@ -56,6 +57,12 @@ pub(crate) fn find<'a>(
         }
     }
     Err(FindVdevError::Absent)
+}
+
+/// The name of a dRAID without its geometry: `draid1-0`, as OpenZFS's commands take it.
+fn short_name(vdev: &VdevConfig) -> Option<String> {
+    let VdevKind::Draid(draid) = &vdev.kind else { return None };
+    Some(format!("draid{}-{}", draid.nparity, vdev.id))
 }
 
 /// How vdevs are named.

@@ -64,9 +64,11 @@ async fn remove(
         let file = source.path(word).to_string_lossy().into_owned();
         path == word || path == file || aux.config.guid.to_string() == word
     };
-    let Some(guid) =
-        view.spares().iter().chain(view.caches()).find(is_it).map(|aux| aux.config.guid)
-    else {
+    let found = view.spares().iter().chain(view.caches()).find(is_it);
+    if found.is_some_and(|aux| !aux.config.kind.is_real_leaf()) {
+        return Err(cannot("dRAID spares cannot be removed"));
+    }
+    let Some(guid) = found.map(|aux| aux.config.guid) else {
         let root = engine.admin().vdev_config();
         let vdev = names::find(&root, word, &source.path(word));
         let vdev = vdev.map_err(|why| cannot(&why.to_string()))?;

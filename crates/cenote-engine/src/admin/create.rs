@@ -34,7 +34,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::admin::import;
 pub use crate::admin::layout::{
     CreateError, LeafDevices, LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass, new_guid,
-    plan_leaf, plan_pool,
+    plan_distributed_spare, plan_leaf, plan_pool,
 };
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;

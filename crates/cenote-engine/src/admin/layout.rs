@@ -72,7 +72,17 @@ impl Admin<'_> {
 /// `Kind::Invalid` with a [`CreateError`], or an error of the source of random numbers.
 pub fn plan_leaf(spec: &LeafSpec, device: Arc<dyn Device>) -> Result<NewLeaf> {
     let config = leaf(spec, 0, 0, &mut Guids::unguessable())?;
+    let device = Some(device);
     Ok(NewLeaf { config, device, ashift: spec.logical_ashift, is_sequential: false })
+}
+
+/// Returns a distributed spare of the pool, given by its entry in the list of spares, as a leaf
+/// that is to replace another one.
+#[must_use]
+pub fn plan_distributed_spare(spare: &VdevConfig) -> NewLeaf {
+    let mut config = spare.clone();
+    config.leaf.is_spare = true;
+    NewLeaf { config, device: None, ashift: 0, is_sequential: false }
 }
 
 /// Returns the devices with the paths of the leaves, by leaf guid. Distributed spares have none.

@@ -141,6 +141,8 @@ pub(crate) struct Effects {
     pub(crate) logs: Vec<BlockPtr>,
     /// A scan that began: its start, and the bounds of the births of its blocks.
     pub(crate) begun_scan: Option<(u64, (u64, u64))>,
+    /// A resilver began that writes also what was left to a later one.
+    pub(crate) takes_deferred: bool,
     /// Leaves in service have every block that was born before this txg.
     pub(crate) scanned: Option<u64>,
     /// These leaves were given everything that was allocated before this txg.

@@ -37,6 +37,7 @@ use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, names, props};
+use crate::scan::deferral;
 use crate::{Answer, Engine, Head, Scope, SuspendAwareStore, Task};
 
 /// Maximum number of repetitions because something was created in the same txg.
@@ -114,6 +115,9 @@ impl<T: Send + 'static> Task for Operation<T> {
                 Ok((value, effects)) => {
                     // From here on the MOS has changed: a failure is one of the txg.
                     datasets.take_effect(scope.context.txg, &effects).await?;
+                    if effects.takes_deferred {
+                        deferral::forget_marks(scope);
+                    }
                     self.answer.put(Ok(value));
                     Ok(())
                 }

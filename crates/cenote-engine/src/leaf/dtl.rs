@@ -42,7 +42,6 @@ impl Leaves<'_> {
                     leaf.leaf.dtl_object = new;
                     if is_whole {
                         (leaf.leaf.resilver_txg, leaf.leaf.rebuild_txg) = (None, None);
-                        leaf.leaf.resilver_defer = false;
                     }
                     config.touch();
                     true

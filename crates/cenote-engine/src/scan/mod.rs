@@ -5,7 +5,8 @@
 //!                                              |                              `─ DTLs emptied
 //!                                              `─ position recorded in the pool: goes on from
 //!                                                 there after a crash, and with OpenZFS
-//!   rebuild    new sides of mirrors, without a walk through datasets
+//!   rebuild    new sides of mirrors and children of dRAIDs, without a walk through datasets
+//!   deferral   leaves that wait for the end of the resilver of others
 //!   error_scrub  the blocks of the error log only
 //!   position   the dataset in progress, and those to come
 //!   record     their form in the pool directory; operations on datasets move it
@@ -24,6 +25,7 @@
 //!
 //! Sources: spec 04 §21, 06 §9, §14, §15.
 
+pub(crate) mod deferral;
 mod error_scrub;
 mod position;
 pub(crate) mod rebuild;
@@ -311,21 +313,16 @@ impl<'e> Scans<'e> {
         let is_resilver = |phys: &ScanPhys| phys.func == ScanFunc::Resilver;
         let lacks = self.missing().max().is_some();
         match stored {
-            // It may have passed what a leaf that came back lacks. Once it has ended, another one
-            // begins.
+            // It may have passed what a leaf that came back lacks.
             Some(phys) if is_resilver(&phys) && self.is_running(ScanFunc::Resilver) => {
-                self.engine.leaf.scan.is_wanted.store(lacks, Ordering::Release);
-                // It may have ended before it could see that.
-                if !self.is_running(ScanFunc::Resilver) && self.takes_next() {
-                    return self.begin(Wanted::Resilver).await;
-                }
-                Ok(())
+                self.take_in().await
             }
             Some(phys) if is_resilver(&phys) => self.begin(Wanted::Resilver).await,
             _ if lacks => self.begin(Wanted::Resilver).await,
             Some(_) => self.start().await,
             None => {
                 self.resume_error_scrub().await?;
+                self.forget_deferral().await?;
                 // A crash may have come between the end of a resilver and that.
                 self.engine.leaves().end_replacements().await
             }
@@ -418,7 +415,11 @@ impl<'e> Scans<'e> {
                 };
                 let is_scrub = first.is_none() && wanted != Wanted::Resilver;
                 let func = if is_scrub { ScanFunc::Scrub } else { ScanFunc::Resilver };
+                let restarted = record::scanning(tx)?;
                 let start_time = record::setup(tx, env, func, limits, allocated)?;
+                if !is_scrub {
+                    deferral::note_begun(tx, env, effects, restarted.as_ref())?;
+                }
                 effects.begun_scan = Some((start_time, limits));
                 Ok(func)
             })

@@ -1,5 +1,6 @@
-//! Sequential rebuild: new sides of mirrors get everything that is allocated, in the order of the
-//! disk, without a look at pointers and checksums (spec 06 §9.2). A scrub follows.
+//! Sequential rebuild: new sides of mirrors, and new children and distributed spares of dRAIDs, get
+//! everything that is allocated, in the order of the disk, without a look at pointers and checksums
+//! (spec 06 §9.2). A scrub follows.
 //!
 //! ```text
 //!   zpool attach -s ── record: active ── txgs in flight synced ──> rounds
@@ -13,14 +14,21 @@
 //! Blocks that are allocated in a committed state do not change while its pin is valid, so no
 //! metaslab is taken out of use. Later ones are written to the new sides by their own writes.
 //!
-//! Without checksums only a side that lacks nothing can be trusted, and a failed write may have
+//! On a dRAID a piece is a few whole stripes of a group: its data is read from leaves that lack
+//! nothing, or computed from parity, and each column that is missing is written (`Tree::repair`).
+//!
+//! Without checksums only a leaf that lacks nothing can be trusted, and a failed write may have
 //! been of any txg. If either fails, the rebuild is cancelled and a resilver follows. After an
-//! import it starts anew, because sides may have been away since.
+//! import it starts anew, because leaves may have been away since.
 //!
 //! Invariants
 //! * RB1  A rebuild reads only from leaves with an empty dirty time log.
 //! * RB2  A rebuilt leaf forgets its missing txgs only after a sync that began after its last write
 //!   has flushed it.
+//!
+//! Guarantees
+//! * RB3  A rebuilt distributed spare forgets its missing txgs only if no leaf below it failed to
+//!   make durable what the rebuild wrote: the log of such a leaf has the birth of the rebuild.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -39,7 +47,9 @@ use cenote_pool::spacemaps::{self, Unflushed};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result, Semaphore, ensure, monotonic, tunables};
 use cenote_vdev::queue::ScanKind;
-use cenote_vdev::{ClassReader, IoClass, LeafRange, LeafReader as _, Place, Rewrite};
+use cenote_vdev::{
+    ClassReader, GroupReader, IoClass, LeafRange, LeafReader as _, Place, RebuildPiece, Rewrite,
+};
 
 use super::round::VIEW_TIME;
 use super::run::{Job, Runner, Step};
@@ -51,8 +61,10 @@ use crate::{Engine, invariant_error};
 
 /// The feature that counts rebuilds in progress.
 const FEATURE: &str = "device_rebuild";
-/// Bytes that are read at a time.
+/// Bytes that are read from a side of a mirror at a time.
 const CHUNK: u64 = 1 << 20;
+/// Bytes of data of a piece of a dRAID.
+const GROUP_CHUNK: u64 = 4 << 20;
 /// Time after which progress is recorded.
 const ROUND_TIME: Duration = Duration::from_secs(5);
 /// The birth of what is rebuilt: new leaves lack it, and every leaf that lacks nothing has it.
@@ -137,12 +149,21 @@ struct Sides {
 }
 
 impl Sides {
-    /// Returns the sides of a mirror in service; `None` if one lacks only a part, or there is
-    /// nothing to write or nothing to read.
+    /// Returns the sides of a mirror in service, or the leaves of a dRAID; `None` if there is
+    /// nothing to write, or not enough to read. A side of a mirror that lacks only a part makes a
+    /// resilver necessary; a leaf of a dRAID that does is not read, as if it were absent.
     fn of(engine: &Engine, top: &VdevConfig) -> Option<Self> {
-        if !matches!(top.kind, VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare) {
-            return None;
-        }
+        let is_draid = match &top.kind {
+            VdevKind::Mirror | VdevKind::Replacing | VdevKind::Spare => false,
+            VdevKind::Draid(draid) => {
+                let reader = GroupReader::new(&engine.tree, top.id)?;
+                if reader.children_without_source() as u64 > draid.nparity {
+                    return None;
+                }
+                true
+            }
+            _ => return None,
+        };
         let mut sides = Self::default();
         for config in top.leaves() {
             let leaf = engine.tree.leaf(engine.tree.leaf_of(config.guid)?);
@@ -150,7 +171,7 @@ impl Sides {
                 sides.whole.push(config.guid);
             } else if leaf.is_missing(BIRTH) {
                 sides.lacking.push(config.guid);
-            } else if leaf.is_writable() {
+            } else if leaf.is_writable() && !is_draid {
                 return None;
             }
         }
@@ -296,10 +317,11 @@ async fn complete(
     engine: &Arc<Engine>,
     runner: &Arc<Runner>,
     rebuild: &Rebuild,
-    leaves: Vec<u64>,
+    mut leaves: Vec<u64>,
     written: u64,
 ) -> Result<()> {
     let (top, start_time) = (rebuild.top.clone(), rebuild.phys.start_time);
+    forget_unsafe_spares(engine, &top, &mut leaves);
     let is_done = engine
         .scans()
         .operate(move |tx, env, effects| {
@@ -316,6 +338,24 @@ async fn complete(
         engine.leaves().end_replacements().await?;
     }
     Ok(())
+}
+
+/// Leaves distributed spares out of the rebuilt leaves if a leaf that has parts of them may have
+/// lost what the rebuild wrote (RB3): a resilver follows for them.
+fn forget_unsafe_spares(engine: &Engine, top: &VdevConfig, leaves: &mut Vec<u64>) {
+    let tree = &engine.tree;
+    let lost = |config: &VdevConfig| {
+        let leaf = tree.leaf_of(config.guid).map(|id| tree.leaf(id));
+        let lacks = leaf.and_then(cenote_vdev::Leaf::dtl).is_some_and(|log| log.contains(BIRTH));
+        // A leaf that is rebuilt as well keeps its whole log if it failed, which covers its parts
+        // of the spare.
+        config.kind.is_real_leaf() && lacks && !leaves.contains(&config.guid)
+    };
+    let has_lost = top.leaves().any(lost) && !is_on(Bug::RebuildForgetsSpareHome);
+    if has_lost {
+        let is_spare = |guid: &u64| top.find(*guid).is_some_and(|leaf| !leaf.kind.is_real_leaf());
+        leaves.retain(|guid| !is_spare(guid));
+    }
 }
 
 /// Ends a rebuild that is not possible any more; a resilver follows.
@@ -337,6 +377,8 @@ async fn cancel(scans: Scans<'_>, rebuild: Rebuild) -> Result<Step> {
 struct Round {
     engine: Arc<Engine>,
     pin: Arc<Pin>,
+    /// End of the births of the blocks.
+    end: u64,
     top: u64,
     whole: Vec<u64>,
     next: AtomicUsize,
@@ -367,13 +409,16 @@ async fn round(
     let state = Arc::new(Round {
         engine: Arc::clone(engine),
         pin: Arc::clone(pin),
+        end: view.txg() + 1,
         top,
         whole: sides.whole.clone(),
         next: AtomicUsize::new(0),
         written: AtomicU64::new(0),
         failed: cenote_rt::lock::Mutex::new(cenote_rt::lock::Rank::RebuildFailed, None),
     });
-    let most = (tunables::SCAN_MEMORY_BYTES.get() / CHUNK).clamp(1, 64) as usize;
+    let chunk = if state.groups().is_some() { GROUP_CHUNK } else { CHUNK };
+    let most = (tunables::SCAN_MEMORY_BYTES.get() / chunk).clamp(1, 64) as usize;
+    let mut todo = Vec::new();
     let permits = Arc::new(Semaphore::new(most));
     let mut done = Done { last_offset: from, ..Done::default() };
     'round: for number in first..vdev.metaslabs.len() as u64 {
@@ -381,22 +426,28 @@ async fn round(
         if !faults.is_empty() {
             return Err(Error::corrupt(ScanError::NotRunning));
         }
-        for chunk in ranges.iter().flat_map(|range| chunks(range, from)) {
+        for range in ranges.iter() {
+            if range.end <= from {
+                continue;
+            }
+            todo.extend(state.pieces(range, from)?);
+        }
+        for piece in todo.drain(..) {
             let is_over = monotonic().saturating_sub(begun) > ROUND_TIME;
             if runner.is_stopped() || is_over || state.has_failed() {
                 break 'round;
             }
-            let len = chunk.end - chunk.start;
+            let len = piece.range.end - piece.range.start;
             let tree = engine.tree.load();
             let tops = engine.tree.tops().count() as u64;
             let slot = tree.pace(ScanKind::Resilver, tops, &runner.stop_flag()).await;
             let Ok(permit) = Arc::clone(&permits).acquire_many_owned(1).await else { break 'round };
             done.scanned += len;
-            done.last_offset = chunk.end;
+            done.last_offset = piece.range.end;
             runner.count_examined(len);
             let (state, runner) = (Arc::clone(&state), Arc::clone(runner));
             cenote_rt::spawn(async move {
-                match state.copy(chunk).await {
+                match state.copy(piece).await {
                     Ok(()) => runner.count_issued(len),
                     Err(error) => drop(state.failed.lock().get_or_insert(error)),
                 }
@@ -420,29 +471,53 @@ async fn round(
     Ok(Some(done))
 }
 
-/// Cuts what lies behind `from` of a range into pieces.
-fn chunks(range: Range<u64>, from: u64) -> impl Iterator<Item = Range<u64>> {
-    let start = range.start.max(from);
-    let len = range.end.saturating_sub(start);
-    let count = if is_on(Bug::RebuildCutsRanges) { len / CHUNK } else { len.div_ceil(CHUNK) };
-    (0..count).map(move |number| {
-        let start = start + number * CHUNK;
-        start..range.end.min(start + CHUNK)
-    })
-}
-
 impl Round {
     fn has_failed(&self) -> bool {
         self.failed.lock().is_some()
     }
 
-    /// Copies a range from a whole leaf to those that lack it.
-    async fn copy(&self, range: Range<u64>) -> Result<()> {
+    /// The reader of a dRAID; `None` on a mirror.
+    fn groups(&self) -> Option<GroupReader<'_>> {
+        GroupReader::new(&self.engine.tree, self.top)
+    }
+
+    /// Cuts what lies behind `from` of an allocated range into pieces.
+    fn pieces(&self, range: Range<u64>, from: u64) -> Result<Vec<RebuildPiece>> {
+        let start = range.start.max(from);
+        let is_cut = is_on(Bug::RebuildCutsRanges);
+        if let Some(groups) = self.groups() {
+            let pieces = groups.pieces(start..range.end, GROUP_CHUNK);
+            let mut pieces = pieces.ok_or_else(|| Error::corrupt(ScanError::NotRunning))?;
+            if is_cut {
+                pieces.pop();
+            }
+            return Ok(pieces);
+        }
+        let len = range.end.saturating_sub(start);
+        let count = if is_cut { len / CHUNK } else { len.div_ceil(CHUNK) };
+        let pieces = (0..count).map(|number| {
+            let start = start + number * CHUNK;
+            let end = range.end.min(start + CHUNK);
+            RebuildPiece { range: start..end, psize: end - start }
+        });
+        Ok(pieces.collect())
+    }
+
+    /// Copies a piece from leaves that lack nothing to those that lack it.
+    async fn copy(&self, piece: RebuildPiece) -> Result<()> {
         let tree = &self.engine.tree;
-        let place = Place { vdev: self.top, offset: range.start };
-        let len = range.end - range.start;
-        let data = self.read(&tree.layout_ranges(place, len, BIRTH)).await?;
-        let missing = tree.missing_parts(place, len, BIRTH);
+        let place = Place { vdev: self.top, offset: piece.range.start };
+        let missing = tree.missing_parts(place, piece.psize, BIRTH);
+        let data = if let Some(groups) = self.groups() {
+            // Not every leaf has a column of each group.
+            if missing.is_empty() {
+                return Ok(());
+            }
+            groups.read(&piece, IoClass::Rebuild).await?
+        } else {
+            self.read(&tree.layout_ranges(place, piece.psize, BIRTH)).await?
+        };
+        let range = piece.range;
         // As in the repair of a block (E1): until the devices have answered nothing else is written
         // there.
         let guard = match self.engine.store.guard_range(self.top, range, &self.pin) {
@@ -452,7 +527,7 @@ impl Round {
                 return Err(invariant_error("a rebuilt range is in no metaslab".into()));
             }
         };
-        let why = Rewrite::Rebuild(BIRTH);
+        let why = Rewrite::Rebuild { birth: BIRTH, end: self.end };
         let written = tree.repair(place, &data, BIRTH, &missing, why).await;
         drop(guard);
         // What failed is in the log of the leaf.

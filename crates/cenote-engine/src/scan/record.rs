@@ -26,8 +26,8 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::seeded::{Bug, is_on};
 
-use super::ScanError;
 use super::position::{PAST_DDT, Position};
+use super::{ScanError, deferral};
 use crate::dsl::{Effects, Env, errors, get_dataset, history};
 
 /// Keys that pools of old versions have (spec 04 §21).
@@ -295,6 +295,7 @@ pub(super) fn finish(
         zap::update(tx, DIRECTORY, LAST_SCRUBBED_TXG, phys.max_txg)?;
     }
     end(tx, env, phys, ScanState::Finished)?;
+    deferral::note_ended(tx, env, &phys)?;
     let has_checkpoint = zap::lookup(tx, DIRECTORY, POOL_CHECKPOINT)?.is_some();
     // SC2: a checkpoint has blocks that were not visited.
     if is_whole && (!has_checkpoint || is_on(Bug::ScanIgnoresCheckpoint)) {

@@ -98,6 +98,11 @@ impl Runner {
         self.job.func()
     }
 
+    /// When the scan began.
+    pub(super) fn start_time(&self) -> u64 {
+        self.start_time
+    }
+
     pub(super) fn note_rebuilt(&self) {
         self.has_rebuilt.store(true, Ordering::Release);
     }

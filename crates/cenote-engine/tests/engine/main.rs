@@ -9,6 +9,8 @@ mod closing;
 mod condense;
 mod creators;
 mod damaged;
+mod deferrals;
+mod draids;
 mod effective;
 mod faults;
 mod growth;

@@ -19,10 +19,13 @@
 //! * J3  A checksum mismatch is not counted against a leaf here: only the caller knows whether the
 //!   block is still at this address, and calls [`Tree::count_checksum_errors`] then.
 
+mod reconstruct;
 mod split;
 mod stripes;
 #[cfg(test)]
 mod tests;
+
+pub use reconstruct::{GroupReader, RebuildPiece};
 
 use std::sync::Arc;
 
@@ -446,6 +449,10 @@ impl Tree {
 /// Collects the ranges of leaves that hold a block.
 struct Ranges {
     found: Vec<LeafRange>,
+    /// For each range, whether it is a part that a distributed spare in service lacks.
+    is_lacking: Vec<bool>,
+    /// Number of spares above the vdev at hand that lack the block.
+    lacking_above: usize,
     has_parity: bool,
     /// Whether leaves that are absent or may be stale are included.
     has_stale: bool,
@@ -456,8 +463,15 @@ struct Ranges {
 
 impl Ranges {
     fn new(tree: &Tree, has_parity: bool, has_stale: bool) -> Self {
-        let (found, has_shadows, reflow) = (Vec::new(), false, tree.reflow());
-        Self { found, has_parity, has_stale, has_shadows, reflow }
+        Self {
+            found: Vec::new(),
+            is_lacking: Vec::new(),
+            lacking_above: 0,
+            has_parity,
+            has_stale,
+            has_shadows: false,
+            reflow: tree.reflow(),
+        }
     }
 }
 
@@ -625,10 +639,12 @@ impl Tree {
         }
         let has_parity = !is_on(Bug::ParityNotMended);
         let ranges = Ranges { has_shadows: true, ..Ranges::new(self, has_parity, true) };
-        let ranges = self.ranges(place.into(), psize, birth, ranges);
-        let lacking = ranges.into_iter().filter_map(|range| {
+        let ranges = self.ranges_of(place.into(), psize, birth, ranges);
+        let with_spares = !is_on(Bug::SparePartsNotMended);
+        let ranges = ranges.found.into_iter().zip(ranges.is_lacking);
+        let lacking = ranges.filter_map(|(range, is_lacking)| {
             let leaf = self.leaf(range.leaf);
-            let lacks = leaf.is_missing(birth);
+            let lacks = leaf.is_missing(birth) || with_spares && is_lacking && leaf.is_writable();
             let (guid, path, cause) = (leaf.guid(), leaf.path.clone(), Cause::Missing);
             let LeafRange { leaf, offset, len } = range;
             lacks.then_some(BadChild { leaf, guid, path, offset, len, cause })
@@ -643,11 +659,15 @@ impl Tree {
         self.ranges(place.into(), psize, birth, ranges)
     }
 
-    fn ranges(&self, place: Place, psize: u64, birth: u64, mut ranges: Ranges) -> Vec<LeafRange> {
+    fn ranges(&self, place: Place, psize: u64, birth: u64, ranges: Ranges) -> Vec<LeafRange> {
+        self.ranges_of(place, psize, birth, ranges).found
+    }
+
+    fn ranges_of(&self, place: Place, psize: u64, birth: u64, mut ranges: Ranges) -> Ranges {
         if let Ok((top, len)) = self.check_range(place, psize) {
             self.add_ranges(top, (place.offset as i64, len), birth, 0, &mut ranges);
         }
-        ranges.found
+        ranges
     }
 
     /// Arena index of the top-level vdev and number of bytes to read, if the address is in range.
@@ -749,11 +769,15 @@ impl Tree {
             Layout::Leaf(leaf) => {
                 if let Ok(offset) = u64::try_from(offset + DATA_START as i64) {
                     ranges.found.push(LeafRange { leaf: *leaf, offset, len: len as u64 });
+                    ranges.is_lacking.push(ranges.lacking_above > 0);
                 }
             }
-            Layout::DraidSpare(..) => {
+            Layout::DraidSpare(spare, ..) => {
                 if let Some(target) = read.spare_target(vdev, offset) {
+                    let lacking = usize::from(self.leaf(*spare).is_missing(birth));
+                    ranges.lacking_above += lacking;
                     self.add_ranges(target, whole, birth, depth + 1, ranges);
+                    ranges.lacking_above -= lacking;
                 }
             }
             Layout::Mirror => {

@@ -6,6 +6,8 @@
 //!    the block is reconstructed again and again, each time without another set of up to `nparity`
 //!    children, until it verifies: some of those children gave wrong bytes.
 //!
+//! A sequential rebuild has no block to verify: see [`super::reconstruct`].
+//!
 //! A scrub reads everything at once. When the block is known, so is every byte that each column
 //! should hold, and each copy of each column is compared with it (spec 06 §4.6).
 //!
@@ -51,6 +53,7 @@ pub(super) fn runs(map: &Map, wanted: impl Fn(ColumnId, &Column) -> bool) -> Vec
         match runs.last_mut() {
             Some(run)
                 if run.child == child
+                    && !map.are_rows_apart
                     && offset >= run.offset + run.len as i64
                     && offset - (run.offset + run.len as i64) <= gap =>
             {
@@ -73,7 +76,7 @@ struct Cell {
 }
 
 /// A block being read.
-struct Stripes<'m> {
+pub(super) struct Stripes<'m> {
     map: &'m Map,
     /// Cells by row and column, as in the map.
     cells: Vec<Vec<Cell>>,
@@ -81,7 +84,7 @@ struct Stripes<'m> {
 
 /// An attempt: which children are treated as failed, and which copy of the others is used.
 #[derive(Debug, Default)]
-struct Guess {
+pub(super) struct Guess {
     dead: Vec<usize>,
     /// Index of the copy by child; 0 where not listed.
     copy: BTreeMap<usize, usize>,
@@ -222,20 +225,27 @@ impl BlockRead<'_> {
         error.unwrap_or(Fail::Absent)
     }
 
+    /// Reports a copy as bad, unless it may be older than the block (J2): a distributed spare may
+    /// lack the block where the device below it does not.
     fn report_copy(&self, copy: &Piece, cause: Cause) {
-        if let Some(from) = copy.from {
+        if let Some(from) = copy.from.filter(|_| copy.is_fresh) {
             self.report(from, copy.data.len(), cause);
         }
     }
 }
 
 impl<'m> Stripes<'m> {
-    fn new(map: &'m Map) -> Self {
+    pub(super) fn new(map: &'m Map) -> Self {
         let cells = map.rows.iter().map(|row| {
             // Columns without a place count as present and empty.
             row.columns.iter().map(|_| Cell::default()).collect()
         });
         Self { map, cells: cells.collect() }
+    }
+
+    /// Sets what was read of a column.
+    pub(super) fn put(&mut self, id: ColumnId, piece: Piece) {
+        self.cells[id.row][id.column].copies = vec![piece];
     }
 
     /// The bytes of a block that lies in one column, without copying.
@@ -335,7 +345,7 @@ impl<'m> Stripes<'m> {
 
     /// Reconstructs the block under a guess; `None` if a row lacks too many columns, or the columns
     /// contradict the guess.
-    fn solve(&self, guess: &Guess) -> Option<BufMut> {
+    pub(super) fn solve(&self, guess: &Guess) -> Option<BufMut> {
         // Every byte of it is filled (Z1).
         let mut block = BufMut::for_filling(self.map.size);
         for row in 0..self.map.rows.len() {

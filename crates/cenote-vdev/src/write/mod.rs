@@ -18,12 +18,16 @@
 //! * W1  What is written in each column is what the map of a later read expects there, byte for
 //!   byte, the filler of the last sector and of short dRAID columns being zeros.
 //! * W2  A leaf that lacks a part of a block written in txg T has T in its log when the write
-//!   returns.
+//!   returns. A distributed spare has none of its own for that: a read through it asks the leaf
+//!   below it, whose log has T.
 //! * W4  A block does not count as written on a leaf that has left service meanwhile: no flush
 //!   covers such a leaf.
 //! * W3  Nothing is written outside of the data area, or by a tree that was not built for writing.
 //! * W5  The parts of a block on one leaf ascend and do not overlap.
 //! * W6  The parts of a block on an indirect vdev are those of its mapping, and cover it.
+//!
+//! Guarantees
+//! * W7  A distributed spare that is being filled keeps in its log what no leaf below it took.
 
 mod discard;
 mod flush;
@@ -46,7 +50,7 @@ use crate::queue::WriteGroup;
 use crate::raidz::Reflow;
 use crate::sides::Sides;
 use crate::tree::{Layout, OFFSET_MAX, Place, Tree, VdevKind};
-use crate::{BadChild, IoClass, LeafId, LeafRange};
+use crate::{BadChild, IoClass, LeafId, LeafRange, TxgRanges};
 
 /// Longest block that is written: the format's bound.
 const PSIZE_MAX: u64 = 16 << 20;
@@ -129,8 +133,13 @@ pub enum Rewrite {
     /// A power cut kept them from being written, or the leaf was away: they count as writes of this
     /// txg, which a leaf lacks if they fail, and not as repairs, because no device was wrong.
     Unwritten(u64),
-    /// Like `Unwritten`, as I/O of a rebuild.
-    Rebuild(u64),
+    /// Like `Unwritten`, as I/O of a rebuild: the bytes are of blocks that were born before `end`.
+    Rebuild {
+        /// What they count as.
+        birth: u64,
+        /// End of their births.
+        end: u64,
+    },
 }
 
 /// Result of repairing the bad parts of a block.
@@ -209,7 +218,7 @@ impl Tree {
         for (leaf, is_failed) in takers.into_iter().zip(&mut is_failed) {
             *is_failed |= !self.leaf(leaf).stays_in_service();
         }
-        let mut verdict = plan.judge(&is_failed);
+        let verdict = plan.judge(&is_failed);
         for (number, write) in failed.iter().enumerate() {
             let (leaf, guid) = (self.leaf(write.leaf), write.guid);
             ensure!(
@@ -217,9 +226,6 @@ impl Tree {
                 leaf.lacks(txg),
                 "failed write {number} to leaf {guid} is not in its log"
             );
-        }
-        for leaf in std::mem::take(&mut verdict.lacking) {
-            self.leaf(leaf).note_missing_txg(txg);
         }
         // Checks W4.
         if verdict.is_readable {
@@ -258,13 +264,15 @@ impl Tree {
         let data = filled(data.clone(), self.vdevs[top].ashift);
         let whole = (place.offset as i64, data.len());
         let shadows = self.shadow_ranges(top, whole, birth, ticket.reflow);
-        // Bad parts are always where reads look, so the plan's verdict is not needed.
-        let _plan = builder.add(top, place.offset as i64, data, 0);
+        let plan = builder.add(top, place.offset as i64, data, 0);
+        let absent = std::mem::take(&mut builder.absent_below_spares);
         let (writes, _) = builder.into_writes();
         let all_bad = bad;
-        let writes: Vec<LeafWrite> = writes
+        let mut is_failed = vec![false; writes.len()];
+        let (numbers, writes): (Vec<usize>, Vec<LeafWrite>) = writes
             .into_iter()
-            .map(|write| {
+            .enumerate()
+            .map(|(number, write)| {
                 let guid = self.leaf(write.leaf).guid();
                 let bad = bad.iter().filter(|bad| bad.leaf == write.leaf && bad.guid == guid);
                 let mut ranges: Vec<_> =
@@ -275,10 +283,10 @@ impl Tree {
                 });
                 ranges.extend(copied.map(|(_, copy)| (copy.offset, copy.offset + copy.len)));
                 let parts = write.parts.iter().filter_map(|part| cut(part, &ranges)).collect();
-                LeafWrite { leaf: write.leaf, parts }
+                (number, LeafWrite { leaf: write.leaf, parts })
             })
-            .filter(|write| !write.parts.is_empty())
-            .collect();
+            .filter(|(_, write)| !write.parts.is_empty())
+            .unzip();
         let ranges = writes.iter().map(|write| {
             let leaf = write.leaf;
             let ranges = write.parts.iter().map(|part| (part.offset, part.len()));
@@ -289,14 +297,20 @@ impl Tree {
         let (unwritten, class) = match why {
             Rewrite::Repair => (None, IoClass::AsyncWrite),
             Rewrite::Unwritten(txg) => (Some(txg), IoClass::AsyncWrite),
-            Rewrite::Rebuild(txg) => (Some(txg), IoClass::Rebuild),
+            Rewrite::Rebuild { birth, .. } => (Some(birth), IoClass::Rebuild),
         };
         for (number, failed) in self.send(writes, unwritten, class).await {
             if let Some(txg) = unwritten {
                 self.leaf(failed.leaf).note_missing_txg(txg);
             }
+            is_failed[numbers[number]] = true;
             ranges[number].clear();
             outcome.failed.push(failed);
+        }
+        if unwritten.is_some() {
+            // Bad parts are always where reads look: the rest of the verdict is not needed.
+            let lacking = plan.judge(&is_failed).lacking;
+            self.note_spares(birth, why, &lacking, &absent);
         }
         for range in ranges.into_iter().flatten() {
             if unwritten.is_none() {
@@ -305,6 +319,33 @@ impl Tree {
             outcome.repaired.push(range);
         }
         Ok(outcome)
+    }
+
+    /// Records what was not written below distributed spares that are being filled (W7). `lacking`
+    /// are spares of which no leaf took a part; `absent` are leaves out of service that should have
+    /// taken one, each with its spare.
+    fn note_spares(
+        &self,
+        birth: u64,
+        why: Rewrite,
+        lacking: &[LeafId],
+        absent: &[(LeafId, LeafId)],
+    ) {
+        if is_on(Bug::RebuildForgetsSpareHome) {
+            return;
+        }
+        for spare in lacking {
+            if self.leaf(*spare).is_missing(birth) {
+                self.leaf(*spare).note_missing_txg(birth);
+            }
+        }
+        // Another leaf has the part. The one that is absent lacks it once it is back, although it
+        // was in service when the blocks were born.
+        let others = absent.iter().filter(|(spare, _)| !lacking.contains(spare));
+        for (_, leaf) in others.filter(|(spare, _)| self.leaf(*spare).is_missing(birth)) {
+            let end = if let Rewrite::Rebuild { end, .. } = why { end } else { birth + 1 };
+            self.leaf(*leaf).note_missing(&TxgRanges::new([(birth, end)]));
+        }
     }
 
     /// Writes to a leaf at a device offset, labels included; for data that is not a block.

@@ -47,7 +47,7 @@ pub(super) struct Verdict {
     pub(super) is_readable: bool,
     /// Whether every copy and all parity was written.
     pub(super) is_whole: bool,
-    /// Distributed spares that lack the block.
+    /// Distributed spares of which no leaf took a part.
     pub(super) lacking: Vec<LeafId>,
 }
 
@@ -62,7 +62,7 @@ impl Plan {
             }
             Self::Spare(leaf, target) => {
                 let mut verdict = target.judge(failed);
-                if !verdict.is_whole {
+                if !verdict.is_readable {
                     verdict.lacking.push(*leaf);
                 }
                 verdict
@@ -119,11 +119,14 @@ pub(super) struct Builder<'a> {
     reflow: Reflow,
     writes: Vec<LeafWrite>,
     absent: Vec<LeafId>,
+    /// Leaves out of service below distributed spares, each with its spare.
+    pub(super) absent_below_spares: Vec<(LeafId, LeafId)>,
 }
 
 impl<'a> Builder<'a> {
     pub(super) fn new(tree: &'a Tree, birth: u64, reflow: Reflow) -> Self {
-        Self { tree, birth, reflow, writes: Vec::new(), absent: Vec::new() }
+        let (writes, absent, absent_below_spares) = (Vec::new(), Vec::new(), Vec::new());
+        Self { tree, birth, reflow, writes, absent, absent_below_spares }
     }
 
     /// Returns the writes, and the leaves that should have one but are not writable.
@@ -159,13 +162,22 @@ impl<'a> Builder<'a> {
         match &node.layout {
             Layout::Leaf(leaf) => self.add_leaf(*leaf, pieces),
             Layout::DraidSpare(leaf, ..) => {
+                // All pieces are of one row, so that one child has them.
                 let first = pieces.first().map_or(0, |piece| piece.offset);
                 let target = tree.spare_target(vdev, first);
                 let Some(target) = target.filter(|_| tree.leaf(*leaf).is_writable()) else {
                     self.absent.push(*leaf);
                     return Plan::Absent;
                 };
-                Plan::Spare(*leaf, Box::new(self.add_pieces(target, pieces, depth + 1)))
+                let before = self.absent.len();
+                let plan = self.add_pieces(target, pieces, depth + 1);
+                let below = self.absent.iter().skip(before).map(|absent| (*leaf, *absent));
+                self.absent_below_spares.extend(below);
+                if matches!(plan, Plan::Absent) && self.absent.len() == before {
+                    // No other leaf has the txg in its log.
+                    self.absent.push(*leaf);
+                }
+                Plan::Spare(*leaf, Box::new(plan))
             }
             Layout::Mirror => {
                 let lost = usize::from(is_on(Bug::LostCopy));
@@ -246,6 +258,14 @@ impl<'a> Builder<'a> {
         let (Ok(start), len) = (u64::try_from(offset), data.len() as u64) else {
             return Plan::Absent;
         };
+        if let Layout::Draid(draid) = &node.layout {
+            // Each row by itself: what is lost of one counts for that row only, and a distributed
+            // spare has the parts of different rows on different children.
+            let pieces = draid.pieces(start, len);
+            if pieces.len() > 1 {
+                return self.add_rows(vdev, &pieces, data, depth);
+            }
+        }
         let Some(map) = tree.map(vdev, offset, data.len(), self.birth, self.reflow) else {
             return Plan::Absent;
         };
@@ -305,6 +325,18 @@ impl<'a> Builder<'a> {
         }
         let (nparity, rows) = (map.nparity, map.rows.len());
         Plan::Stripes { nparity, rows, children, columns: places }
+    }
+
+    /// Plans the rows of a block on a dRAID, given as byte and bytes of data.
+    fn add_rows(&mut self, vdev: usize, rows: &[(u64, u64)], data: &Buf, depth: u8) -> Plan {
+        let mut done = 0;
+        let plans = rows.iter().map(|(offset, len)| {
+            let start = done;
+            done += *len as usize;
+            let part = data.slice(start..done);
+            part.map_or(Plan::Absent, |part| self.add_stripes(vdev, *offset as i64, &part, depth))
+        });
+        Plan::Joined(plans.collect())
     }
 
     /// Number of children of a vdev, or the highest number that the map names.

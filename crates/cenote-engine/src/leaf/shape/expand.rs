@@ -55,8 +55,9 @@ impl Leaves<'_> {
         }
         let facts = PoolFacts { txg: 0, ..engine.config().stored() };
         let list = label_list(&facts, &new.config, new.config.guid);
-        labels::write_initial(&*new.device, &list).await?;
-        new.device.flush().await?;
+        let device = new.device.clone().ok_or(ShapeError::TooSmall)?;
+        labels::write_initial(&*device, &list).await?;
+        device.flush().await?;
         // Neither may touch sectors that are about to move.
         for leaf in root.find(guid).into_iter().flat_map(VdevConfig::leaves) {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
@@ -64,7 +65,7 @@ impl Leaves<'_> {
             }
         }
         engine.tree.expansion().reset().await;
-        let (device, tree) = (Arc::clone(&new.device), Arc::clone(&engine.tree));
+        let tree = Arc::clone(&engine.tree);
         let change = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
             if config.root.children.iter().any(|top| top.top.removing) {
@@ -172,7 +173,7 @@ fn check_expand(
     if root.find(new.config.guid).is_some() {
         return Err(ShapeError::Replacing);
     }
-    let room = label::leaf_asize(new.device.info().size);
+    let room = new.device.as_ref().map_or(0, |device| label::leaf_asize(device.info().size));
     let least = layout::min_child_asize(top, layout::min_asize(top));
     if room == 0 || room < least {
         return Err(ShapeError::TooSmall);

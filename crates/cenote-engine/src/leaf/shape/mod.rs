@@ -51,7 +51,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::admin::{birth, write_aux_label};
 use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
-use crate::scan::{rebuild, record};
+use crate::scan::{deferral, rebuild, record};
 use crate::space::checkpoint;
 use crate::{Answer, Config, Leaves, RemovalError, Scope, Task};
 
@@ -87,9 +87,9 @@ pub enum ShapeError {
     /// The vdev is not one that can be rebuilt sequentially.
     #[error("only mirror and dRAID vdevs support sequential reconstruction")]
     NotSequential,
-    /// The vdev is of dRAID, whose sequential rebuild is missing here.
-    #[error("sequential reconstruction of dRAID vdevs is not supported by this version of cenote")]
-    DraidSequential,
+    /// A distributed spare is to replace a leaf outside of its dRAID.
+    #[error("dRAID spares can only replace child devices in their parent's dRAID vdev")]
+    SpareOfOtherVdev,
     /// The feature is disabled.
     #[error("device_rebuild feature must be enabled in order to use sequential reconstruction")]
     NoRebuildFeature,
@@ -152,8 +152,8 @@ impl From<ShapeError> for TxStop {
 pub struct NewLeaf {
     /// Its config, with a guid of its own. That of a hot spare is the entry in the list of spares.
     pub config: VdevConfig,
-    /// Its device, open for writing.
-    pub device: Arc<dyn Device>,
+    /// Its device, open for writing; `None` for a distributed spare, which has none of its own.
+    pub device: Option<Arc<dyn Device>>,
     /// Log2 of its sector size.
     pub ashift: u64,
     /// It gets everything in the order of the disk ([`crate::scan`], `zpool attach -s`), instead of
@@ -226,14 +226,15 @@ impl Leaves<'_> {
         let engine = self.engine;
         let root = engine.config().root;
         check_attach(&root, beside, &new, how)?;
-        if !new.config.leaf.is_spare {
+        if let Some(device) = new.device.as_ref().filter(|_| !new.config.leaf.is_spare) {
             let facts = PoolFacts { txg: 0, ..engine.config().stored() };
             let list = label_list(&facts, &new.config, new.config.guid);
-            labels::write_initial(&*new.device, &list).await?;
-            new.device.flush().await?;
+            labels::write_initial(&**device, &list).await?;
+            device.flush().await?;
         }
         let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
-        let (device, path) = (Arc::clone(&new.device), path_of(&new.config));
+        let (device, path) = (new.device.clone(), path_of(&new.config));
+        let progress = engine.scans().progress();
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
             if config.root.children.iter().any(|top| top.top.removing) {
@@ -247,6 +248,9 @@ impl Leaves<'_> {
                 leaf.leaf.rebuild_txg = Some(env.txg);
             } else {
                 leaf.leaf.resilver_txg = Some(env.txg);
+                if deferral::is_to_wait(tx, progress)? {
+                    deferral::mark(tx, &mut leaf)?;
+                }
             }
             if config.has_vdev_zaps {
                 birth::add_leaf_zap(tx, &mut leaf)?;
@@ -272,7 +276,7 @@ impl Leaves<'_> {
             history::log_pool(tx, env, "vdev attach", &text)?;
             Ok((vec![shape], guid))
         };
-        let (guid, _) = self.reshape(task, Some(device)).await?;
+        let (guid, _) = self.reshape(task, device).await?;
         self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
         self.apply_error_rates().await?;
         Ok(())
@@ -572,12 +576,15 @@ fn check_attach(
         }
         _ => {}
     }
-    match top.kind {
-        VdevKind::RaidZ(_) if new.is_sequential => return Err(ShapeError::NotSequential),
-        VdevKind::Draid(_) if new.is_sequential => return Err(ShapeError::DraidSequential),
-        _ => {}
+    if matches!(top.kind, VdevKind::RaidZ(_)) && new.is_sequential {
+        return Err(ShapeError::NotSequential);
     }
-    let room = label::leaf_asize(new.device.info().size);
+    if let VdevKind::DraidSpare { top_guid, .. } = new.config.kind {
+        // A part of the other children, with their size and sectors.
+        let is_of_this = top.guid == top_guid && how == Attach::Replace;
+        return if is_of_this { Ok(()) } else { Err(ShapeError::SpareOfOtherVdev) };
+    }
+    let room = new.device.as_ref().map_or(0, |device| label::leaf_asize(device.info().size));
     let least = config::least_asize(top, beside).unwrap_or(u64::MAX);
     if room == 0 || room < least {
         return Err(ShapeError::TooSmall);

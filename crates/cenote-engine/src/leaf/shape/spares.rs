@@ -12,6 +12,7 @@ use cenote_vdev::{VdevAux, VdevState};
 
 use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
+use crate::admin::create::plan_distributed_spare;
 use crate::dsl::Context;
 use crate::{Config, Leaves};
 
@@ -28,26 +29,41 @@ impl Leaves<'_> {
         let view = self.engine.view().await?;
         for spare in view.spares() {
             let root = self.engine.config().root;
-            let is_free = spare.state == VdevState::Healthy
-                && spare.config.kind.is_real_leaf()
-                && root.find(spare.config.guid).is_none();
-            if !is_free {
-                continue;
-            }
-            let Some(device) = open_spare(&spare.config).await else { continue };
-            let device = Arc::clone(device.device());
-            let mut config = spare.config.clone();
-            config.leaf.is_spare = true;
-            let ashift = u64::from(device.info().logical_ashift);
-            let new = NewLeaf { config, device, ashift, is_sequential: false };
-            match self.attach(failed, new, Attach::Replace).await {
-                Ok(()) => return Ok(Some(spare.config.guid)),
-                // The device is too small, or came into use meanwhile.
-                Err(error) if error.cause::<ShapeError>().is_some() => {}
-                Err(error) => return Err(error),
+            let is_free =
+                spare.state == VdevState::Healthy && root.find(spare.config.guid).is_none();
+            if is_free && self.stand_in(failed, &spare.config).await? {
+                return Ok(Some(spare.config.guid));
             }
         }
         Ok(None)
+    }
+
+    /// Lets a hot spare stand in for a leaf. Returns false if it cannot.
+    async fn stand_in(self, failed: u64, spare: &VdevConfig) -> Result<bool> {
+        let mut config = spare.clone();
+        config.leaf.is_spare = true;
+        let new = if spare.kind.is_real_leaf() {
+            let Some(device) = open_spare(spare).await else { return Ok(false) };
+            let device = Arc::clone(device.device());
+            let ashift = u64::from(device.info().logical_ashift);
+            NewLeaf { config, device: Some(device), ashift, is_sequential: false }
+        } else {
+            // As ZED does: a distributed spare is filled in the order of the disks.
+            NewLeaf { is_sequential: true, ..plan_distributed_spare(spare) }
+        };
+        let attached = match self.attach(failed, new.clone(), Attach::Replace).await {
+            Err(error) if new.is_sequential && is_order_refused(&error) => {
+                let new = NewLeaf { is_sequential: false, ..new };
+                self.attach(failed, new, Attach::Replace).await
+            }
+            attached => attached,
+        };
+        match attached {
+            Ok(()) => Ok(true),
+            // The device is too small or of another vdev, or came into use meanwhile.
+            Err(error) if error.cause::<ShapeError>().is_some() => Ok(false),
+            Err(error) => Err(error),
+        }
     }
 
     /// Whether a leaf failed and nothing stands in for it.
@@ -93,6 +109,12 @@ impl Leaves<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a leaf was refused only because it was to be rebuilt sequentially.
+fn is_order_refused(error: &Error) -> bool {
+    let cause = error.cause::<ShapeError>();
+    matches!(cause, Some(ShapeError::Resilvering | ShapeError::NoRebuildFeature))
 }
 
 /// Opens the device of a spare or cache device for writing, if its labels are still that one's.
