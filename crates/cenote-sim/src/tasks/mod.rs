@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use cenote_engine::Engine;
 use cenote_fs::{Mount, WritableVolume};
-use cenote_rt::{Error, Kind, Notify, sleep, task_report, until};
+use cenote_rt::{Error, JoinError, Kind, Notify, sleep, task_report, until};
 
 use crate::disks::Machine;
 use crate::model::Model;
@@ -187,8 +187,10 @@ impl Running {
 
     /// Judges the error of an operation, with the kinds that are no failure.
     fn judge(&self, error: &Error, allowed: &[Kind]) -> Ended {
+        let has_panicked = matches!(error.cause(), Some(JoinError::Panicked(_)));
         match error.kind() {
             Kind::Invariant => Err(format!("{error:?}")),
+            _ if has_panicked => Err(format!("{error:?}")),
             kind if allowed.contains(&kind) => Ok(Outcome::Refused),
             _ if self.is_ending() => Ok(Outcome::Interrupted),
             _ => Err(format!("{error:?}")),

@@ -224,24 +224,30 @@ impl Leaves<'_> {
             config.touch();
             Ok((Vec::new(), ()))
         };
-        let written = async {
-            if let Err(error) = made.leaves().reshape(change, None).await {
-                made.close_by_force().await;
+        // Tasks of their own: the new pool takes its locks beside those of the old one.
+        let (settings, writing) = (new.settings.clone(), Arc::clone(&made));
+        let written = cenote_rt::spawn(async move {
+            if let Err(error) = writing.leaves().reshape(change, None).await {
+                writing.close_by_force().await;
                 return Err((error, false));
             }
             // It exists from here on, whatever fails.
-            let set = made.admin().set(new.settings.clone()).await;
-            let exported = made.export().await;
+            let set = writing.admin().set(settings).await;
+            let exported = writing.export().await;
             if let Err(error) = set.and(exported) {
-                made.close_by_force().await;
+                writing.close_by_force().await;
                 return Err((error, true));
             }
             Ok(guid)
-        };
+        });
         // The old pool is being closed by force: nothing writes to its devices afterwards.
         let cut = async {
-            made.close_by_force().await;
+            drop(cenote_rt::spawn(async move { made.close_by_force().await }).await);
             Err((Error::new(Kind::Closed, EngineError::Closed), false))
+        };
+        let written = async {
+            let done = written.await;
+            done.unwrap_or_else(|error| Err((Error::new(Kind::Io, error), false)))
         };
         match self.before_close(written, cut).await {
             Ok(guid) => Ok(guid),
