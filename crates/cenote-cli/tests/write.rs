@@ -650,6 +650,7 @@ fn history_has_the_ioctls_of_snapshots_and_holds() {
     shed.succeeds("zfs snapshot -r t@s");
     shed.succeeds("zfs hold -r tag t@s");
     shed.succeeds("zfs release -r tag t@s");
+    shed.succeeds("zfs rollback t/a@s");
     shed.succeeds("zfs destroy -r t@s");
     let history = shed.succeeds("zpool history -i t");
     for (name, input, line) in [
@@ -666,6 +667,9 @@ fn history_has_the_ioctls_of_snapshots_and_holds() {
         let at = history.find(&record).unwrap_or_else(|| panic!("{name}: {history}"));
         assert!(history[at..].contains(line), "{line} follows: {history}");
     }
+    let swapped = history.find("clone swap t/a/%rollback (").expect("the rollback");
+    assert!(history[swapped..].lines().next().is_some_and(|line| line.ends_with(") parent=a")));
+    assert!(history[swapped..].contains("] destroy t/a/%rollback ("), "{history}");
     assert!(!shed.succeeds("zpool history t").contains("ioctl"));
     shed.judge("t");
 }
