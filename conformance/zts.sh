@@ -10,6 +10,7 @@
 #
 # zts.sh [GROUP...]: these groups, or all of file systems, properties and imports.
 # zts.sh --devices: all groups of device operations.
+# zts.sh --files: all groups of what file systems keep: quotas, permissions, names, space, history.
 #
 # CENOTE: the program. ZTS_TIMEOUT: seconds that a test has (180). ZTS_KEEP=1 keeps logs and files.
 # Tests of which zts.skip says why are left out; ZTS_ALL=1 runs them, too. Ends with 0 if every
@@ -32,6 +33,9 @@ case ${1:-} in
     groups=(zfs_create zfs_set zfs_get zfs_list zfs_snapshot zfs_rollback zfs_clone zfs_promote
       zfs_rename zfs_destroy zfs_mount zfs_diff zpool_create zpool_add zpool_get zpool_set
       zpool_status zpool_export zpool_import reservation quota) ;;
+  --files)
+    groups=(checksum snapshot delegate casenorm userquota projectquota history acl no_space
+      refreserv nopwrite) ;;
   --devices)
     groups=(zpool_attach zpool_detach zpool_replace zpool_offline zpool_online zpool_split
       zpool_remove zpool_clear zpool_trim zpool_initialize zpool_scrub zpool_resilver zpool_wait
@@ -131,6 +135,8 @@ for tool in zfs zpool zdb zinject mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; do
     [ -e "$suite/zfs-tests/bin/$tool" ] && ln -s "$suite/zfs-tests/bin/$tool" "$bin/$tool"
   done
 )
+# Tests put their users into the group of this link: not into root's, which some must not be in.
+chgrp -h users "$bin/zfs"
 ln -sf /sbin/fsck.ext4 "$bin/fsck"
 ln -sf /sbin/mkfs.ext4 "$bin/newfs"
 ln -sf "$bin/gzip" "$bin/compress"

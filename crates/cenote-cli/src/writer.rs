@@ -21,7 +21,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::admin::Command;
+use cenote_engine::admin::{Command, Ioctl};
 use cenote_engine::{CheckpointError, Engine, EngineError, Notice};
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::config::PoolState;
@@ -45,6 +45,8 @@ pub(crate) struct Writer {
     done: After,
     /// Uid of the caller.
     uid: u32,
+    /// Recorded with the command line.
+    ioctl: Option<Ioctl>,
 }
 
 /// How a pool is released at the end of a command.
@@ -118,7 +120,7 @@ impl Writer {
             let engine = session.pool(name)?;
             let uid = source.uid();
             let stay = After::Remain(Arc::clone(&session.host), source.leaves_mounts);
-            return Ok(Self { engine, found: stay.clone(), done: stay, uid });
+            return Ok(Self { engine, found: stay.clone(), done: stay, uid, ioctl: None });
         }
         let scan = source.scan().await?;
         let candidate = scan.find(name).map_err(|error| source::find_failure(name, &error))?;
@@ -141,7 +143,7 @@ impl Writer {
         found: After,
         done: After,
     ) -> Result<Self, Exit> {
-        let writer = Self { engine, found, done, uid: source.uid() };
+        let writer = Self { engine, found, done, uid: source.uid(), ioctl: None };
         let engine = &writer.engine;
         if source.session.is_none() {
             // With `--embedded`, a command that waited for a suspended pool would wait for ever.
@@ -166,6 +168,18 @@ impl Writer {
         work: impl AsyncFnOnce(&Arc<Engine>, &mut Io<'_>) -> CommandResult,
     ) -> CommandResult {
         Self::open(source, dataset).await?.carry_out(line, io, work).await
+    }
+
+    /// Like [`Self::run`], for a command that OpenZFS's history has with its ioctl.
+    pub(crate) async fn run_ioctl(
+        source: &Source,
+        dataset: &str,
+        (line, ioctl): (&str, Ioctl),
+        io: &mut Io<'_>,
+        work: impl AsyncFnOnce(&Arc<Engine>, &mut Io<'_>) -> CommandResult,
+    ) -> CommandResult {
+        let writer = Self { ioctl: Some(ioctl), ..Self::open(source, dataset).await? };
+        writer.carry_out(Some(line), io, work).await
     }
 
     /// Runs `work`, records the command line if it succeeded, and releases the pool in any case.
@@ -202,7 +216,8 @@ impl Writer {
         }
         let hostname = Host::current().hostname;
         let who = u64::from(self.uid);
-        let command = Command { line: line.to_owned(), who, hostname };
+        let ioctl = self.ioctl.clone();
+        let command = Command { line: line.to_owned(), ioctl, who, hostname };
         Ok(self.engine.admin().record_command(command).await?)
     }
 

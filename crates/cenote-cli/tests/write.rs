@@ -641,3 +641,36 @@ fn offline_online_and_clear() {
     shed.succeeds(&format!("zpool import -c {} tank", cache.display()));
     shed.judge_with_stale_leaf("tank");
 }
+
+/// What OpenZFS records of snapshots and holds: internal events, the ioctl, and the command.
+#[test]
+fn history_has_the_ioctls_of_snapshots_and_holds() {
+    let shed = Shed::new("ioctls", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zfs snapshot -r t@s");
+    shed.succeeds("zfs hold -r tag t@s");
+    shed.succeeds("zfs release -r tag t@s");
+    shed.succeeds("zfs rollback t/a@s");
+    shed.succeeds("zfs destroy -r t@s");
+    let history = shed.succeeds("zpool history -i t");
+    for (name, input, line) in [
+        ("snapshot", "snaps:\n            t@s\n            t/a@s", "zfs snapshot -r t@s"),
+        ("hold", "holds:\n            t@s: 'tag'\n            t/a@s: 'tag'", "zfs hold -r tag t@s"),
+        (
+            "release",
+            "t@s:\n            tag\n        t/a@s:\n            tag",
+            "zfs release -r tag t@s",
+        ),
+        ("destroy_snaps", "snaps:\n            t@s\n            t/a@s", "zfs destroy -r t@s"),
+    ] {
+        let record = format!("ioctl {name}\n    input:\n        {input}\n");
+        let at = history.find(&record).unwrap_or_else(|| panic!("{name}: {history}"));
+        assert!(history[at..].contains(line), "{line} follows: {history}");
+    }
+    let swapped = history.find("clone swap t/a/%rollback (").expect("the rollback");
+    assert!(history[swapped..].lines().next().is_some_and(|line| line.ends_with(") parent=a")));
+    assert!(history[swapped..].contains("] destroy t/a/%rollback ("), "{history}");
+    assert!(!shed.succeeds("zpool history t").contains("ioctl"));
+    shed.judge("t");
+}

@@ -24,6 +24,7 @@ const READ_TRIES: u32 = 8;
 
 /// The mount properties of a file system.
 #[derive(Clone)]
+#[expect(clippy::struct_excessive_bools, reason = "each is a property of its own")]
 pub(super) struct Wanted {
     pub(super) object: u64,
     /// Distinguishes the dataset from a later one with the same number.

@@ -3,8 +3,10 @@
 
 use std::sync::Arc;
 
+use cenote_engine::admin::Ioctl;
 use cenote_engine::{Engine, OpError, PropertyChange};
 use cenote_fs::{WritableVolume, volume};
+use cenote_ondisk::nvlist::{NvList, NvValue};
 use cenote_ondisk::zap::Value;
 use cenote_pool::props::PropValue;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
@@ -107,7 +109,9 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         }
         let requester = source.requester();
         let first = wanted.first().cloned().unwrap_or_default();
-        Writer::run(source, &first, Some(line), io, async |engine, _| {
+        let names = wanted.iter().map(|name| (name.clone(), NvValue::Boolean)).collect();
+        let ioctl = Ioctl { name: "snapshot", key: Some("snaps"), names };
+        Writer::run_ioctl(source, &first, (line, ioctl), io, async |engine, _| {
             let snapshots = engine.snapshots().by(&requester);
             let taken = snapshots.create_with(wanted, props).await;
             taken.map_err(|error| not_made(&first, &wording(&error)))
@@ -642,6 +646,21 @@ fn release(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     })
 }
 
+/// Returns OpenZFS's ioctl: `hold` has the tag of each snapshot, `release` a list of tags.
+fn ioctl_of_holds(wanted: &[(String, String)], is_hold: bool) -> Ioctl {
+    let value = |tag: &String| {
+        if is_hold {
+            return NvValue::from(tag.as_str());
+        }
+        let mut tags = NvList::new();
+        tags.insert(tag.as_str(), NvValue::Boolean);
+        NvValue::from(tags)
+    };
+    let names = wanted.iter().map(|(name, tag)| (name.clone(), value(tag))).collect();
+    let (name, key) = if is_hold { ("hold", Some("holds")) } else { ("release", None) };
+    Ioctl { name, key, names }
+}
+
 async fn change_holds(
     source: &Source,
     wanted: Vec<(String, String)>,
@@ -660,7 +679,8 @@ async fn change_holds(
         // A snapshot with a deferred destroy is destroyed with its last hold.
         source.close_unused_snapshots(&first);
     }
-    Writer::run(source, &first, Some(line), io, async |engine, _| {
+    let ioctl = ioctl_of_holds(&wanted, is_hold);
+    Writer::run_ioctl(source, &first, (line, ioctl), io, async |engine, _| {
         let done = if is_hold {
             engine.snapshots().hold(wanted, false).await
         } else {

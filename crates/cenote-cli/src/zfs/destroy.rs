@@ -8,7 +8,9 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use cenote_engine::admin::Ioctl;
 use cenote_engine::{Engine, OpError};
+use cenote_ondisk::nvlist::NvValue;
 use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::wording;
@@ -299,8 +301,11 @@ async fn snapshots(
         return Ok(());
     }
     drop((top, heads));
+    let snapshots = targets.names.iter().filter(|name| name.contains('@'));
+    let names = snapshots.map(|name| (name.clone(), NvValue::Boolean)).collect();
+    let ioctl = Ioctl { name: "destroy_snaps", key: Some("snaps"), names };
     // Clones that are destroyed with them.
-    let work = Box::pin(Writer::run(source, name, Some(line), io, async |engine, _| {
+    let work = Box::pin(Writer::run_ioctl(source, name, (line, ioctl), io, async |engine, _| {
         destroy(source, engine, &targets.names, parsed.has('d')).await
     }));
     source.without_mounts(&targets.names, parsed.has('f'), work).await

@@ -41,7 +41,7 @@ use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::Context;
 use crate::space::checkpoint;
 use crate::{Answer, Config, Engine, Scope, Task};
-pub use command::Command;
+pub use command::{Command, Ioctl};
 pub use settings::{PoolSetting, is_maintained};
 pub use vdevs::NewVdevs;
 

@@ -99,7 +99,9 @@ pub(crate) fn swap(
     if clone.prev_snap_obj != head.prev_snap_obj {
         return Err(invariant(format!("{clone_object} and {head_object} begin differently")));
     }
-    history::log(tx, env, "clone swap", clone_object, &format!("parent={head_object}"))?;
+    let name = names::name_of(tx, env, head_object)?;
+    let parent = name.rsplit('/').next().unwrap_or(&name);
+    history::log(tx, env, "clone swap", clone_object, &format!("parent={parent}"))?;
     let head_dir = get_dir(tx, head.dir_obj)?;
     let reserved = blocks::refreservation(tx, &head_dir)?;
     let born_after = blocks::origin_txg(tx, &head_dir)?;
