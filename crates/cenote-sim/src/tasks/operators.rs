@@ -307,7 +307,12 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     let (Some(beside), Some((_claim, new)), false) = (beside, new, is_full) else {
         return Ok(Outcome::Refused);
     };
-    let is_sequential = with.is_multiple_of(SEQUENTIAL);
+    let tops = running.engine.admin().vdev_config().children;
+    let top = tops.iter().find(|top| top.find(beside).is_some());
+    // Wrong bytes of one disk and what was computed from them are more than one parity replaces.
+    let is_safe = are_all_honest(running)
+        || !top.is_some_and(|top| matches!(top.kind, VdevKind::Draid(_)));
+    let is_sequential = with.is_multiple_of(SEQUENTIAL) && is_safe;
     let done = running.engine.leaves().attach(beside, NewLeaf { is_sequential, ..new }, how).await;
     let done = match done {
         Ok(()) => running.engine.scans().resume().await,
