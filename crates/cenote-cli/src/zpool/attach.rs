@@ -51,7 +51,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     let (first, second) = if how == Attach::Replace { (old, new) } else { (new, old) };
     let cannot = format!("cannot {verb} {first} {join} {second}");
     let line = command_line(Tool::Zpool, verb, args);
-    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, _| {
         let spare = distributed_spare(engine, new, how, &cannot).await?;
         let device = match spare {
             Some(_) => None,
@@ -111,7 +111,7 @@ pub(super) fn detach(source: &Source, args: &[String], io: &mut Io<'_>) -> Comma
     let [pool, word] = getopt::exactly(&parsed.operands, missing)?;
     let line = command_line(Tool::Zpool, "detach", args);
     let cannot = format!("cannot detach {word}");
-    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, _| {
         let guid = device_of(source, engine, word, &cannot).await?;
         let detached = engine.leaves().detach(guid, None).await;
         detached.map_err(|error| refusal(&cannot, words(&error)))
