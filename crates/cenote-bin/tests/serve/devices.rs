@@ -116,3 +116,24 @@ fn files_have_the_sectors_of_tunables() {
         house.run("zpool destroy t");
     }
 }
+
+/// An empty disk in the place of one that is in use replaces it, with `-f`.
+#[test]
+fn blank_device_replaces_itself() {
+    let house = House::new("devices-blank");
+    house.create("none");
+    let d1 = house.text("pool/d1");
+    house.run("zfs create t/a");
+    let (_, said) = house.fails(&format!("zpool replace -f t {d1}"));
+    assert!(said.contains("is part of active pool 't'"), "{said}");
+    let size = std::fs::metadata(&d1).unwrap().len();
+    let file = std::fs::File::options().write(true).open(&d1).unwrap();
+    file.set_len(0).unwrap();
+    file.set_len(size).unwrap();
+    house.run(&format!("zpool replace -fw t {d1}"));
+    let status = house.run("zpool status t");
+    assert!(!status.contains("replacing") && !status.contains("OFFLINE"), "{status}");
+    house.run("zpool scrub -w t");
+    let status = house.run("zpool status t");
+    assert!(status.contains("scrub repaired 0B") && status.contains("with 0 errors"), "{status}");
+}
