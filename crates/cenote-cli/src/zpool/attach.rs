@@ -56,9 +56,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         let spare = distributed_spare(engine, new, how, &cannot).await?;
         let device = match spare {
             Some(_) => None,
-            None => {
-                Some(device_in_place(source, engine, (old, new), parsed.has('f'), how).await?)
-            }
+            None => Some(device_in_place(source, engine, (old, new), parsed.has('f'), how).await?),
         };
         let beside = device_of(source, engine, old, &cannot).await?;
         let mut leaf = match (spare, &device) {
