@@ -30,7 +30,8 @@ use crate::verify::Verifier;
 pub enum MendKind {
     /// Nothing: bad parts are counted.
     Unread,
-    /// It was read before, and bad parts were counted then.
+    /// It was read before, and bad parts were counted then: the caller reports those, and parts
+    /// that are found to be bad now are not reported a second time.
     Counted,
     /// It belongs to an intent log, and may not be written yet.
     Log,
@@ -211,17 +212,17 @@ impl BlockStore {
             }
             Error::new(Kind::Io, error)
         })?;
-        self.tell_mended(bp, &bad, repaired);
+        self.tell_mended(bp, &bad, repaired, kind);
         Ok(mended)
     }
 
-    fn tell_mended(&self, bp: &BlockPtr, bad: &[BadChild], repaired: u64) {
+    fn tell_mended(&self, bp: &BlockPtr, bad: &[BadChild], repaired: u64, kind: MendKind) {
         if bad.is_empty() {
             return;
         }
         self.note_recovered();
         self.note_repaired(repaired);
-        if let Some(reporter) = self.reporter() {
+        if let Some(reporter) = self.reporter().filter(|_| kind != MendKind::Counted) {
             reporter.recovered(bp, bad, repaired as usize);
         }
     }

@@ -119,6 +119,8 @@ pub struct Taken {
     pub cache_file: Option<PathBuf>,
     /// Nothing is mounted (`-N`).
     pub is_unmounted: bool,
+    /// Options of the mounts of this import, which override properties (`-o` without a value).
+    pub mount_options: String,
 }
 
 /// Options of mounting a file system.

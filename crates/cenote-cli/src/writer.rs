@@ -182,6 +182,21 @@ impl Writer {
         writer.carry_out(Some(line), io, work).await
     }
 
+    /// Like [`run`](Self::run), for a command whose argument must be the name of a pool.
+    pub(crate) async fn run_on_pool(
+        source: &Source,
+        name: &str,
+        line: Option<&str>,
+        io: &mut Io<'_>,
+        work: impl AsyncFnOnce(&Arc<Engine>, &mut Io<'_>) -> CommandResult,
+    ) -> CommandResult {
+        if let Some(found) = name.chars().find(|c| "/@#".contains(*c)) {
+            let text = format!("cannot open '{name}': invalid character '{found}' in pool name");
+            return Err(Exit::failed(text));
+        }
+        Self::run(source, name, line, io, work).await
+    }
+
     /// Runs `work`, records the command line if it succeeded, and releases the pool in any case.
     pub(crate) async fn carry_out(
         self,

@@ -2,11 +2,13 @@
 //! and output of OpenZFS's `zinject`.
 //!
 //! Faults are kept in memory: they end with `-c`, and when the pool is closed. Labels are not
-//! affected, as in OpenZFS. What cannot be injected is refused: faults of labels (`-L`), of single
-//! objects (`-t`, `-b`), ignored writes (`-I`), delays of imports and exports (`-P`, `-E`) and
-//! panics (`-p`).
+//! affected, as in OpenZFS. Faults of a file (`-t data`) are faults of its blocks on the devices.
+//! What cannot be injected is refused: faults of labels (`-L`), of other objects (`-t`, `-b`),
+//! ignored writes (`-I`), delays of imports and exports (`-P`, `-E`) and panics (`-p`).
 //!
 //! Source: the manual page zinject(8).
+
+mod object;
 
 use std::time::Duration;
 
@@ -46,6 +48,10 @@ usage:
 		device, such that the requests take a minimum of 'latency'
 		milliseconds to complete, 'lanes' of them at a time.
 
+	cenote zinject -t data [-e errno] [-f frequency] [-aq] <file>
+		Inject a fault into the data of a file: 'io' (the
+		default) or 'checksum'.
+
 	cenote zinject -a
 		Flush the block caches.
 ";
@@ -54,9 +60,8 @@ usage:
 const PPM_PER_PERCENT: f64 = 10_000.0;
 
 /// Options of OpenZFS's `zinject` that are refused, and what they inject.
-const REFUSED: [(char, &str); 10] = [
+const REFUSED: [(char, &str); 9] = [
     ('L', "faults of labels"),
-    ('t', "faults of objects"),
     ('b', "faults of blocks"),
     ('C', "faults of DVAs"),
     ('I', "ignored writes"),
@@ -83,18 +88,20 @@ pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -
     }
     let parsed = getopt::parse(args, "aA:b:C:d:D:E:f:Fg:qIc:t:T:l:mr:s:e:uL:p:P:", &[])
         .map_err(with_usage)?;
-    if let Some((letter, what)) = REFUSED.iter().find(|(letter, _)| parsed.has(*letter)) {
+    let is_of_object = parsed.has('t');
+    let refused = REFUSED.iter().filter(|(letter, _)| !(is_of_object && *letter == 'm'));
+    if let Some((letter, what)) = refused.into_iter().find(|(letter, _)| parsed.has(*letter)) {
         let text = format!("cannot inject with '-{letter}': {what} are not supported by cenote");
         return Err(Exit::failed(text));
+    }
+    if let (Some(what), None, None) = (parsed.value('t'), parsed.value('c'), parsed.value('d')) {
+        return object::run(session, what, &parsed, io);
     }
     match (parsed.value('c'), parsed.value('d')) {
         (Some(id), _) => cancel(session, id, &parsed, io),
         (None, Some(device)) => of_device(session, device, &parsed, io).map_err(with_usage),
         (None, None) if parsed.has('a') && parsed.operands.is_empty() => {
-            for engine in session.host.pools() {
-                engine.store().set_cache_capacity(0);
-                engine.retune();
-            }
+            drop_caches(session);
             Ok(())
         }
         (None, None) if parsed.has('a') => {
@@ -103,6 +110,14 @@ pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -
         (None, None) => Err(with_usage(Exit::usage(
             "at least one of '-b', '-d', '-t', '-a', '-p', '-I' or '-u' must be specified",
         ))),
+    }
+}
+
+/// Empties the block caches of all pools.
+fn drop_caches(session: &Session) {
+    for engine in session.host.pools() {
+        engine.store().set_cache_capacity(0);
+        engine.retune();
     }
 }
 
@@ -291,7 +306,7 @@ fn spec(parsed: &Parsed) -> Result<FaultSpec, Exit> {
 }
 
 fn of_device(session: &Session, device: &str, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
-    if ['l', 'r', 'g', 's'].iter().any(|letter| parsed.has(*letter)) {
+    if ['l', 'r', 'g', 's', 't'].iter().any(|letter| parsed.has(*letter)) {
         let text = "device (-d) incompatible with data error injection";
         return Err(Exit::usage(text));
     }

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 
 use crate::status::Reason;
@@ -33,6 +34,8 @@ struct State {
     suspension: Option<Arc<dyn SuspensionProbe>>,
     /// Mount options, by dataset object.
     mounts: BTreeMap<u64, Vec<(&'static str, u64)>>,
+    /// Finished bytes of running work, by leaf.
+    leaf_work: BTreeMap<(u64, LeafWorkKind), u64>,
 }
 
 impl Default for Presence {
@@ -85,6 +88,17 @@ impl Presence {
     /// Returns the property `cachefile`; `None` is the default file.
     pub fn cache_file(&self) -> Option<String> {
         self.lock().cache_file.clone()
+    }
+
+    /// Records the finished bytes of all running work on leaves.
+    pub fn set_leaf_work(&self, running: BTreeMap<(u64, LeafWorkKind), u64>) {
+        self.lock().leaf_work = running;
+    }
+
+    /// Returns the finished bytes of running work on the leaf with this guid, which are stored from
+    /// time to time only.
+    pub(crate) fn leaf_work(&self, leaf: u64, kind: LeafWorkKind) -> Option<u64> {
+        self.lock().leaf_work.get(&(leaf, kind)).copied()
     }
 
     /// Records that a dataset is mounted, with the property values of its mount options.

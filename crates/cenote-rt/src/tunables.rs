@@ -95,8 +95,14 @@ impl Tunable {
         Ok(())
     }
 
-    /// Parses a value, decimal or 0x hexadecimal, if it is in range.
+    /// Parses a value, decimal or 0x hexadecimal, if it is in range. Values of
+    /// [`DEADMAN_FAILMODE`] also have OpenZFS's names.
     pub fn parse(&self, text: &str) -> Result<u64, TunableError> {
+        if self.name == DEADMAN_FAILMODE.name
+            && let Some(mode) = (0..).zip(FAILMODES).find(|(_, name)| *name == text)
+        {
+            return Ok(mode.0);
+        }
         let value = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
             Some(hex) => u64::from_str_radix(hex, 16),
             None => text.parse(),
@@ -146,6 +152,8 @@ macro_rules! tunables {
     };
 }
 
+/// Names of the values of [`DEADMAN_FAILMODE`].
+const FAILMODES: [&str; 3] = ["wait", "continue", "panic"];
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
@@ -242,8 +250,8 @@ tunables! {
         "transaction groups over which what is freed is collected before it is discarded";
     INITIALIZE_VALUE = "zfs_initialize_value", 0xdead_beef_dead_beee, (0, u64::MAX),
         "word that free space is filled with by initialize";
-    INITIALIZE_CHUNK_SIZE = "zfs_initialize_chunk_size", 1 << 20, (4096, 16 << 20),
-        "bytes of a write by initialize";
+    INITIALIZE_CHUNK_SIZE = "zfs_initialize_chunk_size", 1 << 20, (1, 16 << 20),
+        "bytes of a write by initialize, rounded up to 4096";
     DEFAULT_IBS = "zfs_default_ibs", 17, (12, 17),
         "log2 of the size of indirect blocks of new objects";
     ASYNC_WRITE_MIN_DIRTY = "zfs_vdev_async_write_active_min_dirty_percent", 30, (0, 100),
@@ -283,6 +291,8 @@ tunables! {
         "bytes of the map of obsolete ranges from which a mapping is condensed in any case";
     CONDENSE_DELAY_MS = "zfs_condense_indirect_commit_entry_delay_ms", 0, (0, 1 << 20),
         "for tests: milliseconds before each entry of a mapping that is condensed";
+    SCAN_SUSPEND_PROGRESS = "zfs_scan_suspend_progress", 0, (0, 1),
+        "whether scrub, error scrub, resilver and rebuild stand still";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
     RAIDZ_EXPAND_MAX_REFLOW_BYTES = "raidz_expand_max_reflow_bytes", 0, (0, u64::MAX),
@@ -451,6 +461,12 @@ tunables! {
         "metaslabs that a small new vdev is cut into, about";
     METASLAB_COUNT_LIMIT = "zfs_vdev_ms_count_limit", 1 << 17, (16, 1 << 30),
         "metaslabs above which they grow beyond the largest size";
+    FILE_LOGICAL_ASHIFT = "vdev_file_logical_ashift", 9, (9, 16),
+        "log2 of the logical sector size of files";
+    FILE_PHYSICAL_ASHIFT = "vdev_file_physical_ashift", 9, (9, 16),
+        "log2 of the physical sector size of files";
+    ZEVENT_LEN_MAX = "zfs_zevent_len_max", 1000, (1, 1 << 20),
+        "events of each pool that are kept";
     MIN_AUTO_ASHIFT = "zfs_vdev_min_auto_ashift", 9, (9, 16),
         "smallest ashift chosen for a new vdev";
     MAX_AUTO_ASHIFT = "zfs_vdev_max_auto_ashift", 14, (9, 16),

@@ -24,8 +24,8 @@ use cenote_ondisk::uberblock::{self, Uberblock};
 use cenote_rt::{BufMut, Error};
 
 pub use write::{
-    LabelWriteError, Pair, aux_config, clear, heartbeat_slot, slot_of, write_aux, write_config,
-    write_initial, write_uberblock,
+    LabelWriteError, Pair, aux_config, clear, copy_uberblocks, heartbeat_slot, slot_of, write_aux,
+    write_config, write_initial, write_uberblock,
 };
 
 /// Size of the pieces in which a label is read when reading it at once fails.

@@ -9,6 +9,10 @@
 //!
 //! A range has no checksum of its own, so no side can be told to be wrong. If all sides are copied,
 //! each block finds its good one by its own checksum, as before.
+//!
+//! Invariant
+//! * SD1  A child of a mirror that may lack data is never read: its old bytes could become the only
+//!   copy. If no other child can be read, the range is unreadable.
 
 use cenote_rt::{Buf, Error, Kind, Result};
 use futures_util::future::join_all;
@@ -67,7 +71,8 @@ impl Sides {
 
 impl Sides {
     /// Reads a range of the top-level vdev `vdev`, a disk or mirror, from all of its children.
-    /// Children that lack data, or fail, are left out if there are others.
+    /// Children of a mirror that may lack data are left out, and so are those that fail if there
+    /// are others.
     ///
     /// # Errors
     /// `Kind::Io` if no child can be read, `Kind::Invalid` if it is another vdev; the cause is a
@@ -76,16 +81,13 @@ impl Sides {
         let Place { vdev, offset } = at;
         let invalid = || Error::new(Kind::Invalid, SideError::Layout(vdev));
         let top = tree.top_index(vdev).ok_or_else(invalid)?;
-        let children = match &tree.vdevs[top].layout {
-            Layout::Leaf(_) => vec![top],
-            Layout::Mirror => tree.vdevs[top].children.clone(),
+        // Keeps SD1. A single disk is read in any case: what it lacks is nowhere else.
+        let (children, is_whole) = match &tree.vdevs[top].layout {
+            Layout::Leaf(_) => (vec![top], false),
+            Layout::Mirror => (tree.vdevs[top].children.clone(), true),
             _ => return Err(invalid()),
         };
-        let mut read = tree.read_children(&children, at, len, class, true).await;
-        if read.iter().all(|side| !matches!(side, Ok(Some(_)))) {
-            // Children that lack something are better than none.
-            read = tree.read_children(&children, at, len, class, false).await;
-        }
+        let read = tree.read_children(&children, at, len, class, is_whole).await;
         let mut cause = "no device".to_owned();
         let mut sides = Vec::with_capacity(read.len());
         for side in read {
@@ -154,7 +156,11 @@ impl Tree {
 
     fn has_side(&self, id: LeafId, is_whole: bool) -> bool {
         let leaf = self.leaf(id);
-        let lacks_nothing = || leaf.dtl().is_some_and(|lacks| lacks.is_empty());
+        // A leaf without a stored log is whole unless its log could not be loaded.
+        let lacks_nothing = || match leaf.dtl() {
+            Some(lacks) => lacks.is_empty(),
+            None => !leaf.is_stale_until_dtl_loaded,
+        };
         leaf.is_readable() && leaf.has_device() && (!is_whole || lacks_nothing())
     }
 }
@@ -196,6 +202,7 @@ mod tests {
         let bench = bench();
         for (guid, byte) in [(100, 7), (101, 7), (102, 7)] {
             put(&bench, guid, byte);
+            bench.tree.set_dtl(guid, TxgRanges::default());
         }
         let read = |tree: &Tree| {
             wait(Sides::read(tree, Place { vdev: 0, offset: 0 }, 4096, IoClass::Removal))
@@ -209,16 +216,27 @@ mod tests {
         wait(part.write(&bench.tree, place, BIRTH, IoClass::Removal)).unwrap();
         assert_eq!((get(&bench, 200), get(&bench, 201)), (7, 8));
         // A child that fails, or lacks something, is left out.
+        let lacks_nothing = |tree: &Tree| {
+            (100..103).for_each(|guid| assert!(tree.set_dtl(guid, TxgRanges::default())));
+        };
+        let unreadable = |tree: &Tree| {
+            matches!(read(tree).unwrap_err().cause(), Some(SideError::Unreadable { .. }))
+        };
         let faulty = bench.tree_with(&[], &[(101, DATA, Fault::Eio)]);
+        lacks_nothing(&faulty);
         assert_eq!(read(&faulty).unwrap().count(), 1);
-        for guid in [100, 102] {
-            bench.tree.set_dtl(guid, TxgRanges::default());
-        }
         bench.tree.set_dtl(101, TxgRanges::new([(1, 2)]));
         assert_eq!(read(&bench.tree).unwrap().count(), 1);
+        // Not even if all others fail.
+        let faulty = bench.tree_with(&[], &[(100, DATA, Fault::Eio), (102, DATA, Fault::Eio)]);
+        lacks_nothing(&faulty);
+        assert_eq!(read(&faulty).unwrap().count(), 1);
+        faulty.set_dtl(101, TxgRanges::new([(1, 2)]));
+        assert!(unreadable(&faulty));
         let all: Vec<_> = (100..103).map(|guid| (guid, DATA, Fault::Eio)).collect();
         let failed = bench.tree_with(&[], &all);
-        assert!(matches!(read(&failed).unwrap_err().cause(), Some(SideError::Unreadable { .. })));
+        lacks_nothing(&failed);
+        assert!(unreadable(&failed));
         assert!(sides.slice(4096..4097).is_none());
     }
 

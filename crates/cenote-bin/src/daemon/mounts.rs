@@ -130,6 +130,11 @@ impl Mounts {
 
     /// Mounts everything whose properties say so.
     pub(super) async fn mount_all(&self) -> CommandResult {
+        self.mount_all_with("").await
+    }
+
+    /// Like [`mount_all`](Self::mount_all), with mount options that override properties.
+    pub(super) async fn mount_all_with(&self, given: &str) -> CommandResult {
         let _changing = self.changing.lock().await;
         let wanted = Look::at(&self.engine, Scope::All).await?.wanted;
         let mut failures = Vec::new();
@@ -139,7 +144,15 @@ impl Mounts {
         for wanted in wanted.iter().filter(|wanted| wanted.canmount == CANMOUNT_ON) {
             let is_mounted = self.state().mounted.contains_key(&wanted.object);
             if !is_mounted && wanted.place.is_some() && !wanted.is_locked {
-                failures.extend(self.start(wanted, &wanted.options).await.err());
+                let options = wanted.options.clone().with(given);
+                let mounted = match options {
+                    Ok(options) => self.start(wanted, &options.permitted()).await,
+                    Err(error) => {
+                        let dataset = &wanted.dataset;
+                        Err(Exit::NotMounted(format!("cannot mount '{dataset}': {error}")))
+                    }
+                };
+                failures.extend(mounted.err());
             }
         }
         first(&failures)

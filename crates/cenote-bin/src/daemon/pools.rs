@@ -277,8 +277,12 @@ impl Pools {
         text
     }
 
-    /// Removes file systems that were unmounted outside of the daemon.
+    /// Takes note of what happened outside of the daemon before a command runs: files of tunables
+    /// that were written, and file systems that were unmounted.
     pub(super) fn notice(&self) {
+        if let Some(watch) = self.watch.get() {
+            watch.settle(self);
+        }
         let held: Vec<Held> = self.lock().values().cloned().collect();
         let listed: Vec<_> = held.iter().map(|held| held.mounts.listed()).collect();
         let Ok(table) = MountTable::read() else { return };
@@ -347,7 +351,8 @@ impl Pools {
         }
         let is_mounted =
             !how.is_unmounted && (noted.is_ok() || held.record.is_written(&held.engine));
-        let mounted = if is_mounted { mounts.mount_all().await } else { Ok(()) };
+        let mounted =
+            if is_mounted { mounts.mount_all_with(&how.mount_options).await } else { Ok(()) };
         noted.and(mounted)
     }
 

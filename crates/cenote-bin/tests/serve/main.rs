@@ -10,6 +10,7 @@ mod copies;
 mod created;
 mod daemon;
 mod deaths;
+mod devices;
 mod exports;
 mod follow;
 mod fuse;

@@ -53,7 +53,8 @@ fn tunables_are_set_by_commands_and_by_files() {
     assert_eq!(house.run("tunable get zfs_arc_max"), "33554432\n");
 
     std::fs::write(&file, "0x9\n").unwrap();
-    until("what was written holds", || house.run("tunable get zfs_txg_timeout") == "9\n");
+    // Before the next command, whether or not the daemon was told in the meantime.
+    assert_eq!(house.run("tunable get zfs_txg_timeout"), "9\n");
     until("the file says it as others do", || read(&file) == "9\n");
     std::fs::write(&file, "never").unwrap();
     until("what is no number is taken back", || read(&file) == "9\n");
@@ -247,4 +248,34 @@ fn events_f_follows_new_events() {
     }
     assert_eq!(house.run("zpool events -c"), format!("cleared {} events\n", classes.len()));
     assert_eq!(house.run("zpool events -H"), "");
+}
+
+#[test]
+fn primarycache_decides_whether_the_kernel_keeps_data() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("watch-primarycache");
+    house.create(&house.text("at"));
+    let file = house.path("at/file");
+    std::fs::write(&file, vec![7; 1 << 20]).unwrap();
+    // The bytes that the daemon is asked for when the file is read again.
+    let asked = || {
+        let total = || -> u64 {
+            let page = page(&house, "/metrics");
+            let name = "cenote_dataset_read_bytes_total{";
+            let line = page.lines().find(|line| line.starts_with(name)).expect("a dataset");
+            line.rsplit(' ').next().and_then(|text| text.parse().ok()).expect("a number")
+        };
+        let before = total();
+        assert_eq!(std::fs::read(&file).unwrap().len(), 1 << 20);
+        total() - before
+    };
+    asked();
+    assert_eq!(asked(), 0);
+    house.run("zfs set primarycache=metadata t");
+    assert_eq!(asked(), 1 << 20);
+    assert_eq!(asked(), 1 << 20);
+    house.run("zfs inherit primarycache t");
+    assert_eq!(asked(), 0);
 }

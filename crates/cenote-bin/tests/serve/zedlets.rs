@@ -141,7 +141,7 @@ fn zinject_faults_a_device() {
         ("zinject -d nosuch t".to_owned(), 1, "cannot find device 'nosuch' in pool 't'"),
         (format!("zinject -d {d1} -L uber t"), 1, "cannot inject with '-L': faults of labels"),
         ("zinject -c 999".to_owned(), 1, "failed to remove handler 999"),
-        ("zinject -t data x".to_owned(), 1, "cannot inject with '-t'"),
+        ("zinject -t data x".to_owned(), 1, "'x' is not in a file system"),
         ("zinject -q".to_owned(), 2, "at least one of"),
     ] {
         let (was, said) = house.fails(&line);

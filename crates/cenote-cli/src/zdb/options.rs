@@ -115,7 +115,7 @@ impl Options {
             cache_file: parsed.value('U').map(PathBuf::from),
             txg: txg(&parsed)?,
             key: parsed.value('K').map(str::to_owned),
-            operands: parsed.operands.clone(),
+            operands: without_slash(&parsed.operands),
         };
         options.check(&parsed)?;
         Ok(options)
@@ -204,6 +204,17 @@ pub(super) fn number(text: &str) -> Option<u64> {
     }
 }
 
+/// Returns the operands; as in OpenZFS, a slash at the end of the first one means nothing.
+fn without_slash(operands: &[String]) -> Vec<String> {
+    let mut operands = operands.to_vec();
+    if let Some(first) = operands.first_mut().filter(|first| !first.starts_with('/'))
+        && first.ends_with('/')
+    {
+        first.pop();
+    }
+    operands
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -219,6 +230,8 @@ mod tests {
         assert_eq!((options.count('d'), options.count('h')), (5, 0));
         assert_eq!(options.pool_name(), Some("pool"));
         assert_eq!(options.operands.len(), 3);
+        let slash = |text: &str| without_slash(&[text.to_owned()]).remove(0);
+        assert_eq!(["t/", "t/a/", "t", "/"].map(slash), ["t", "t/a", "t", "/"]);
         assert_eq!(options.size(4096), "4096");
     }
 

@@ -8,6 +8,7 @@
 //! As in OpenZFS, the new device is examined before the old one is looked for, and what the engine
 //! refuses ends with status 255.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,11 +52,11 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     let (first, second) = if how == Attach::Replace { (old, new) } else { (new, old) };
     let cannot = format!("cannot {verb} {first} {join} {second}");
     let line = command_line(Tool::Zpool, verb, args);
-    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, _| {
         let spare = distributed_spare(engine, new, how, &cannot).await?;
         let device = match spare {
             Some(_) => None,
-            None => Some(new_device(source, engine, new, parsed.has('f'), how).await?),
+            None => Some(device_in_place(source, engine, (old, new), parsed.has('f'), how).await?),
         };
         let beside = device_of(source, engine, old, &cannot).await?;
         let mut leaf = match (spare, &device) {
@@ -89,6 +90,46 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }))
 }
 
+/// Opens the new device; with `force` also an empty one in the place of the old one.
+async fn device_in_place(
+    source: &Source,
+    engine: &Arc<Engine>,
+    (old, new): (&str, &str),
+    force: bool,
+    how: Attach,
+) -> Result<NewDevice, Exit> {
+    let is_tried = force && how == Attach::Replace;
+    let released = if is_tried { release_blank(source, engine, old, new).await? } else { None };
+    let device = new_device(source, engine, new, force, how).await;
+    if let (Err(_), Some(guid)) = (&device, released) {
+        engine.leaves().online(guid, None).await?;
+    }
+    device
+}
+
+/// Releases the device of `old` if it is the new one, too, and has lost its labels: an empty disk
+/// in the same place replaces what was there. Returns the guid of the leaf, which is offline then.
+async fn release_blank(
+    source: &Source,
+    engine: &Arc<Engine>,
+    old: &str,
+    new: &str,
+) -> Result<Option<u64>, Exit> {
+    let root = engine.admin().vdev_config();
+    let Ok(vdev) = names::find(&root, old, &source.path(old)) else { return Ok(None) };
+    let Some(known) = vdev.leaf.path.as_ref().map(|path| path.to_string_lossy()) else {
+        return Ok(None);
+    };
+    let path = layout::resolve(source, new)?;
+    let is_blank = layout::is_same(Path::new(&*known), &path)
+        && !engine.is_read_only()
+        && layout::owner(&path).await.is_none();
+    if !is_blank || engine.leaves().release_device(vdev.guid).await.is_err() {
+        return Ok(None);
+    }
+    Ok(Some(vdev.guid))
+}
+
 /// Lets the expansion of a RAID-Z vdev go on, and waits for its end if that is wanted.
 async fn expand(source: &Source, engine: &Arc<Engine>, is_awaited: bool) -> CommandResult {
     if source.session.is_none() && !is_awaited {
@@ -111,7 +152,7 @@ pub(super) fn detach(source: &Source, args: &[String], io: &mut Io<'_>) -> Comma
     let [pool, word] = getopt::exactly(&parsed.operands, missing)?;
     let line = command_line(Tool::Zpool, "detach", args);
     let cannot = format!("cannot detach {word}");
-    block_on(Writer::run(source, pool, Some(&line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, _| {
         let guid = device_of(source, engine, word, &cannot).await?;
         let detached = engine.leaves().detach(guid, None).await;
         detached.map_err(|error| refusal(&cannot, words(&error)))

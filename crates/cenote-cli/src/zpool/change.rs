@@ -45,7 +45,12 @@ fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     }
     block_on(async {
         let writer = Writer::open(source, name).await?;
-        writer.close(line, parsed.has('f'), io, async |engine| engine.destroy().await).await
+        let destroy = async |engine: &Engine| match engine.is_read_only() {
+            // As in OpenZFS: nothing is written, so that it can be imported again.
+            true => engine.export().await,
+            false => engine.destroy().await,
+        };
+        writer.close(line, parsed.has('f'), io, destroy).await
     })
 }
 
@@ -79,7 +84,12 @@ fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let outcome = match Writer::open(source, name).await {
                 Ok(writer) => {
                     let is_forced = parsed.has('f');
-                    writer.close(line, is_forced, io, async |engine| engine.export().await).await
+                    let export = async |engine: &Engine| match parsed.has('F') {
+                        // OpenZFS's undocumented option: the labels stay those of a pool in use.
+                        true => engine.detach_and_keep_active().await.map(drop),
+                        false => engine.export().await,
+                    };
+                    writer.close(line, is_forced, io, export).await
                 }
                 Err(exit) => Err(exit),
             };
@@ -106,7 +116,7 @@ fn sync(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
                 }
                 synced => Ok(synced.map(drop)?),
             };
-            Writer::run(source, name, None, io, sync).await?;
+            Writer::run_on_pool(source, name, None, io, sync).await?;
         }
         Ok(())
     })
@@ -148,7 +158,7 @@ fn set(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Command
         let is_transient = property_named(POOL_PROPERTIES, property).is_some()
             && pool_property(property).is_some()
             && wanted.settings.is_empty();
-        Writer::run(source, name, Some(line), io, async |engine, _| {
+        Writer::run_on_pool(source, name, Some(line), io, async |engine, _| {
             if is_transient {
                 return Ok(());
             }
@@ -173,7 +183,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         Some(_) => return Err(Exit::usage("invalid GUID")),
     };
     let [name] = getopt::exactly(&parsed.operands, ["missing pool name"])?;
-    block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, name, Some(line), io, async |engine, _| {
         let guid = match wanted {
             Some(guid) => guid,
             None => new_guid()?,
@@ -263,7 +273,7 @@ fn upgrade(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
                 continue;
             }
             count += 1;
-            Writer::run(source, name, Some(line), io, async |engine, io| {
+            Writer::run_on_pool(source, name, Some(line), io, async |engine, io| {
                 let settings = wanted.iter().copied().map(PoolSetting::Feature).collect();
                 engine.admin().set(settings).await?;
                 out!(io, "Enabled the following features on '{name}':")?;

@@ -31,7 +31,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         err!(io, "cannot open '{name}': invalid character '/' in pool name")?;
         return Err(Exit::failed(NOT_A_DATASET));
     }
-    block_on(Writer::run(source, name, Some(&line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, name, Some(&line), io, async |engine, _| {
         let (action, outcome) = if parsed.has('d') {
             ("discard checkpoint in", engine.space().discard_checkpoint().await)
         } else {

@@ -335,7 +335,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
              '--allow-ashift-mismatch', or '--allow-in-use'",
         ));
     }
-    block_on(Writer::run(source, name, line, io, async |engine, io| {
+    block_on(Writer::run_on_pool(source, name, line, io, async |engine, io| {
         let layout = Layout::parse(words)?;
         let cannot = format!("cannot add to '{name}'");
         let takes_used = parsed.has('f') || parsed.has(IN_USE);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_engine::{Engine, EventLog, FailMode, NotedEvent};
-use cenote_pool::{DatasetName, Suffix};
+use cenote_pool::dsl::check_pool_name;
 
 use super::block_on;
 use super::event_text::{self, Known, class, pairs};
@@ -20,7 +20,7 @@ use crate::source::Source;
 use crate::zfs::value;
 
 /// Interval of checks for new events.
-const STEP: Duration = Duration::from_millis(200);
+const STEP: Duration = Duration::from_millis(20);
 
 /// Runs `zpool events`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -31,7 +31,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         _ => return Err(Exit::usage("too many arguments")),
     };
     // The name only filters: the pool need not exist.
-    if let Some(name) = name.filter(|name| !is_pool_name(name)) {
+    if let Some(name) = name.filter(|name| check_pool_name(name).is_err()) {
         return Err(Exit::usage(format!("invalid pool name '{name}'")));
     }
     let session = source.session.as_ref();
@@ -62,11 +62,6 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             }
         }
     })
-}
-
-/// Whether a text is a valid pool name, by OpenZFS's check in this command.
-fn is_pool_name(name: &str) -> bool {
-    DatasetName::parse(name).is_ok_and(|parsed| parsed.suffix == Suffix::None)
 }
 
 fn header(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {

@@ -215,8 +215,13 @@ async fn unsupported(candidate: &Candidate, reason: Reason) -> Vec<UnknownFeatur
 
 /// Whether the options request a read-only import.
 fn is_read_only(parsed: &Parsed) -> bool {
-    let mut properties = parsed.values('o').flat_map(|value| value.split(','));
-    properties.any(|property| property == "readonly=on" || property == "ro")
+    parsed.values('o').any(|property| property == "readonly=on")
+}
+
+/// Returns the options for mounting: as in OpenZFS, a value of `-o` without `=`.
+fn mount_options(parsed: &Parsed) -> String {
+    let options: Vec<_> = parsed.values('o').filter(|text| !text.contains('=')).collect();
+    options.join(",")
 }
 
 fn import_all(scan: &Scan, parsed: &Parsed) -> CommandResult {
@@ -358,7 +363,8 @@ async fn take(
     if let Some(new_name) = new_name.filter(|_| is_temporary) {
         engine.admin().set_temporary_name(new_name).await;
     }
-    let how = Taken { altroot, cache_file, is_unmounted: parsed.has('N') };
+    let is_unmounted = parsed.has('N');
+    let how = Taken { altroot, cache_file, is_unmounted, mount_options: mount_options(parsed) };
     let done = After::taken(source, how);
     let writer = Writer::of(source, engine, After::as_found(candidate), done).await?;
     let mut has_keys = true;

@@ -379,7 +379,7 @@ pub(super) fn resolve(source: &Source, word: &str) -> Result<PathBuf, Exit> {
 }
 
 /// Whether two paths lead to the same file or block device.
-fn is_same(one: &Path, other: &Path) -> bool {
+pub(super) fn is_same(one: &Path, other: &Path) -> bool {
     use std::os::unix::fs::{FileTypeExt, MetadataExt};
     // A block device may have several nodes.
     let identity = |path: &Path| {
@@ -414,7 +414,7 @@ async fn open(word: &str, path: &Path) -> Result<Result<Opened, String>, Exit> {
 }
 
 /// Returns the pool that the labels of a device name.
-async fn owner(path: &Path) -> Option<String> {
+pub(super) async fn owner(path: &Path) -> Option<String> {
     let device = PoolDevice::open_for_reading(path).await.ok()?;
     Some(pool_of(&device.found().await?)?.0)
 }

@@ -1,5 +1,7 @@
 //! `zpool trim` and `zpool initialize`.
 //!
+//! The daemon goes on when the command has ended, which waits for the end only with `-w`.
+//!
 //! With `--embedded` no process keeps the pool between two commands, so the command does the work
 //! itself and returns when it is done, with or without `-w`. An interrupted command leaves the
 //! progress in the pool: `status` shows it, `-s` and `-c` end it, and the command without them
@@ -91,7 +93,7 @@ fn work(
     let [name, devices @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("missing pool name argument"));
     };
-    block_on(Writer::run(source, name, Some(line), io, async |engine, _| {
+    block_on(Writer::run_on_pool(source, name, Some(line), io, async |engine, _| {
         let root = engine.admin().vdev_config();
         let mut leaves = Vec::new();
         for word in devices {
@@ -113,7 +115,12 @@ fn work(
                 LeafWorkKind::Trim => engine.leaves().start_trim(&leaves, options).await?,
                 LeafWorkKind::Initialize => engine.leaves().start_initialize(&leaves).await?,
             }
-            engine.leaves().wait_for_work(&leaves, kind).await
+            if source.session.is_some() && !parsed.has('w') {
+                return Ok(());
+            }
+            let ended = engine.leaves().wait_for_work(&leaves, kind);
+            // A client that has gone does not wait, and the work goes on.
+            source.while_waited_for(ended).await.unwrap_or(Ok(()))
         };
         outcome.await.map_err(|error| failure(&root, name, kind, &error))
     }))

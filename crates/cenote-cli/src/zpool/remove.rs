@@ -26,7 +26,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }
     let line = command_line(Tool::Zpool, "remove", args);
     let line = (!parsed.has('n')).then_some(&line[..]);
-    block_on(Writer::run(source, pool, line, io, async |engine, io| {
+    block_on(Writer::run_on_pool(source, pool, line, io, async |engine, io| {
         if parsed.has('s') {
             return remove_data::cancel(engine).await;
         }

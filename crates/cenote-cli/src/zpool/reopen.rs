@@ -35,7 +35,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 
 async fn reopen(source: &Source, name: &str, line: &str, io: &mut Io<'_>) -> CommandResult {
     let failed = |error| Exit::failed(format!("error reopening '{name}': {error}"));
-    Writer::run(source, name, Some(line), io, async |engine, _| {
+    Writer::run_on_pool(source, name, Some(line), io, async |engine, _| {
         if engine.is_read_only() {
             return Ok(());
         }

@@ -111,7 +111,7 @@ fn on_each_pool(
         let names: Vec<_> = parsed.operands.iter().filter(|name| seen.insert(*name)).collect();
         let mut status = Ok(());
         for name in &names {
-            let done = Writer::run(source, name, Some(line), io, async |engine, io| {
+            let done = Writer::run_on_pool(source, name, Some(line), io, async |engine, io| {
                 carry_out(engine, request, io).await?;
                 if waits_at_once { wait(source, engine).await } else { Ok(()) }
             });
@@ -126,8 +126,10 @@ fn on_each_pool(
         }
         if parsed.has('w') && !waits_at_once && status.is_ok() {
             for name in names {
-                Writer::run(source, name, None, io, async |engine, _| wait(source, engine).await)
-                    .await?;
+                Writer::run_on_pool(source, name, None, io, async |engine, _| {
+                    wait(source, engine).await
+                })
+                .await?;
             }
         }
         status
@@ -152,6 +154,9 @@ async fn carry_out(engine: &Engine, request: Request, io: &mut Io<'_>) -> Comman
     }
     if engine.health().suspended().is_some() {
         return Err(request.failure(&pool, "pool I/O is currently suspended"));
+    }
+    if request == Request::ErrorScrub && !engine.admin().has_feature("head_errlog").await? {
+        return Err(request.failure(&pool, "operation not supported on this type of pool"));
     }
     if request == Request::Resilver && !can_defer(engine).await? {
         return Err(request.failure(&pool, "this action requires the resilver_defer feature"));

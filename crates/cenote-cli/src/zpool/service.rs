@@ -47,7 +47,10 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     if parsed.has('n') {
         return block_on(async { source.pool(pool).await.map(drop) });
     }
-    block_on(Writer::run(source, pool, Some(&line), io, async |engine, io| {
+    block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, io| {
+        if engine.is_read_only() {
+            return Err(failure(verb, pool, "pool is read-only"));
+        }
         if verb == "clear" && devices.is_empty() {
             let failed = |error| failure(verb, pool, cause_text::<EngineError>(&error));
             engine.leaves().clear(None).await.map_err(failed)?;

@@ -61,7 +61,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         split.map(drop).map_err(|error| unable(name, cause_or_checkpoint::<SplitError>(&error)))
     };
     block_on(async {
-        Writer::run(source, name, recorded, io, work).await?;
+        Writer::run_on_pool(source, name, recorded, io, work).await?;
         let Some(altroot) = options.altroot().filter(|_| !is_dry) else { return Ok(()) };
         let mut import = vec!["-R".to_owned(), altroot];
         import.extend(options.mount.iter().flat_map(|text| ["-o".to_owned(), text.clone()]));
@@ -85,13 +85,23 @@ fn options(args: &[String]) -> Result<Options, Exit> {
             mount = Some(text.to_owned());
             continue;
         };
+        let pool = parsed.operands.first().map_or("", String::as_str);
+        // For OpenZFS a split is an import, not a creation.
+        if name == "bootfs" {
+            let why = "property 'bootfs' cannot be set at creation or import time";
+            return Err(unable(pool, why));
+        }
+        if name.starts_with("feature@") && value == "disabled" {
+            let why = "can only be set to 'disabled' at creation time";
+            return Err(unable(pool, format!("property '{name}' {why}")));
+        }
         wanted.add(name, value, true).map_err(|why| {
             if why.starts_with("invalid property") {
                 return Exit::usage(format!(
                     "property '{name}' is not a valid pool or vdev property"
                 ));
             }
-            unable(parsed.operands.first().map_or("", String::as_str), why)
+            unable(pool, why)
         })?;
     }
     let is_imported = parsed.has('R');

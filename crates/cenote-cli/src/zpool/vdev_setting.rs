@@ -86,7 +86,7 @@ pub(super) fn set(
             Exit::failed(format!("cannot set property {property} for {word} on {pool}: {why}"))
         };
         let value = parse(property, value).map_err(|why| cannot(&why))?;
-        Writer::run(source, pool, Some(line), io, async |engine, _| {
+        Writer::run_on_pool(source, pool, Some(line), io, async |engine, _| {
             let set = engine.admin().set_vdev_property(guid, property, value).await;
             set.map_err(|error| match error.kind() {
                 Kind::Unsupported => cannot("property not supported for this vdev"),

@@ -61,7 +61,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let mut operands = parsed.operands.clone();
     let repeat = Repeat::take(&mut operands)?;
     let [name] = getopt::exactly(&operands, ["missing 'pool' argument"])?;
-    block_on(Writer::run(source, name, None, io, async |engine, io| {
+    block_on(Writer::run_on_pool(source, name, None, io, async |engine, io| {
         let is_wanted = |activity: &str| wanted.iter().any(|at| ACTIVITIES[*at] == activity);
         // Other users only wait: the daemon carries activities out by itself.
         let helps = source.is_trusted();

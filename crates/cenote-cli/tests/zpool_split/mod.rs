@@ -94,6 +94,14 @@ fn new_pool_is_imported() {
     let (_, err, status) = shed.run("zpool split -o ro t u");
     let text = "setting mntopts is only valid when importing the pool\nusage:\n\tsplit [-gLnPl]";
     assert!(status == 2 && err.starts_with(text), "{err}");
+    for (setting, why) in [
+        ("bootfs=u/x", "cannot be set at creation or import time"),
+        ("feature@async_destroy=disabled", "can only be set to 'disabled' at creation time"),
+    ] {
+        let name = setting.split('=').next().expect("a name");
+        let want = format!("Unable to split t: property '{name}' {why}");
+        shed.fails(&format!("zpool split -o {setting} t u"), &want);
+    }
     shed.succeeds(&format!("zpool split -R {} t u", alt.to_str().expect("UTF-8")));
     assert_eq!(shed.succeeds("zpool list -H -o name"), "t\nu\n");
     shed.judge("t");

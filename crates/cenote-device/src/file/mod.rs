@@ -428,8 +428,8 @@ fn describe(file: &File, path: String, is_block_device: bool) -> rustix::io::Res
         return Ok(DeviceInfo {
             path,
             size,
-            logical_ashift: 9,
-            physical_ashift: 9,
+            logical_ashift: tunables::FILE_LOGICAL_ASHIFT.get() as u8,
+            physical_ashift: tunables::FILE_PHYSICAL_ASHIFT.get() as u8,
             is_block_device,
             is_rotational: false,
         });

@@ -73,12 +73,13 @@ impl Reporter for Damage {
     }
 
     fn recovered(&self, _: &BlockPtr, bad: &[BadChild], repaired: usize) {
-        for child in bad {
+        // A failed I/O has its event when it fails.
+        for child in bad.iter().filter(|child| matches!(child.cause, Cause::Checksum)) {
             self.note(Event::Bad {
                 leaf: child.guid,
                 offset: child.offset,
                 cause: child.cause.to_string(),
-                is_io: matches!(child.cause, Cause::Io(_)),
+                is_io: false,
                 is_repaired: repaired >= bad.len(),
             });
         }

@@ -8,11 +8,8 @@ use std::time::Duration;
 
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Counter, Notify};
+use cenote_rt::{Counter, Notify, tunables};
 use cenote_vdev::{LeafIo, Symptom, VdevState};
-
-/// Maximum number of events in a ring.
-const EVENTS_MAX: usize = 1000;
 
 /// An event of a pool, its devices or its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -211,10 +208,9 @@ impl EventLog {
     pub(crate) fn note(&self, event: Event) {
         let time = cenote_rt::wall_clock();
         let mut ring = self.ring();
-        if ring.events.len() >= EVENTS_MAX {
-            ring.events.pop_front();
-            ring.dropped += 1;
-        }
+        let too_many = (ring.events.len() + 1).saturating_sub(tunables::ZEVENT_LEN_MAX.get_usize());
+        ring.events.drain(..too_many);
+        ring.dropped += too_many as u64;
         // Under the lock, so that the numbers of a ring are in order.
         ring.events.push_back(NotedEvent { eid: NUMBERS.next(), time, event });
         drop(ring);
@@ -250,14 +246,15 @@ mod tests {
     #[test]
     fn events_ring_keeps_the_last_ones_in_order() {
         let log = EventLog::new("t", 7);
-        for _ in 0..EVENTS_MAX + 3 {
+        let most = tunables::ZEVENT_LEN_MAX.get_usize();
+        for _ in 0..most + 3 {
             log.note(Event::Pool(PoolEvent::Cleared));
         }
         let all = log.after(0);
-        assert!(all.len() == EVENTS_MAX && all.is_sorted_by_key(|noted| noted.eid));
+        assert!(all.len() == most && all.is_sorted_by_key(|noted| noted.eid));
         assert_eq!((log.take_dropped(), log.take_dropped()), (3, 0));
-        assert_eq!(log.after(all[EVENTS_MAX - 3].eid), all[EVENTS_MAX - 2..]);
+        assert_eq!(log.after(all[most - 3].eid), all[most - 2..]);
         assert!(all[0].eid > log.id);
-        assert_eq!((log.clear(), log.after(0).len()), (EVENTS_MAX, 0));
+        assert_eq!((log.clear(), log.after(0).len()), (most, 0));
     }
 }

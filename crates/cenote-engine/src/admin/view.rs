@@ -62,6 +62,7 @@ impl Engine {
     /// # Errors
     /// Errors of reading the MOS.
     pub async fn view(&self) -> Result<Arc<Pool>> {
+        self.views.presence.set_leaf_work(self.leaf.works.offsets());
         let time = Duration::from_millis(tunables::PIN_DEADLINE_MS.get());
         let last = || self.views.last.lock();
         loop {

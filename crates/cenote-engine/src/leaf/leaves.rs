@@ -78,6 +78,9 @@ fn for_leaves(vdev: &mut VdevConfig, change: &mut impl FnMut(&mut LeafConfig)) {
     vdev.children.iter_mut().for_each(|child| for_leaves(child, change));
 }
 
+/// Time that a device has to become idle before it is cut off.
+const RELEASE_TIMEOUT: Duration = Duration::from_secs(5);
+
 impl<'e> Leaves<'e> {
     /// Keeps other checks of the leaves from running.
     pub(super) async fn lock_service(self) -> AsyncMutexGuard<'e, ()> {
@@ -213,6 +216,21 @@ impl Leaves<'_> {
     /// data; errors of a sync.
     pub async fn offline(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Offline, is_temporary).await
+    }
+
+    /// Takes a leaf offline until the next import, and closes its device, so that the device can
+    /// replace it like a new one. [`online`](Self::online) opens it again.
+    ///
+    /// # Errors
+    /// The errors of [`offline`](Self::offline).
+    pub async fn release_device(self, guid: u64) -> Result<()> {
+        self.offline(guid, true).await?;
+        // No probe may hold the device.
+        let _probing = self.lock_service().await;
+        if let Some(id) = self.engine.tree.leaf_of(guid) {
+            drop(self.engine.tree.take_device(id, RELEASE_TIMEOUT).await);
+        }
+        Ok(())
     }
 
     /// Like [`offline`](Self::offline), but faults the leaf, until it is cleared or brought online.

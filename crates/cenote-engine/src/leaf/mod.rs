@@ -20,7 +20,7 @@ use reflow::ReflowTask;
 pub(crate) struct LeafState {
     service: leaves::Service,
     /// Running trim and initialize.
-    works: LeafWorks,
+    pub(crate) works: LeafWorks,
     /// Freed ranges for autotrim.
     pub(crate) auto_trim: AutoTrim,
     /// Property `autoexpand`.

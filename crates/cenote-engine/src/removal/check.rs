@@ -69,15 +69,18 @@ pub(super) fn check(
     if root.children.iter().any(|other| other.top.removing) {
         return Err(RemovalError::Busy);
     }
-    let lacks = |leaf: &VdevConfig| {
-        let missing = engine.tree.dtl(leaf.guid, DtlKind::Missing);
-        missing.is_none_or(|missing| missing != TxgRanges::default())
-    };
-    if top.leaves().any(lacks) {
-        return Err(RemovalError::Busy);
-    }
-    if !engine.tree.vdev(top.guid).is_some_and(|vdev| vdev.state().is_readable()) {
+    let is_readable =
+        |guid: u64| engine.tree.vdev(guid).is_some_and(|vdev| vdev.state().is_readable());
+    if !is_readable(top.guid) {
         return Err(RemovalError::Unreadable);
+    }
+    // One whole side is enough: the others are not read (SD1).
+    let is_whole = |leaf: &VdevConfig| {
+        let missing = engine.tree.dtl(leaf.guid, DtlKind::Missing);
+        is_readable(leaf.guid) && missing.is_some_and(|missing| missing == TxgRanges::default())
+    };
+    if !top.leaves().any(is_whole) {
+        return Err(RemovalError::Busy);
     }
     let fits = |other: &VdevConfig| match other.kind {
         VdevKind::Hole | VdevKind::Missing | VdevKind::Indirect => true,

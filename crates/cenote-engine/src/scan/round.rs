@@ -333,7 +333,13 @@ impl Observer for Mender {
     fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
         Box::pin(async move {
             match finding {
-                Finding::Part { bp, place, .. } => self.mend(&bp, &place, MendKind::Counted).await,
+                Finding::Part { bp, place, part } => {
+                    // One event for each error that was counted, whatever is bad when all copies
+                    // are read once more.
+                    let is_good = self.is_good(&bp, &place, MendKind::Counted).await;
+                    let damage = &self.engine.health.damage;
+                    damage.recovered(&bp, &[part.child], usize::from(is_good));
+                }
                 Finding::Lost { place, bp, copies, .. } => self.lost(&place, &bp, copies),
                 // The walk tells no sweep of these.
                 Finding::Unreachable(_) => {}

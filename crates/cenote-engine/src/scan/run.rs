@@ -25,6 +25,8 @@ const AGAIN_PAUSE: Duration = Duration::from_millis(100);
 const IDLE_SHORT: u32 = 3;
 /// Repetitions after which such pauses become longer.
 const IDLE_MAX: u32 = 50;
+/// Time after which it is asked again whether scans stand still.
+const REST: Duration = Duration::from_millis(100);
 /// Pause after an error of a device.
 const FAILED_PAUSE: Duration = Duration::from_secs(10);
 
@@ -208,6 +210,11 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
         let Some(held) = engine.upgrade() else { return Ok(()) };
         if runner.is_stopped() {
             return Ok(());
+        }
+        if tunables::SCAN_SUSPEND_PROGRESS.get() != 0 {
+            drop(held);
+            runner.work.rest(REST).await;
+            continue;
         }
         let next = match runner.job {
             Job::Rebuild => rebuild::step(&held, runner).await,

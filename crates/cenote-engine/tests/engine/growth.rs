@@ -30,6 +30,16 @@ async fn label_count(device: &Arc<ImageDevice>) -> usize {
     Found::read(whole).await.unwrap().good_labels
 }
 
+/// Lowest txg of the uberblocks in each label of a device.
+async fn first_uberblocks(device: &Arc<ImageDevice>) -> Vec<Option<u64>> {
+    let whole = pools::devices(vec![device.image()]).remove(0);
+    let labels = cenote_vdev::labels::read(&*whole).await.labels;
+    let first = |label: &cenote_vdev::labels::Label| {
+        label.uberblocks.iter().map(|found| found.uberblock.txg).min()
+    };
+    labels.iter().map(first).collect()
+}
+
 /// Exports a pool, and verifies it on devices of their present sizes.
 async fn finish(pool: Fixture, what: &str) {
     pool.engine.export().await.unwrap();
@@ -64,6 +74,9 @@ async fn devices_become_longer((layout, count, _): (&str, usize, usize)) {
     assert_eq!((asize(engine), metaslabs(engine)), (before, parts), "{layout}");
     for device in &pool.devices {
         assert_eq!(label_count(device).await, 4, "{layout}");
+        // The labels that moved have the uberblocks of before.
+        let first = first_uberblocks(device).await;
+        assert!(first.iter().all(|txg| *txg == first[0]), "{layout}: {first:?}");
     }
     let view = engine.view().await.unwrap();
     let expandable = view.space().await.unwrap().expandable;

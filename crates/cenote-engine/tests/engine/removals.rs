@@ -23,8 +23,8 @@ use cenote_rt::seeded::Bug;
 use cenote_rt::{Error, Kind, Result, Rng, block_on, simulate, tunables};
 use cenote_testkit::cuts;
 use cenote_testkit::golden::golden;
-use cenote_vdev::DtlKind;
 use cenote_vdev::create::VdevClass;
+use cenote_vdev::{DtlKind, TxgRanges};
 
 use crate::condense;
 use crate::scans::{BLOCKS, Fixture, fails, verify_of};
@@ -511,6 +511,38 @@ fn copies_are_resilvered_after_a_removal() {
     simulate(1, resilver_ends_before_the_removal()).unwrap();
 }
 
+/// One side of the mirror was away while blocks were written. It returns during the removal, with
+/// the old bytes: the copies are those of the other side.
+async fn stale_side_is_not_copied(does_return: bool) {
+    let _small = Batches::of(64 << 10);
+    let mut pool = pool_of(&mirrors(4)).await;
+    let stale = pool.leaf(2);
+    pool.engine.leaves().offline(stale, false).await.unwrap();
+    for (tag, name) in [(7, "tank/a"), (8, "tank/b")] {
+        pool.write(name, 0..BLOCKS, tag).await;
+    }
+    let lacks = pool.engine.tree().dtl(stale, DtlKind::Missing).unwrap();
+    assert!(!lacks.is_empty(), "nothing was written to the mirror");
+    tunables::REMOVAL_SUSPEND_PROGRESS.set(u64::from(does_return)).unwrap();
+    pool.engine.removals().begin(pool.top(1)).await.unwrap();
+    if does_return {
+        pool.engine.leaves().online(stale, None).await.unwrap();
+        tunables::REMOVAL_SUSPEND_PROGRESS.set(0).unwrap();
+    }
+    pool.engine.removals().wait().await.unwrap();
+    assert_eq!(kinds(&pool.engine)[1], VdevKind::Indirect);
+    pool.devices.drain(2..4);
+    let done = pool.scrub().await;
+    assert_eq!((done.errors, done.processed), (0, 0), "{done:?}");
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn stale_side_of_a_mirror_is_not_copied() {
+    simulate(1, stale_side_is_not_copied(false)).unwrap();
+    simulate(1, stale_side_is_not_copied(true)).unwrap();
+}
+
 /// The disk cannot be read at one place: the removal is cancelled, and nothing changes.
 async fn read_error_cancels() {
     let builder = PoolBuilder::disks(4).with_size(SIZE);
@@ -588,10 +620,10 @@ fn what_cannot_be_removed_is_refused() {
         let pool = pool_of(&PoolBuilder::new(tops)).await;
         assert_eq!(refused(&pool, pool.top(0)).await.0, Some(RemovalError::Layout));
         assert_eq!(refused(&pool, pool.leaf(1)).await.0, Some(RemovalError::NotSupported));
-        // A leaf that lacks data.
-        let pool = pool_of(&mirrors(4)).await;
-        pool.engine.leaves().offline(pool.leaf(0), false).await.unwrap();
-        pool.write("tank/a", 0..2, 9).await;
+        // A disk that lacks data.
+        let pool = pool_of(&PoolBuilder::disks(4)).await;
+        let txgs = TxgRanges::new([(2, 3)]);
+        assert!(pool.engine.tree().set_dtl(pool.leaf(0), txgs));
         assert_eq!(refused(&pool, pool.top(0)).await.0, Some(RemovalError::Busy));
     })
     .unwrap();

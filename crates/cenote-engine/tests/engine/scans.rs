@@ -765,6 +765,22 @@ fn mistakes_are_found() {
 }
 
 #[test]
+fn suspended_scans_stand_still() {
+    simulate(1, async {
+        let pool = Fixture::new("mirror", 2).await;
+        let scans = pool.engine.scans();
+        tunables::SCAN_SUSPEND_PROGRESS.set(1).unwrap();
+        scans.scrub(ScrubOptions::default()).await.unwrap();
+        cenote_rt::sleep(Duration::from_secs(60)).await;
+        assert!(scans.is_running(ScanFunc::Scrub) && scans.pass().issued == 0);
+        tunables::SCAN_SUSPEND_PROGRESS.set(0).unwrap();
+        scans.wait(ScanFunc::Scrub).await.unwrap();
+        assert!(scans.pass().issued > 0);
+    })
+    .unwrap();
+}
+
+#[test]
 fn scrub_is_paused_resumed_and_cancelled() {
     simulate(1, async {
         let _small = Rounds::of(256 << 10);

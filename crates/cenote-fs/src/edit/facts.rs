@@ -58,10 +58,12 @@ pub struct Settings {
     pub knows_long_names: bool,
     /// Slots of a new dnode (`dnodesize`).
     pub dnode_slots: usize,
+    /// Whether data of files is cached (`primarycache` is `all`).
+    pub caches_data: bool,
 }
 
 /// Properties by name, with their default values.
-const PROPERTIES: [(&str, u64); 11] = [
+const PROPERTIES: [(&str, u64); 12] = [
     ("recordsize", 128 << 10),
     ("atime", 1),
     ("relatime", 1),
@@ -73,7 +75,10 @@ const PROPERTIES: [(&str, u64); 11] = [
     ("snapdir", 0),
     ("longname", 0),
     ("dnodesize", 0),
+    ("primarycache", CACHE_ALL),
 ];
+/// Value `all` of `primarycache`.
+const CACHE_ALL: u64 = 2;
 
 impl Settings {
     /// Reads the properties of a head.
@@ -106,6 +111,7 @@ impl Settings {
             has_long_names: knows_long_names && value("longname") != 0,
             knows_long_names,
             dnode_slots: slots as usize,
+            caches_data: value("primarycache") == CACHE_ALL,
         })
     }
 }

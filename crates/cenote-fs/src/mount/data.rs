@@ -72,6 +72,12 @@ struct Found {
     is_atime_current: bool,
 }
 
+/// Whether data of a file system's files may stay in caches after they are closed (`primarycache`).
+#[must_use]
+pub fn caches_data(mount: &Mount) -> bool {
+    mount.shared.facts.settings().caches_data
+}
+
 impl Mount {
     /// Reads bytes into `into`; fewer than its length at the end of the file. Permissions were
     /// checked when the node was opened.

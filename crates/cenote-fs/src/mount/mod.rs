@@ -59,7 +59,7 @@ use self::inode_cache::InodeCache;
 
 pub use crate::edit::{DirEntry, ReadDirPage};
 pub use attributes::Attributes;
-pub use data::{AccessTimes, Allocate, WriteOptions};
+pub use data::{AccessTimes, Allocate, WriteOptions, caches_data};
 pub use device::{decode_dev, encode_rdev};
 pub use holes::Seek;
 pub use open::Handle;

@@ -52,7 +52,12 @@ fn fill<'a>(
         if let Some(config) = pool.config().vdev_tree.find(vdev.guid) {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
                 // Unreadable state is shown as never started.
-                let work = read(pool, config, kind).await.unwrap_or_default();
+                let mut work = read(pool, config, kind).await.unwrap_or_default();
+                if work.state == LeafWorkState::Active
+                    && let Some(offset) = pool.presence().leaf_work(vdev.guid, kind)
+                {
+                    work.offset = offset;
+                }
                 let progress = progress(work, figures, width);
                 match kind {
                     LeafWorkKind::Trim => vdev.trim = progress,

@@ -28,7 +28,7 @@ use cenote_fs::acl::Want;
 use cenote_fs::edit::xattr::Existing;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode, SetAttributes, SetTime};
 use cenote_fs::mount::{
-    Allocate, Attributes, DirEntry, Seek, Space, WriteOptions, decode_dev, encode_rdev,
+    Allocate, Attributes, DirEntry, Seek, Space, WriteOptions, caches_data, decode_dev, encode_rdev,
 };
 use cenote_rt::{Buf, BufMut, Result, Runtime};
 
@@ -211,10 +211,11 @@ impl Adapter {
     }
 }
 
-/// Returns the flags of an opened file: pages are kept across open and close. With direct I/O the
-/// kernel does not allow shared mappings.
-fn fopen_flags(is_unmappable: bool) -> FopenFlags {
-    let mut flags = FopenFlags::FOPEN_KEEP_CACHE;
+/// Returns the flags of an opened file: pages are kept across open and close, unless `primarycache`
+/// excludes data. With direct I/O the kernel does not allow shared mappings.
+fn fopen_flags(vfs: &Vfs, is_unmappable: bool) -> FopenFlags {
+    let mut flags = FopenFlags::empty();
+    flags.set(FopenFlags::FOPEN_KEEP_CACHE, caches_data(&vfs.mount()));
     flags.set(FopenFlags::FOPEN_DIRECT_IO, is_unmappable);
     flags
 }
@@ -411,7 +412,7 @@ impl Filesystem for Adapter {
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         let (cred, opening) = (cred_of(request), Opening::of(flags.0));
         let answer = move |reply: ReplyOpen, vfs: &Vfs, is_unmappable| {
-            reply.opened(vfs.handle(opening), fopen_flags(is_unmappable));
+            reply.opened(vfs.handle(opening), fopen_flags(vfs, is_unmappable));
         };
         let work = |vfs: Arc<Vfs>| async move { vfs.open(&cred, node.0, opening).await };
         self.begin_with(Pace::Short, reply, answer, work);
@@ -430,7 +431,7 @@ impl Filesystem for Adapter {
         let (cred, name, opening) = (cred_of(request), bytes(name), Opening::of(flags));
         let answer = move |reply: ReplyCreate, vfs: &Vfs, (made, is_unmappable): (_, bool)| {
             let (attr, number) = (attributes(&made), generation(&made));
-            let flags = fopen_flags(is_unmappable);
+            let flags = fopen_flags(vfs, is_unmappable);
             let ttls = (Vfs::ttl(&made), vfs.name_ttl(made.object));
             reply.created(ttls, &attr, number, vfs.handle(opening), flags);
         };

@@ -5,9 +5,11 @@
 //!                 └ a fault: as its type, frequency and effect say
 //! ```
 //!
+//! A fault is for all of a device, or for ranges of it: the blocks of a file (`zinject -t data`).
 //! As in OpenZFS a read or write with an injected error reaches the device, and only its result is
 //! replaced. The choice of the I/Os that fail is random, and the same in each run.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -89,6 +91,8 @@ pub struct InjectedLeafFault {
 struct Handler {
     id: u64,
     spec: FaultSpec,
+    /// The affected bytes of the device, `None` for all of it.
+    ranges: Option<Vec<Range<u64>>>,
     matched: u64,
     injected: u64,
     random: Rng,
@@ -108,21 +112,38 @@ impl Handler {
         self.injected += 1;
     }
 
-    /// Whether the fault is for I/Os of this type.
-    fn is_of(&self, kind: IoKind) -> bool {
+    /// Whether the fault is for I/Os of this type and place.
+    fn is_of(&self, kind: IoKind, place: &Range<u64>) -> bool {
         self.spec.kind.is_none_or(|wanted| wanted == kind)
+            && self.ranges.as_ref().is_none_or(|ranges| {
+                ranges.iter().any(|range| range.start < place.end && place.start < range.end)
+            })
+    }
+
+    /// Draws a bit of each affected part of a read; returns their numbers in its buffer.
+    fn draw_bits(&mut self, place: &Range<u64>) -> Vec<u64> {
+        let whole = [place.clone()];
+        let mut bits = Vec::new();
+        for range in self.ranges.as_deref().unwrap_or(&whole) {
+            let (start, end) = (range.start.max(place.start), range.end.min(place.end));
+            if start < end {
+                let bit = self.random.below((end - start) * 8);
+                bits.push((start - place.start) * 8 + bit);
+            }
+        }
+        bits
     }
 }
 
 /// Effect of the injected faults on an I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 struct Verdict {
     /// The I/O ends no earlier than this.
     until: Option<Duration>,
     /// The fault, and its effect.
     fault: Option<(u64, FaultEffect)>,
-    /// A random number for the effect.
-    choice: u64,
+    /// Bits of the buffer that change.
+    bits: Vec<u64>,
 }
 
 /// The faults that are injected into a leaf.
@@ -139,17 +160,28 @@ impl Injections {
     }
 
     /// Adds a fault of the leaf with the guid `leaf`. Returns its number.
-    pub(super) fn add(&self, leaf: u64, spec: FaultSpec) -> u64 {
+    pub(super) fn add(&self, leaf: u64, spec: FaultSpec, ranges: Option<Vec<Range<u64>>>) -> u64 {
         let id = NUMBERS.next();
+        self.add_as(id, leaf, spec, ranges);
+        id
+    }
+
+    /// Like [`add`](Self::add), as a part of the fault `id`, which has others on other leaves.
+    pub(super) fn add_as(
+        &self,
+        id: u64,
+        leaf: u64,
+        spec: FaultSpec,
+        ranges: Option<Vec<Range<u64>>>,
+    ) {
         let lanes = match spec.effect {
             FaultEffect::Delay { lanes, .. } => vec![Duration::ZERO; usize::from(lanes.max(1))],
             _ => Vec::new(),
         };
         let mut handlers = self.handlers.lock();
         let random = Rng::seeded(leaf ^ handlers.len() as u64);
-        handlers.push(Handler { id, spec, matched: 0, injected: 0, random, lanes });
+        handlers.push(Handler { id, spec, ranges, matched: 0, injected: 0, random, lanes });
         self.is_any.store(true, Ordering::Release);
-        id
     }
 
     pub(super) fn cancel(&self, id: u64) -> bool {
@@ -197,13 +229,13 @@ impl Injections {
     }
 
     /// Decides about an I/O. The first fault that affects it counts, and the shortest delay.
-    fn judge(&self, kind: IoKind) -> Verdict {
+    fn judge(&self, kind: IoKind, place: &Range<u64>) -> Verdict {
         let mut verdict = Verdict::default();
         let mut delayed: Option<(Duration, usize, usize)> = None;
         let now = monotonic();
         let mut handlers = self.handlers.lock();
         for (index, handler) in handlers.iter_mut().enumerate() {
-            if !handler.is_of(kind) {
+            if !handler.is_of(kind, place) {
                 continue;
             }
             let effect = handler.spec.effect;
@@ -224,7 +256,9 @@ impl Injections {
                 _ if verdict.fault.is_none() && handler.draws() => {
                     handler.count();
                     verdict.fault = Some((handler.id, effect));
-                    verdict.choice = handler.random.next_u64();
+                    if effect == FaultEffect::Corrupt {
+                        verdict.bits = handler.draw_bits(place);
+                    }
                 }
                 _ => {}
             }
@@ -255,12 +289,12 @@ impl Injector {
     /// prevents that; `ignored` is the result of an I/O that is ignored.
     async fn with_faults<T>(
         &self,
-        (kind, offset): (IoKind, u64),
+        (kind, offset, len): (IoKind, u64, u64),
         io: BoxFuture<'_, Result<T>>,
         ignored: impl FnOnce() -> T,
-        corrupt: impl FnOnce(T, u64) -> T,
+        corrupt: impl FnOnce(T, &[u64]) -> T,
     ) -> Result<T> {
-        let verdict = self.faults.judge(kind);
+        let verdict = self.faults.judge(kind, &(offset..offset.saturating_add(len)));
         let injected = |id| {
             let error = Error::new(Kind::Io, InjectedLeafFault { id });
             Err(error.on_device(&self.device.info().path, offset))
@@ -273,7 +307,7 @@ impl Injector {
                 Err(error) if error.kind() == Kind::Closed => Err(error),
                 _ => injected(id),
             },
-            Some((_, FaultEffect::Corrupt)) => io.await.map(|data| corrupt(data, verdict.choice)),
+            Some((_, FaultEffect::Corrupt)) => io.await.map(|data| corrupt(data, &verdict.bits)),
             _ => io.await,
         };
         if let Some(end) = verdict.until {
@@ -294,13 +328,19 @@ impl Injector {
     }
 }
 
-/// Flips one bit.
-fn flip(mut buf: BufMut, choice: u64) -> BufMut {
-    let bits = buf.len() as u64 * 8;
-    if let Some(bit) = choice.checked_rem(bits) {
-        buf[(bit / 8) as usize] ^= 1 << (bit % 8);
+/// Flips bits.
+fn flip(mut buf: BufMut, bits: &[u64]) -> BufMut {
+    for bit in bits {
+        if let Some(byte) = buf.get_mut((bit / 8) as usize) {
+            *byte ^= 1 << (bit % 8);
+        }
     }
     buf
+}
+
+/// Number of the next fault.
+pub(super) fn next_number() -> u64 {
+    NUMBERS.next()
 }
 
 impl Device for Injector {
@@ -323,15 +363,16 @@ impl Device for Injector {
         let len = buf.len();
         let io = self.device.read(offset, buf);
         let zeros = move || BufMut::zeroed(len);
-        Box::pin(self.with_faults((IoKind::Read, offset), io, zeros, flip))
+        Box::pin(self.with_faults((IoKind::Read, offset, len as u64), io, zeros, flip))
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         if !self.faults.is_any() {
             return self.device.write(offset, parts);
         }
+        let len = parts.iter().map(|part| part.len() as u64).sum();
         let io = self.device.write(offset, parts);
-        Box::pin(self.with_faults((IoKind::Write, offset), io, || (), |(), _| ()))
+        Box::pin(self.with_faults((IoKind::Write, offset, len), io, || (), |(), _| ()))
     }
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
@@ -339,7 +380,7 @@ impl Device for Injector {
             return self.device.flush();
         }
         let io = self.device.flush();
-        Box::pin(self.with_faults((IoKind::Flush, 0), io, || (), |(), _| ()))
+        Box::pin(self.with_faults((IoKind::Flush, 0, 0), io, || (), |(), _| ()))
     }
 
     fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
@@ -347,7 +388,7 @@ impl Device for Injector {
             return self.device.discard(offset, len);
         }
         let io = self.device.discard(offset, len);
-        Box::pin(self.with_faults((IoKind::Discard, offset), io, || (), |(), _| ()))
+        Box::pin(self.with_faults((IoKind::Discard, offset, len), io, || (), |(), _| ()))
     }
 
     fn settle(&self) -> BoxFuture<'_, ()> {
@@ -387,7 +428,7 @@ mod tests {
                 (FaultEffect::Ignore, false, false),
             ] {
                 let (memory, faults, device) = bench();
-                let id = faults.add(3, spec(Some(IoKind::Write), effect, 0));
+                let id = faults.add(3, spec(Some(IoKind::Write), effect, 0), None);
                 let result = write(Arc::clone(&device), 9).await;
                 assert_eq!(result.is_err(), fails, "{effect:?}");
                 if let Err(error) = result {
@@ -408,10 +449,29 @@ mod tests {
     }
 
     #[test]
+    fn faults_of_ranges_leave_the_rest_alone() {
+        block_on(1, async {
+            let (_, faults, device) = bench();
+            let read = async |offset: u64| device.read(offset, BufMut::zeroed(4096)).await;
+            let ranges = || Some(vec![1024..1536, 2048..2560, 16384..16896]);
+            let id = faults.add(3, spec(Some(IoKind::Read), FaultEffect::Corrupt, 0), ranges());
+            let data = read(0).await.expect("data");
+            let wrong: Vec<_> = (0..4096).filter(|at| data[*at] != 7).map(|at| at / 512).collect();
+            assert_eq!(wrong, [2, 4]);
+            assert!(read(4096).await.expect("data").iter().all(|byte| *byte == 7));
+            assert!(faults.cancel(id));
+            faults.add(3, spec(Some(IoKind::Read), FaultEffect::Fail, 0), ranges());
+            assert!(read(0).await.is_err() && read(16384).await.is_err());
+            assert!(read(4096).await.is_ok());
+        })
+        .expect("it runs");
+    }
+
+    #[test]
     fn corruption_flips_one_bit_of_a_read() {
         block_on(1, async {
             let (_, faults, device) = bench();
-            faults.add(3, spec(None, FaultEffect::Corrupt, 0));
+            faults.add(3, spec(None, FaultEffect::Corrupt, 0), None);
             let read = device.read(0, BufMut::zeroed(512)).await.expect("there");
             let wrong: u32 = read.iter().map(|byte| (byte ^ 7).count_ones()).sum();
             assert_eq!(wrong, 1);
@@ -424,7 +484,7 @@ mod tests {
     fn a_frequency_is_kept_about() {
         block_on(1, async {
             let (_, faults, device) = bench();
-            faults.add(3, spec(None, FaultEffect::Fail, 250_000));
+            faults.add(3, spec(None, FaultEffect::Fail, 250_000), None);
             let mut failed = 0;
             for _ in 0..4000 {
                 failed += u32::from(device.flush().await.is_err());
@@ -442,7 +502,11 @@ mod tests {
                 let (_, faults, device) = bench();
                 for lanes in lanes {
                     let latency = Duration::from_millis(10);
-                    faults.add(3, spec(None, FaultEffect::Delay { latency, lanes: *lanes }, 0));
+                    faults.add(
+                        3,
+                        spec(None, FaultEffect::Delay { latency, lanes: *lanes }, 0),
+                        None,
+                    );
                 }
                 let start = monotonic();
                 let reads = (0..3).map(|_| device.read(0, BufMut::zeroed(512)));

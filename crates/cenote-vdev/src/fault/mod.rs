@@ -21,7 +21,9 @@ mod injection;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::fmt::Debug;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -182,8 +184,7 @@ impl LeafWatch {
             return;
         }
         self.diagnosis.record(Symptom::Io, (kind != IoKind::Flush).then_some(offset));
-        // The events of failed reads are those of the blocks.
-        let Some(observer) = self.load.observer().filter(|_| kind != IoKind::Read) else { return };
+        let Some(observer) = self.load.observer() else { return };
         let limit = tunables::CHECKSUM_EVENTS_PER_SECOND.get();
         if self.limiters.lock()[1].admits(limit) {
             observer.failed(&LeafIo { leaf: self.guid(), kind, offset, len }, error);
@@ -295,7 +296,19 @@ impl<'t> Faults<'t> {
     /// there is no such leaf.
     pub fn inject(self, guid: u64, spec: FaultSpec) -> Option<u64> {
         let leaf = self.tree.leaf(self.tree.leaf_of(guid)?);
-        Some(leaf.watch.injections.add(guid, spec))
+        Some(leaf.watch.injections.add(guid, spec, None))
+    }
+
+    /// Injects a fault into ranges of leaves, by guid; returns the fault's number. Offsets are
+    /// those on the device.
+    pub fn inject_into(self, spec: FaultSpec, ranges: BTreeMap<u64, Vec<Range<u64>>>) -> u64 {
+        let id = injection::next_number();
+        for (guid, ranges) in ranges {
+            if let Some(leaf) = self.tree.leaf_of(guid) {
+                self.tree.leaf(leaf).watch.injections.add_as(id, guid, spec, Some(ranges));
+            }
+        }
+        id
     }
 
     /// The injected faults, by number.
@@ -309,6 +322,8 @@ impl<'t> Faults<'t> {
 
     /// Removes an injected fault. Returns false if there is none with this number.
     pub fn cancel(self, id: u64) -> bool {
-        self.tree.leaves().any(|(_, leaf)| leaf.watch.injections.cancel(id))
+        // A fault of ranges may be on several leaves.
+        let cancel = |(_, leaf): (_, &Leaf)| leaf.watch.injections.cancel(id);
+        self.tree.leaves().map(cancel).filter(|was_there| *was_there).count() > 0
     }
 }

@@ -14,7 +14,7 @@
 //!   copy was written, since a reader uses any valid copy.
 //! * L2  The slot of an uberblock is that of its top-level vdev's ashift.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_codec::checksum::embedded::{self, Embedded};
@@ -256,6 +256,37 @@ impl Tree {
         });
         any_of(join_all(writes).await)
     }
+}
+
+/// Gives the last two labels of a leaf, which have moved to the new end of its device, the
+/// uberblocks of the first two. Without them an import that has only the last labels could not
+/// go back to an earlier state, and uberblocks of an earlier use of the device might be there.
+///
+/// # Errors
+/// As [`write_uberblock`], and `Kind::ReadOnly` if the tree was not built for writing.
+pub async fn copy_uberblocks(tree: &Tree, id: LeafId) -> Result<()> {
+    let device = tree.label_device(id)?;
+    let (found, ashift) = (super::read(&*device).await, tree.ashift_of(id));
+    let first = found.labels.iter().filter(|label| label.index < LABEL_COUNT / 2);
+    let mut newest = BTreeMap::new();
+    for found in first.flat_map(|label| &label.uberblocks) {
+        let kept = newest.entry(found.slot).or_insert(&found.uberblock);
+        if found.uberblock.rank() > kept.rank() {
+            *kept = &found.uberblock;
+        }
+    }
+    let mut writes = Vec::new();
+    for number in LABEL_COUNT / 2..LABEL_COUNT {
+        let (start, empty) = empty_ring(offset_of(&*device, number)?);
+        let mut ring = empty.to_vec();
+        for (slot, uberblock) in &newest {
+            let (at, block) = uberblock_write(&*device, uberblock, ashift, *slot, number)?;
+            let at = (at - start) as usize;
+            ring[at..at + block.len()].copy_from_slice(&block);
+        }
+        writes.push((start, Buf::from(ring)));
+    }
+    tree.write_each(id, writes).await
 }
 
 fn config_writes(device: &dyn Device, pair: Pair, config: &NvList) -> Result<Vec<LabelWrite>> {

@@ -81,6 +81,14 @@ impl Watch {
         Self { parameters, kstats, tuned, socket }
     }
 
+    /// Applies tunables whose files were written so far. To be called before a command runs.
+    pub(super) fn settle(&self, pools: &Pools) {
+        if self.parameters.as_ref().is_some_and(|files| files.settle().unwrap_or(false)) {
+            self.tuned.notify_one();
+            pools.pools().iter().for_each(|engine| engine.retune());
+        }
+    }
+
     /// Applies tunables that a command has set.
     pub(super) fn apply_tunables(&self) {
         self.tuned.notify_one();

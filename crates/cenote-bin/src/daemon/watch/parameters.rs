@@ -6,6 +6,9 @@
 //!   set by a command ──> the file is replaced
 //! ```
 //!
+//! A thread waits for changes. Each command processes them first ([`Parameters::settle`]), so that
+//! a value that was written before a command began holds for that command.
+//!
 //! A file is replaced as a whole, so that readers never see a partial number; the daemon's own
 //! writes are noticed, too, change nothing, and end there. A change by a user that was not
 //! processed yet is not overwritten: only files whose tunable has changed since it was written last
@@ -24,7 +27,9 @@ use std::sync::Arc;
 use super::super::log;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::tunables::{self, Tunable};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::inotify;
+use rustix::io::Errno;
 
 /// Maximum length of a file's contents.
 const TEXT_MAX: u64 = 64;
@@ -43,8 +48,11 @@ pub(super) fn place(state: &Path) -> PathBuf {
 #[derive(Debug)]
 pub(super) struct Parameters {
     folder: PathBuf,
-    /// The values in the files. Held while files are read and written.
+    /// The values in the files. Held while changes are read from `watch`, and while files are read
+    /// and written: whoever gets it finds all earlier changes processed.
     shown: Mutex<BTreeMap<&'static str, u64>>,
+    /// Changes of files, which never blocks a reader.
+    watch: OwnedFd,
 }
 
 impl Parameters {
@@ -54,12 +62,11 @@ impl Parameters {
         act: impl Fn() + Send + 'static,
     ) -> std::io::Result<Arc<Self>> {
         let parameters = Self::create(folder)?;
-        let watch = inotify::init(inotify::CreateFlags::CLOEXEC)?;
         let written = inotify::WatchFlags::CLOSE_WRITE | inotify::WatchFlags::MOVED_TO;
-        inotify::add_watch(&watch, folder, written)?;
+        inotify::add_watch(&parameters.watch, folder, written)?;
         let looking = Arc::clone(&parameters);
         std::thread::Builder::new().name("parameters".to_owned()).spawn(move || {
-            if let Err(error) = looking.look(watch, act) {
+            if let Err(error) = looking.look(act) {
                 let folder = looking.folder.display();
                 log::warn!(path = %folder, cause = %error, "files of tunables not watched");
             }
@@ -69,9 +76,11 @@ impl Parameters {
 
     fn create(folder: &Path) -> std::io::Result<Arc<Self>> {
         std::fs::DirBuilder::new().recursive(true).mode(0o755).create(folder)?;
+        let flags = inotify::CreateFlags::CLOEXEC | inotify::CreateFlags::NONBLOCK;
         let parameters = Arc::new(Self {
             folder: folder.to_owned(),
             shown: Mutex::new(Rank::DaemonParameters, BTreeMap::new()),
+            watch: inotify::init(flags)?,
         });
         parameters.show();
         Ok(parameters)
@@ -99,27 +108,44 @@ impl Parameters {
         std::fs::remove_dir(&self.folder).ok();
     }
 
-    /// Processes changes of the files until the directory is gone.
-    fn look(&self, watch: OwnedFd, act: impl Fn()) -> std::io::Result<()> {
-        let mut notes = [MaybeUninit::uninit(); NOTES];
-        let mut notes = inotify::Reader::new(watch, &mut notes);
+    /// Processes changes of the files for as long as the process lives.
+    fn look(&self, act: impl Fn()) -> std::io::Result<()> {
         loop {
-            let note = notes.next()?;
-            let name = note.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
-            let is_new = match name {
-                Some(name) => name.to_str().and_then(tunables::find).is_some_and(|t| self.came(t)),
-                // Events were lost: any file may have changed.
-                None => tunables::ALL.iter().filter(|tunable| self.came(tunable)).count() > 0,
-            };
-            if is_new {
+            match poll(&mut [PollFd::new(&self.watch, PollFlags::IN)], None) {
+                Err(Errno::INTR) => {}
+                polled => drop(polled?),
+            }
+            if self.settle()? {
                 act();
             }
         }
     }
 
-    /// Processes a written file; returns whether its tunable has changed.
-    fn came(&self, tunable: &'static Tunable) -> bool {
+    /// Processes all changes so far; returns whether a tunable has changed. Does not wait.
+    pub(super) fn settle(&self) -> std::io::Result<bool> {
         let mut shown = self.shown();
+        let mut notes = [MaybeUninit::uninit(); NOTES];
+        let mut notes = inotify::Reader::new(&self.watch, &mut notes);
+        let mut is_new = false;
+        loop {
+            let note = match notes.next() {
+                Err(Errno::AGAIN) => return Ok(is_new),
+                note => note?,
+            };
+            let name = note.file_name().map(|name| OsStr::from_bytes(name.to_bytes()));
+            match name {
+                Some(name) => {
+                    let tunable = name.to_str().and_then(tunables::find);
+                    is_new |= tunable.is_some_and(|tunable| self.came(tunable, &mut shown));
+                }
+                // Events were lost: any file may have changed.
+                None => tunables::ALL.iter().for_each(|t| is_new |= self.came(t, &mut shown)),
+            }
+        }
+    }
+
+    /// Processes a written file; returns whether its tunable has changed.
+    fn came(&self, tunable: &'static Tunable, shown: &mut BTreeMap<&'static str, u64>) -> bool {
         let Ok(text) = self.read(tunable.name) else { return false };
         if text.is_empty() {
             // The file is open for writing again since this event. It must not be replaced
@@ -134,7 +160,7 @@ impl Parameters {
         if text == line(tunable) {
             shown.insert(tunable.name, tunable.get());
         } else {
-            self.write(tunable, &mut shown);
+            self.write(tunable, shown);
         }
         tunable.get() != before
     }
@@ -194,7 +220,7 @@ mod tests {
             ("\u{0}\u{0}", false, "16\n"),
         ] {
             std::fs::write(&file, text).expect("a write");
-            assert_eq!(parameters.came(tunable), is_new, "{text:?}");
+            assert_eq!(parameters.came(tunable, &mut parameters.shown()), is_new, "{text:?}");
             assert_eq!(says(), then, "{text:?}");
         }
         tunable.set(0).expect("the default");

@@ -149,6 +149,13 @@ impl LeafWorks {
         Some(running.map(|(&(leaf, kind), runner)| (leaf, kind, runner.offset())).collect())
     }
 
+    /// Returns the finished bytes of all running work.
+    pub(crate) fn offsets(&self) -> BTreeMap<(u64, LeafWorkKind), u64> {
+        let running = self.lock();
+        let running = running.iter().filter(|(_, runner)| !runner.has_ended());
+        running.map(|(key, runner)| (*key, runner.offset())).collect()
+    }
+
     /// Returns the work of a leaf, unless it has ended.
     fn running(&self, leaf: u64, kind: LeafWorkKind) -> Option<Arc<Runner>> {
         self.lock().get(&(leaf, kind)).filter(|runner| !runner.has_ended()).map(Arc::clone)
@@ -218,6 +225,12 @@ impl Leaves<'_> {
     pub async fn resume_work(self) -> Result<()> {
         self.engine.leaf.auto_trim.resume();
         self.engine.leaf.works.is_stopped.store(false, Ordering::Release);
+        self.run_active_work().await
+    }
+
+    /// Runs all work whose stored state is active and that does not run; none while the pool is
+    /// being closed.
+    pub(crate) async fn run_active_work(self) -> Result<()> {
         for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
                 let work = self.work_state(leaf, kind).await?;
@@ -341,6 +354,19 @@ impl Leaves<'_> {
         }
         // Without saved progress work is only repeated.
         drop(self.save_progress(&done).await);
+    }
+
+    /// Stops the work on leaves that are about to change their place, and saves its progress. Its
+    /// stored state stays active: [`run_active_work`](Self::run_active_work) continues it.
+    pub(crate) async fn pause_work(self, leaves: &[u64]) -> Result<()> {
+        let mut done = Vec::new();
+        for leaf in leaves {
+            for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
+                let offset = self.halt(*leaf, kind).await;
+                done.extend(offset.map(|offset| (*leaf, kind, offset)));
+            }
+        }
+        self.save_progress(&done).await
     }
 
     /// Stops the work on a leaf; returns its progress if it was running.

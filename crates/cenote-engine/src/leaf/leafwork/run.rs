@@ -20,7 +20,7 @@ use cenote_block::alloc::MetaslabSpace;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_ranges::RangeSet;
 use cenote_rt::{Buf, Error, Kind, Result, ensure, monotonic, tunables};
-use cenote_vdev::{DATA_START, IoClass, LeafId, Place};
+use cenote_vdev::{DATA_START, IoClass, LeafId, Place, VdevState};
 
 use crate::background::Background;
 use crate::leaf::leafwork::LeafWorkError;
@@ -28,6 +28,8 @@ use crate::{Engine, EngineError, Leaves};
 
 /// How long a metaslab is disabled at a time.
 const MOMENT: Duration = Duration::from_millis(200);
+/// Unit of the length of a write by initialize: no device here has larger sectors.
+const CHUNK_ALIGN: u64 = 4096;
 /// Free ranges that are processed at a time.
 const RANGES_MAX: usize = 1024;
 
@@ -176,14 +178,26 @@ impl Walk {
         }
     }
 
-    /// An unsupported operation ends the work; after any other error it can be resumed.
+    /// An unsupported operation ends the work, and so does a leaf that is faulted, as in OpenZFS;
+    /// after any other error it can be resumed.
     async fn give_up(&self, engine: &Engine, error: Error) -> Result<()> {
-        if error.kind() != Kind::Unsupported {
+        let vdev = engine.tree.vdev(self.leaf);
+        let is_faulted = vdev.is_some_and(|vdev| vdev.state() == VdevState::Faulted);
+        let (end, offset) = (LeafWorkState::Canceled, self.runner.offset());
+        if error.kind() == Kind::Unsupported {
+            engine.leaves().save_end(self.leaf, self.kind, end, offset).await?;
+            return Err(LeafWorkError::NotSupported(self.leaf).into());
+        }
+        if engine.health().suspended().is_some() {
             return Err(error);
         }
-        let (end, offset) = (LeafWorkState::Canceled, self.runner.offset());
-        engine.leaves().save_end(self.leaf, self.kind, end, offset).await?;
-        Err(LeafWorkError::NotSupported(self.leaf).into())
+        if is_faulted {
+            engine.leaves().save_end(self.leaf, self.kind, end, offset).await?;
+        } else if matches!(error.cause(), Some(LeafWorkError::NotWritable(_))) {
+            // It goes on from here when the leaf is back.
+            engine.leaves().save_progress(&[(self.leaf, self.kind, offset)]).await?;
+        }
+        Err(error)
     }
 
     async fn keep_to_rate(&self, bytes: u64, begun: Duration) {
@@ -272,7 +286,9 @@ impl Walk {
     fn chunk(&self) -> u64 {
         let chunk = match self.kind {
             LeafWorkKind::Trim => tunables::TRIM_EXTENT_BYTES_MAX.get(),
-            LeafWorkKind::Initialize => tunables::INITIALIZE_CHUNK_SIZE.get(),
+            LeafWorkKind::Initialize => {
+                tunables::INITIALIZE_CHUNK_SIZE.get().next_multiple_of(CHUNK_ALIGN)
+            }
         };
         // At most the bytes of one second at a time.
         match self.work.rate {

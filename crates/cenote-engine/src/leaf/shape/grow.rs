@@ -14,7 +14,7 @@ use cenote_dmu::Tx;
 use cenote_ondisk::config::VdevConfig;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Result};
-use cenote_vdev::{Leaf, Tree, VdevState, layout};
+use cenote_vdev::{Leaf, Tree, VdevState, labels, layout};
 
 use super::{Shape, Space};
 use crate::dsl::{Env, history};
@@ -110,9 +110,11 @@ impl Task for AdoptSizes {
         Box::pin(async move {
             let engine = scope.engine;
             let _probing = engine.leaves().lock_service().await;
-            for (_, leaf) in engine.tree.leaves() {
+            for (id, leaf) in engine.tree.leaves() {
                 // A leaf that fails is probed in this sync, as after any failed I/O.
-                drop(leaf.adopt_size().await);
+                if leaf.adopt_size().await.is_ok_and(|has_grown| has_grown) {
+                    drop(labels::copy_uberblocks(&engine.tree, id).await);
+                }
             }
             if !is_on(Bug::LabelsNotMoved) {
                 scope.change_config(Config::touch);

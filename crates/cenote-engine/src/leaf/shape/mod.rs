@@ -298,7 +298,14 @@ impl Leaves<'_> {
 
     async fn detach_here(self, guid: u64, parent: Option<u64>) -> Result<()> {
         check_detach(&self.engine.config().root, guid, parent)?;
-        self.suspend_work_of(guid).await?;
+        self.pause_work_of(guid).await?;
+        let detached = self.detach_paused(guid, parent).await;
+        // What cannot be continued now is continued by the next import.
+        drop(self.run_active_work().await);
+        detached
+    }
+
+    async fn detach_paused(self, guid: u64, parent: Option<u64>) -> Result<()> {
         let tree = Arc::clone(&self.engine.tree);
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             check_detach(&config.root, guid, parent)?;
@@ -427,19 +434,14 @@ impl Leaves<'_> {
         !lacks(DtlKind::Missing) && !lacks(DtlKind::Outage)
     }
 
-    /// Suspends trim and initialize of a leaf, and of the leaves beside it: one of them may get
-    /// another guid.
-    async fn suspend_work_of(self, guid: u64) -> Result<()> {
+    /// Stops trim and initialize of a leaf, and of the leaves beside it, since one of them may get
+    /// another guid. The caller continues them when the vdevs have changed.
+    async fn pause_work_of(self, guid: u64) -> Result<()> {
         let root = self.engine.config().root;
         let parent = config::parent_of(&root, guid);
         let leaves: Vec<_> =
             parent.into_iter().flat_map(VdevConfig::leaves).map(|leaf| leaf.guid).collect();
-        for leaf in leaves {
-            for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
-                self.stop_work_if_any(leaf, kind, Stop::Suspend).await?;
-            }
-        }
-        Ok(())
+        self.pause_work(&leaves).await
     }
 
     async fn stop_work_if_any(self, leaf: u64, kind: LeafWorkKind, stop: Stop) -> Result<()> {

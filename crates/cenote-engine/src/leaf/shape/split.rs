@@ -114,8 +114,16 @@ impl Leaves<'_> {
         check(&engine.config().root, &engine.tree, &new.leaves)?;
         self.check_logs_replayed().map_err(|_| SplitError::Busy)?;
         for guid in new.leaves.iter().flatten() {
-            self.suspend_work_of(*guid).await?;
+            self.pause_work_of(*guid).await?;
         }
+        let split = self.split_paused(new).await;
+        // What cannot be continued now is continued by the next import.
+        drop(self.run_active_work().await);
+        split
+    }
+
+    async fn split_paused(self, new: SplitPool) -> Result<u64> {
+        let engine = self.engine;
         let is_drained = !is_on(Bug::SplitWithLogs);
         // The new pool has no log vdevs: its state must have no logs there.
         let _frozen = if is_drained { Some(engine.intent_logs().drain().await?) } else { None };
