@@ -245,7 +245,7 @@ async fn split(running: &Running, side: u32) -> Ended {
         let Some((disk, leaf)) = here.get(side as usize % here.len().max(1)).copied() else {
             return Ok(Outcome::Refused);
         };
-        // Nobody takes the disk before it was checked.
+        // No other operator takes the disk before it was checked.
         running.claimed().insert(disk);
         claims.push(Claim { running, disk, device: Arc::clone(&devices[disk]) });
         leaves.push(Some(leaf));
@@ -310,8 +310,8 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     let tops = running.engine.admin().vdev_config().children;
     let top = tops.iter().find(|top| top.find(beside).is_some());
     // Wrong bytes of one disk and what was computed from them are more than one parity replaces.
-    let is_safe = are_all_honest(running)
-        || !top.is_some_and(|top| matches!(top.kind, VdevKind::Draid(_)));
+    let is_safe =
+        are_all_honest(running) || !top.is_some_and(|top| matches!(top.kind, VdevKind::Draid(_)));
     let is_sequential = with.is_multiple_of(SEQUENTIAL) && is_safe;
     let done = running.engine.leaves().attach(beside, NewLeaf { is_sequential, ..new }, how).await;
     let done = match done {
