@@ -238,7 +238,17 @@ fn create_refuses_devices_in_use() {
         ),
     );
     shed.succeeds(&format!("zpool labelclear -f {}", path("d0")));
-    shed.succeeds(&format!("zpool create u {}", path("d0")));
+    let assert_blank = |disk: &str| {
+        let (_, err, status) = shed.run(&format!("zpool labelclear {}", path(disk)));
+        let message = format!("failed to clear label for {}\n", path(disk));
+        assert_eq!((status, err), (255, message));
+    };
+    assert_blank("d0");
+    // A device that has left its pool has labels, which name none.
+    shed.succeeds(&format!("zpool create u mirror {} {}", path("d0"), path("d1")));
+    shed.succeeds(&format!("zpool detach u {}", path("d1")));
+    shed.succeeds(&format!("zpool labelclear {}", path("d1")));
+    assert_blank("d1");
     shed.judge("u");
 }
 

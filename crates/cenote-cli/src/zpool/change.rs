@@ -215,10 +215,12 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
             }
             Err(error) => return Err(Exit::failed(format!("failed to open {word}: {error}"))),
         };
-        let Some(found) = device.found().await else {
-            return Err(Exit::failed(format!("failed to read label from {word}")));
-        };
-        if let Some(member) = &found.config.member {
+        let found = device.found().await;
+        // The labels of a device that was removed name no pool.
+        if found.is_none() && !device.labels().await.labels.iter().any(|one| one.config.is_ok()) {
+            return Err(Exit::FailedWith(format!("failed to clear label for {word}"), 255));
+        }
+        if let Some(member) = found.as_ref().and_then(|found| found.config.member.as_ref()) {
             let name = &member.facts.name;
             let state = match member.facts.state {
                 PoolState::Active => Some("potentially active"),
