@@ -45,10 +45,13 @@ fn destroy(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
     }
     block_on(async {
         let writer = Writer::open(source, name).await?;
-        let destroy = async |engine: &Engine| match engine.is_read_only() {
-            // As in OpenZFS: nothing is written, so that it can be imported again.
-            true => engine.export().await,
-            false => engine.destroy().await,
+        let destroy = async |engine: &Engine| {
+            if engine.is_read_only() {
+                // As in OpenZFS: nothing is written, so that it can be imported again.
+                engine.export().await
+            } else {
+                engine.destroy().await
+            }
         };
         writer.close(line, parsed.has('f'), io, destroy).await
     })
@@ -84,10 +87,13 @@ fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
             let outcome = match Writer::open(source, name).await {
                 Ok(writer) => {
                     let is_forced = parsed.has('f');
-                    let export = async |engine: &Engine| match parsed.has('F') {
-                        // OpenZFS's undocumented option: the labels stay those of a pool in use.
-                        true => engine.detach_and_keep_active().await.map(drop),
-                        false => engine.export().await,
+                    let export = async |engine: &Engine| {
+                        if parsed.has('F') {
+                            // OpenZFS's undocumented option: the labels stay those of a pool in use.
+                            engine.detach_and_keep_active().await.map(drop)
+                        } else {
+                            engine.export().await
+                        }
                     };
                     writer.close(line, is_forced, io, export).await
                 }

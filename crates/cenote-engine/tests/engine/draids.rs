@@ -351,7 +351,9 @@ async fn writes_below_a_spare_fail() {
     pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
     assert!(is_any, "no part of the block is on the spare");
     let is_whole_too_early = !pool.lacks(guid);
-    devices.iter().for_each(|device| device.bad.store(u64::MAX, Relaxed));
+    for device in &devices {
+        device.bad.store(u64::MAX, Relaxed);
+    }
     for _ in 0..3 {
         pool.resilver().await;
     }
@@ -373,7 +375,7 @@ async fn crash_leaves_a_whole_pool(seed: u64) {
     let pool = Fixture::new(ONE.0, ONE.1).await;
     let at = homes(&pool).await[seed as usize % 3];
     let (device, old) = (new_device(), pool.leaf(at));
-    let is_spare = seed % 2 == 0;
+    let is_spare = seed.is_multiple_of(2);
     let new = if is_spare {
         pool.engine.leaves().fault(old, false).await.unwrap();
         spare_of(&pool.engine, 0).await

@@ -771,7 +771,7 @@ fn suspended_scans_stand_still() {
         let scans = pool.engine.scans();
         tunables::SCAN_SUSPEND_PROGRESS.set(1).unwrap();
         scans.scrub(ScrubOptions::default()).await.unwrap();
-        cenote_rt::sleep(Duration::from_secs(60)).await;
+        cenote_rt::sleep(Duration::from_mins(1)).await;
         assert!(scans.is_running(ScanFunc::Scrub) && scans.pass().issued == 0);
         tunables::SCAN_SUSPEND_PROGRESS.set(0).unwrap();
         scans.wait(ScanFunc::Scrub).await.unwrap();

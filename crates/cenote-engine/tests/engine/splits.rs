@@ -330,7 +330,7 @@ async fn forced_close_ends_a_split(seed: u64) -> bool {
     engine.close_by_force().await;
     let before = pools::images_of(&devices);
     let is_cut = split.await.unwrap().is_err();
-    cenote_rt::sleep(Duration::from_secs(60)).await;
+    cenote_rt::sleep(Duration::from_mins(1)).await;
     let after = pools::images_of(&devices);
     for (index, (before, after)) in before.iter().zip(&after).enumerate() {
         assert!(before == after, "seed {seed}: device {index} was written to");

@@ -232,7 +232,7 @@ mod tests {
 
     fn random(rng: &mut Rng, len: u64) -> Buf {
         let mut data = vec![0; len as usize];
-        data.iter_mut().for_each(|byte| *byte = rng.below(256) as u8);
+        rng.fill(&mut data);
         Buf::from(data)
     }
 
