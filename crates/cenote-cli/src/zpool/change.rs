@@ -8,6 +8,8 @@ use cenote_engine::admin::PoolSetting;
 use cenote_engine::create::new_guid;
 use cenote_engine::{CheckpointError, Engine, OpError};
 use cenote_ondisk::config::PoolState;
+use cenote_ondisk::label::CONFIG;
+use cenote_ondisk::nvlist::NvList;
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::{DeviceError, PoolDevice};
 use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};
@@ -89,7 +91,7 @@ fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
                     let is_forced = parsed.has('f');
                     let export = async |engine: &Engine| {
                         if parsed.has('F') {
-                            // OpenZFS's undocumented option: the labels stay those of a pool in use.
+                            // Undocumented in OpenZFS: the labels stay those of a pool in use.
                             engine.detach_and_keep_active().await.map(drop)
                         } else {
                             engine.export().await
@@ -222,8 +224,7 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
             Err(error) => return Err(Exit::failed(format!("failed to open {word}: {error}"))),
         };
         let found = device.found().await;
-        // The labels of a device that was removed name no pool.
-        if found.is_none() && !device.labels().await.labels.iter().any(|one| one.config.is_ok()) {
+        if found.is_none() && !has_label(&device).await {
             return Err(Exit::FailedWith(format!("failed to clear label for {word}"), 255));
         }
         if let Some(member) = found.as_ref().and_then(|found| found.config.member.as_ref()) {
@@ -240,6 +241,17 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
         }
         Ok(device.clear_labels().await?)
     })
+}
+
+/// Whether a device has a label, also one that names no pool, as devices have that left theirs.
+async fn has_label(device: &PoolDevice) -> bool {
+    for label in &device.labels().await.labels {
+        let area = device.read(label.offset + CONFIG.at, CONFIG.len as usize).await;
+        if area.is_ok_and(|area| NvList::decode(&area).is_ok_and(|list| list.contains("version"))) {
+            return true;
+        }
+    }
+    false
 }
 
 /// Returns the features that the pool could enable and has not.
