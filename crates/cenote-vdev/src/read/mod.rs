@@ -644,8 +644,8 @@ impl Tree {
         let ranges = ranges.found.into_iter().zip(ranges.is_lacking);
         let lacking = ranges.filter_map(|(range, is_lacking)| {
             let leaf = self.leaf(range.leaf);
-            // What a spare lacks counts where its leaf is out of service, too: the spare is not whole
-            // without it.
+            // What a spare lacks counts where its leaf is out of service, too: the spare is not
+            // whole without it.
             let lacks = leaf.is_missing(birth) || with_spares && is_lacking;
             let (guid, path, cause) = (leaf.guid(), leaf.path.clone(), Cause::Missing);
             let LeafRange { leaf, offset, len } = range;
