@@ -239,8 +239,8 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
         match &noted.event {
             Event::Lost { .. } => return Err(format!("{:?}", noted.event)),
             // A disk that left the pool had faults.
-            Event::Bad { leaf, .. }
-                if !victim_guids.contains(leaf) && engine.tree().leaf_of(*leaf).is_some() =>
+            Event::Bad { io, .. }
+                if !victim_guids.contains(&io.leaf) && engine.tree().leaf_of(io.leaf).is_some() =>
             {
                 return Err(format!("{:?}", noted.event));
             }
