@@ -425,6 +425,7 @@ impl ModelDisk {
     }
 
     /// Returns a handle of the disk with its present size.
+    #[must_use]
     pub fn reopened(&self) -> Self {
         let info = DeviceInfo { size: self.change(|state| state.size), ..self.info.clone() };
         Self { info, shared: Arc::clone(&self.shared), ..*self }

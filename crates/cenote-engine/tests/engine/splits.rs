@@ -234,8 +234,8 @@ fn side_that_goes_offline_meanwhile_is_not_split_off() {
             engine.export().await.unwrap();
             if split.is_ok() {
                 judge("new", &some(&devices, |index| index == 1)).await;
+                judge("tank", &some(&devices, |index| index == 0)).await;
             }
-            judge("tank", &devices).await;
             split.is_ok()
         });
         are_split[usize::from(is_split.unwrap())] += 1;
