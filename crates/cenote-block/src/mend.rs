@@ -11,12 +11,14 @@
 //! while they are being written: only those that verify count, which are never changed again, and
 //! nothing else about them is an error.
 
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 
 use cenote_ondisk::blkptr::{BlockPtr, Dva};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, Result};
-use cenote_vdev::{BadChild, Cause, ClassReader, IoClass, Rewrite, Verify};
+use cenote_vdev::{BadChild, Cause, ClassReader, IoClass, LeafReader, Rewrite, Verify};
 
 use crate::alloc::{GuardOutcome, Pin};
 use crate::error::BlockError;
@@ -80,23 +82,39 @@ impl BlockStore {
     /// `Kind::Overtaken` if the pin is not valid any more; `Kind::Closed` if the pool was closed;
     /// `Kind::Corrupt` if the pointer is invalid.
     pub async fn mend(&self, bp: &BlockPtr, pin: &Arc<Pin>, kind: MendKind) -> Result<Mended> {
+        let reader = ClassReader::new(self.tree(), IoClass::Scrub);
+        self.mend_with(&reader, bp, pin, kind).await
+    }
+
+    /// Like [`mend`](Self::mend), with a reader that may have the bytes already. What it has was
+    /// read while the pin was valid.
+    ///
+    /// # Errors
+    /// Errors of [`mend`](Self::mend).
+    pub async fn mend_with(
+        &self,
+        reader: &dyn LeafReader,
+        bp: &BlockPtr,
+        pin: &Arc<Pin>,
+        kind: MendKind,
+    ) -> Result<Mended> {
         if bp.is_hole() || bp.is_embedded() {
             return Ok(Mended::default());
         }
-        self.mend_at(bp, pin, kind, 0).await
+        self.mend_at(reader, bp, (pin, kind), 0).await
     }
 
     async fn mend_at(
         &self,
+        reader: &dyn LeafReader,
         bp: &BlockPtr,
-        pin: &Arc<Pin>,
-        kind: MendKind,
+        (pin, kind): (&Arc<Pin>, MendKind),
         depth: u32,
     ) -> Result<Mended> {
         bp.validate().map_err(Error::corrupt)?;
         if !bp.is_gang() {
             let verifier = self.verifier(bp)?;
-            return self.mend_copies(bp, bp.psize(), &verifier, pin, kind).await;
+            return self.mend_copies(reader, (bp, bp.psize()), &verifier, pin, kind).await;
         }
         if depth >= GANG_DEPTH_MAX {
             return Err(Error::corrupt(BlockError::GangDepth { limit: GANG_DEPTH_MAX }));
@@ -112,12 +130,13 @@ impl BlockStore {
         let Some(size) = sizes.first() else {
             return Ok(Mended { unreadable: 1, ..Mended::default() });
         };
-        let mut mended = self.mend_copies(bp, *size, &verifier, pin, kind).await?;
+        let mut mended = self.mend_copies(reader, (bp, *size), &verifier, pin, kind).await?;
         if mended.unreadable > 0 || is_on(Bug::MembersNotMended) {
             return Ok(mended);
         }
         for member in self.gang_members(bp, &Grounds::Pinned(Arc::clone(pin))).await? {
-            mended.add(Box::pin(self.mend_at(&member, pin, kind, depth + 1)).await?);
+            let part = self.mend_at(reader, &member, (pin, kind), depth + 1);
+            mended.add(Box::pin(part).await?);
         }
         Ok(mended)
     }
@@ -125,17 +144,16 @@ impl BlockStore {
     /// Mends all copies of `size` bytes.
     async fn mend_copies(
         &self,
-        bp: &BlockPtr,
-        size: u64,
+        reader: &dyn LeafReader,
+        (bp, size): (&BlockPtr, u64),
         verify: &dyn Verify,
         pin: &Arc<Pin>,
         kind: MendKind,
     ) -> Result<Mended> {
         let (tree, birth) = (&**self.tree(), bp.physical_birth());
-        let reader = ClassReader::new(tree, IoClass::Scrub);
         let (mut good, mut copies) = (None, Vec::new());
         for dva in bp.dvas() {
-            let read = tree.scrub_with(&reader, dva, size, birth, verify).await;
+            let read = tree.scrub_with(reader, dva, size, birth, verify).await;
             let bad = match read {
                 Ok(read) => {
                     good = good.or(read.good);
@@ -190,8 +208,7 @@ impl BlockStore {
         let lacking: Vec<_> =
             copies.iter().flat_map(|copy| &copy.missing).map(|part| part.leaf).collect();
         let tree = Arc::clone(self.tree());
-        // In its own task: a scan that is stopped leaves no write behind without a guard.
-        let task = cenote_rt::spawn(async move {
+        let mut writing = Box::pin(async move {
             let (mut mended, mut repaired) = (Mended::default(), 0);
             for copy in copies {
                 let written =
@@ -205,7 +222,15 @@ impl BlockStore {
             drop(guard);
             (mended, repaired)
         });
-        let (mended, repaired) = task.await.map_err(|error| {
+        // The writes are submitted at once, so that the caller can join those of several blocks.
+        // The rest is in its own task: a scan that is stopped leaves no write behind without a
+        // guard.
+        let first = poll_fn(|context| Poll::Ready(writing.as_mut().poll(context))).await;
+        let written = match first {
+            Poll::Ready(written) => Ok(written),
+            Poll::Pending => cenote_rt::spawn(writing).await,
+        };
+        let (mended, repaired) = written.map_err(|error| {
             // How much was written is not known.
             for leaf in lacking {
                 self.tree().leaf(leaf).note_missing_txg(birth);

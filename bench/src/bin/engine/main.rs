@@ -10,9 +10,11 @@ mod large;
 mod pool;
 mod random;
 mod raw;
+mod resync;
 mod scrub;
 mod space;
 mod synced;
+mod throttle;
 mod usage;
 mod write;
 
@@ -31,6 +33,9 @@ engine destroy DIR GB SNAPSHOT-BLOCKS   how long 8K writes with fsync take meanw
 engine scatter DIR TIB SEGMENTS     make a pool with so many free segments in a sparse file
 engine import DIR                   open that pool
 engine scrub DIR                    open a pool, and scrub it
+engine scrubbed GIB                 fill a simulated pool, and scrub it: its memory
+engine resync DIR attach|rebuild|replace|remove|expand   add a file, and wait until it has its data
+engine throttle DIR SECONDS READERS  scrubs beside random 8K reads, with each throttle
 engine simulated GB                 a simulated pool larger than memory is written and read
 engine space SEGMENTS               the allocator alone
 engine files DIR COUNT              files of 1 KB: made, looked at, read, removed
@@ -62,6 +67,9 @@ fn main() {
         "scatter" => cenote_rt::block_on(0, large::scatter(&args)),
         "import" => cenote_rt::block_on(0, large::import(&args)),
         "scrub" => cenote_rt::block_on(0, scrub::run(&args)),
+        "scrubbed" => cenote_rt::block_on(0, scrub::simulated(&args)),
+        "resync" => cenote_rt::block_on(0, resync::run(&args)),
+        "throttle" => cenote_rt::block_on(0, throttle::run(&args)),
         "simulated" => cenote_rt::block_on(0, large::simulated(&args)),
         "space" => cenote_rt::block_on(0, space::run(&args)),
         "files" => cenote_rt::block_on(0, files::run(&args)),

@@ -13,7 +13,9 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::znode::Time;
-use cenote_rt::{Result, Rng};
+use cenote_pool::OpenOptions;
+use cenote_pool::import::{ScanOptions, scan};
+use cenote_rt::{Error, Kind, Result, Rng};
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
 
 /// Values of properties.
@@ -42,6 +44,15 @@ pub(crate) fn shape(layout: &str) -> (Redundancy, u64) {
     let Some((name, count)) = layout.split_once(':') else { return (Redundancy::Single, 1) };
     let redundancy = Redundancy::parse(name).ok().flatten().unwrap_or(Redundancy::Single);
     (redundancy, count.parse().unwrap_or(1))
+}
+
+/// Opens the pool "tank" of a folder, that is synced in the background.
+pub(crate) async fn open(dir: &Path) -> Result<Arc<Engine>> {
+    let found = scan(&ScanOptions { paths: vec![dir.into()] }).await?;
+    let candidate = found.find("tank").map_err(|error| Error::new(Kind::NotFound, error))?;
+    let engine = Engine::open(candidate, &OpenOptions::default()).await?;
+    engine.start_sync_task();
+    Ok(engine)
 }
 
 /// A pool "tank" of one top-level vdev over these devices, with sectors of 4 KiB, that is synced in

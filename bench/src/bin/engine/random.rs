@@ -122,7 +122,7 @@ async fn device_alone(dir: &str, round: u64, reads: u64) -> Result<()> {
 }
 
 /// Places of a file at which a record's length was written.
-fn written(path: &std::path::Path) -> std::io::Result<Vec<u64>> {
+pub(crate) fn written(path: &std::path::Path) -> std::io::Result<Vec<u64>> {
     use rustix::fs::{SeekFrom, seek};
     let file = std::fs::File::open(path)?;
     let (mut places, mut at) = (Vec::new(), 0);

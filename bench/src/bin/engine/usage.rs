@@ -20,6 +20,14 @@ pub(crate) fn memory_mib(name: &str) -> u64 {
     kib.and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) / 1024
 }
 
+/// Makes the peak of the memory that of now.
+///
+/// # Errors
+/// Errors of the kernel's file.
+pub(crate) fn forget_peak() -> std::io::Result<()> {
+    std::fs::write("/proc/self/clear_refs", "5")
+}
+
 /// Time since an earlier value of `cenote_rt::monotonic`.
 pub(crate) fn since(start: Duration) -> Duration {
     cenote_rt::monotonic().saturating_sub(start)

@@ -9,6 +9,7 @@
 //!   deferral   leaves that wait for the end of the resilver of others
 //!   error_scrub  the blocks of the error log only
 //!   position   the dataset in progress, and those to come
+//!   fill       the blocks that leaves lack are read and written, by address
 //!   record     their form in the pool directory; operations on datasets move it
 //!   round      the walk through a committed state, and the repairs
 //!   run        round after round, in the background
@@ -27,6 +28,7 @@
 
 pub(crate) mod deferral;
 mod error_scrub;
+mod fill;
 mod position;
 pub(crate) mod rebuild;
 pub(crate) mod record;

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use cenote_block::alloc::Pin;
-use cenote_block::{BlockError, CopyFailure, Grounds, MendKind, Reporter as _};
+use cenote_block::{BlockError, CopyFailure, Grounds, MendKind, Mended, Reporter as _};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dsl::DatasetPhys;
@@ -32,18 +32,18 @@ use cenote_pool::Pool;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::verify::{Finding, Observer, Sweep};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{BoxFuture, Error, Kind, Result, Semaphore, tunables};
+use cenote_rt::{BoxFuture, Error, Kind, Result, tunables};
 use cenote_vdev::IoClass;
 use cenote_vdev::queue::ScanKind;
+use cenote_vdev::{LeafRange, LeafReader, Tree};
 
+use super::fill::{self, Fill};
 use super::record::{Advance, Record};
 use super::run::Runner;
 use crate::{Engine, invariant_error};
 
 /// Time for which the state of a round is kept if the pool does not need its space.
 pub(super) const VIEW_TIME: Duration = Duration::from_mins(10);
-/// Unit in which the memory of blocks that are resilvered is counted.
-const FILL_UNIT: u64 = 64 << 10;
 /// Blocks that wait to be resilvered; their memory is bounded.
 const WINDOW_BLOCKS: usize = 1 << 16;
 
@@ -174,7 +174,7 @@ struct Collect {
     /// Of a scrub.
     sweep: Option<Sweep>,
     /// Blocks that leaves lack.
-    fills: Vec<(BlockPtr, Bookmark)>,
+    fills: Vec<Fill>,
     mender: Arc<Mender>,
     limits: (u64, u64),
     is_scrub: bool,
@@ -196,34 +196,10 @@ impl Collect {
         if self.is_scrub { ScanKind::Scrub } else { ScanKind::Resilver }
     }
 
-    /// Writes what leaves lack, by address.
+    /// Writes what leaves lack.
     async fn fill(&mut self) -> Result<()> {
-        let mut fills = std::mem::take(&mut self.fills);
-        fills.sort_by_key(|(bp, _)| bp.dva(0).map(|dva| (dva.vdev, dva.offset)));
-        fills.dedup_by_key(|(bp, _)| *bp);
-        let most = (tunables::SCAN_MEMORY_BYTES.get() / FILL_UNIT).clamp(1, 1 << 16) as u32;
-        let permits = Arc::new(Semaphore::new(most as usize));
-        for (bp, place) in fills {
-            // All copies, and the bytes of the block.
-            let bytes = bp.dvas().map(|dva| dva.asize).sum::<u64>() + bp.psize();
-            let units = (bytes.div_ceil(FILL_UNIT) as u32).clamp(1, most);
-            let Ok(permit) = Arc::clone(&permits).acquire_many_owned(units).await else { break };
-            if self.runner.is_stopped() {
-                break;
-            }
-            let (mender, kind) = (Arc::clone(&self.mender), self.kind());
-            let is_stopped = self.runner.stop_flag();
-            let tree = &mender.engine.tree;
-            let slot = tree.load().pace(kind, tree.tops().count() as u64, &is_stopped).await;
-            cenote_rt::spawn(async move {
-                let is_log = bp.object_type() == ObjectType::INTENT_LOG;
-                let kind = if is_log { MendKind::Log } else { MendKind::Unread };
-                mender.mend(&bp, &place, kind).await;
-                drop((permit, slot));
-            });
-        }
-        // An error means that the runtime ends.
-        drop(permits.acquire_many(most).await);
+        let fills = std::mem::take(&mut self.fills);
+        fill::write(&self.mender, &self.runner, self.kind(), fills).await;
         self.mender.pin.check()
     }
 
@@ -299,13 +275,41 @@ impl Mender {
         Self { engine: Arc::clone(engine), pin: Arc::clone(pin), counted }
     }
 
-    async fn mend(&self, bp: &BlockPtr, place: &Bookmark, kind: MendKind) {
-        self.is_good(bp, place, kind).await;
+    pub(super) fn tree(&self) -> &Tree {
+        &self.engine.tree
+    }
+
+    /// The ranges of leaves that are read to repair a block.
+    pub(super) fn leaf_ranges(&self, bp: &BlockPtr) -> Vec<LeafRange> {
+        self.engine.store.leaf_ranges(bp)
+    }
+
+    /// Repairs a block whose bytes come from `reader`.
+    pub(super) async fn mend(
+        &self,
+        reader: &dyn LeafReader,
+        bp: &BlockPtr,
+        place: &Bookmark,
+        kind: MendKind,
+    ) {
+        let mended = self.engine.store.mend_with(reader, bp, &self.pin, kind).await;
+        self.judge(bp, place, kind, mended).await;
     }
 
     /// Repairs a block. Returns whether it is readable.
     pub(super) async fn is_good(&self, bp: &BlockPtr, place: &Bookmark, kind: MendKind) -> bool {
         let mended = self.engine.store.mend(bp, &self.pin, kind).await;
+        self.judge(bp, place, kind, mended).await
+    }
+
+    /// Counts and reports what became of a block. Returns whether it is readable.
+    async fn judge(
+        &self,
+        bp: &BlockPtr,
+        place: &Bookmark,
+        kind: MendKind,
+        mended: Result<Mended>,
+    ) -> bool {
         let is_lost = match mended {
             Ok(mended) => {
                 self.counted.written.fetch_add(mended.written, Ordering::Relaxed);

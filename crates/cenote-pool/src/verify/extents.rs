@@ -8,8 +8,8 @@ use cenote_vdev::queue::ScanKind;
 use cenote_vdev::{ClassReader, IoClass, LeafId, LeafRange, LeafReader, Tree};
 use futures_util::future::join_all;
 
-/// Extents of leaves.
-pub(super) struct Extents<'t> {
+/// Extents of leaves. Reads ranges from them, and other ranges from the leaves.
+pub struct Extents<'t> {
     reader: ClassReader<'t>,
     /// By leaf and offset, disjoint.
     extents: Vec<Extent>,
@@ -30,8 +30,8 @@ impl Extent {
 }
 
 impl<'t> Extents<'t> {
-    /// Reads all of `ranges`, nearby ones together.
-    pub(super) async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
+    /// Reads all of `ranges`, nearby ones together, as I/O of a scan.
+    pub async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
         ranges.sort_unstable();
         let mut extents = merge(tree, &ranges);
         let reader = ClassReader::new(tree, IoClass::Scrub);

@@ -40,6 +40,7 @@ use cenote_vdev::queue::ThrottleModel;
 
 use crate::Pool;
 use crate::traverse::{self, Damage, Flow, Visitor};
+pub use extents::Extents;
 pub use missing::MissingBytes;
 use missing::MissingCounter;
 use window::Collector;

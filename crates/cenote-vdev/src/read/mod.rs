@@ -645,7 +645,9 @@ impl Tree {
         let ranges = ranges.found.into_iter().zip(ranges.is_lacking);
         let lacking = ranges.filter_map(|(range, is_lacking)| {
             let leaf = self.leaf(range.leaf);
-            let lacks = leaf.is_missing(birth) || with_spares && is_lacking && leaf.is_writable();
+            // What a spare lacks counts where its leaf is out of service, too: the spare is not
+            // whole without it.
+            let lacks = leaf.is_missing(birth) || with_spares && is_lacking;
             let (guid, path, cause) = (leaf.guid(), leaf.path.clone(), Cause::Missing);
             let LeafRange { leaf, offset, len } = range;
             lacks.then_some(BadChild { leaf, guid, path, offset, len, cause, errors: 0 })
