@@ -246,8 +246,6 @@ tunables! {
         "bytes of a discard at most";
     TRIM_EXTENT_BYTES_MIN = "zfs_trim_extent_bytes_min", 32 << 10, (0, 1 << 40),
         "bytes of a free range below which it is not discarded";
-    TRIM_METASLAB_SKIP = "zfs_trim_metaslab_skip", 0, (0, 1),
-        "whether a trim passes over metaslabs that were never allocated from";
     TRIM_TXG_BATCH = "zfs_trim_txg_batch", 32, (1, 1 << 20),
         "transaction groups over which what is freed is collected before it is discarded";
     INITIALIZE_VALUE = "zfs_initialize_value", 0xdead_beef_dead_beee, (0, u64::MAX),

@@ -174,13 +174,14 @@ fn is_replacing(engine: &Engine) -> bool {
 }
 
 /// Returns the bytes that a resilver or rebuild has not read yet. One that is recorded but does not
-/// run yet counts, for example that of a spare that was just called in.
+/// run yet counts, for example that of a spare that was just called in, and one that devices wait
+/// for.
 async fn of_resilver(engine: &Engine) -> Result<u64, Exit> {
     let left = of_scan(engine, ScanFunc::Resilver).await?;
-    if left == 0 && engine.scans().in_progress().await? == Some(ScanError::Resilvering) {
-        return Ok(1);
-    }
-    Ok(left)
+    let is_deferred = engine.admin().vdev_config().leaves().any(|leaf| leaf.leaf.resilver_defer);
+    let is_to_come =
+        is_deferred || engine.scans().in_progress().await? == Some(ScanError::Resilvering);
+    Ok(left.max(u64::from(is_to_come)))
 }
 
 /// Returns the bytes that a running scan has not read yet.

@@ -155,7 +155,7 @@ async fn resilver_is_restarted(percent: u64, has_feature: bool, is_asked: bool) 
     // As in OpenZFS, also if no mark was ever stored.
     let history = pool.engine.view().await.unwrap().history().await.unwrap();
     let text = format!("{history:?}");
-    assert_eq!(text.matches("starting deferred resilver").count(), usize::from(has_feature));
+    assert_eq!(text.contains("starting deferred resilver"), has_feature);
     assert!(pool.finish().await.is_clean());
 }
 

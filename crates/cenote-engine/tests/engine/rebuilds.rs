@@ -151,20 +151,21 @@ fn scrub_follows_a_rebuild() {
     .unwrap();
 }
 
-/// A scrub in progress, here a paused one, is cancelled when a rebuild begins.
+/// A scrub in progress, which stands still here, is cancelled when a rebuild begins.
 #[test]
 fn scrub_is_cancelled_by_a_rebuild() {
-    simulate(1, async {
+    let tunables = vec![(&tunables::SCAN_SUSPEND_PROGRESS, 1)];
+    simulate(World { tunables, ..World::new(1) }, async {
         let _unrepaired = NoScrub::new();
         let mut pool = Fixture::new("mirror", 2).await;
         pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
-        pool.engine.scans().pause().await.unwrap();
         let device = new_device();
         let mut leaf = leaf_on(&device);
         leaf.is_sequential = true;
         pool.devices.push(device);
         pool.engine.leaves().attach(pool.leaf(0), leaf, Attach::Mirror).await.unwrap();
         pool.engine.scans().resume().await.unwrap();
+        tunables::SCAN_SUSPEND_PROGRESS.set(0).unwrap();
         pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
         assert_eq!(rebuild_of(&pool.engine).await.state, RebuildState::Complete);
         let scan = scan_of(&pool.engine.view().await.unwrap());
