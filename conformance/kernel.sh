@@ -6,7 +6,7 @@
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 [ -x "${CENOTE_ZVM:-}" ] || die "CENOTE_ZVM names no program that runs a virtual machine"
 house=$work/kernel
-names="scrub paused resilver replace attach standby rebuild removal"
+names="scrub paused resilver replace attach standby rebuild removal expansion distributed"
 export CENOTE_STATE_DIR=$house/state
 unset CENOTE_SOCKET
 zpool() { "$CENOTE" zpool "$@"; }
@@ -44,6 +44,8 @@ pool attach 2 "$(at attach)/d0"
 pool standby 3 mirror "$(at standby)"/d{0,1} spare "$(at standby)/d2"
 pool rebuild 2 "$(at rebuild)/d0"
 pool removal 3 "$(at removal)"/d{0,1,2}
+pool expansion 4 raidz "$(at expansion)"/d{0,1,2}
+pool distributed 4 draid1:2d:4c:1s "$(at distributed)"/d{0,1,2,3}
 
 # More is written while a device is away.
 zpool offline resilver "$(at resilver)/d1"
@@ -59,6 +61,7 @@ tunable zfs_scrub_delay 10
 tunable zfs_resilver_delay 10
 tunable zfs_top_maxinflight 1
 tunable cenote_removal_batch_bytes 262144
+tunable raidz_expand_max_reflow_bytes 25165824
 zpool scrub scrub
 zpool scrub paused
 zpool online resilver "$(at resilver)/d1"
@@ -67,6 +70,8 @@ zpool attach attach "$(at attach)"/d{0,1}
 zpool replace standby "$(at standby)"/d{1,2}
 zpool attach -s rebuild "$(at rebuild)"/d{0,1}
 zpool remove removal "$(at removal)/d1"
+zpool attach expansion raidz1-0 "$(at expansion)/d3"
+zpool replace -s distributed "$(at distributed)/d1" draid1-0-0
 tunable zfs_removal_suspend_progress 1
 sleep 5
 zpool scrub -p paused
@@ -84,9 +89,13 @@ for name in $names; do
   verdict() { echo "kernel: $name: $1"; }
   zpool import -f -d "$folder" -R "/mnt/$name" "$name" || { verdict "not imported"; continue; }
   zpool status "$name" > "/out/$name.begin"
-  grep -Eq 'in progress|scrub paused|remove:' "/out/$name.begin" || verdict "no scan goes on"
+  # It was not at its end when the daemon was killed; here it may be.
+  grep -Eq 'in progress|scrub paused|remove:|scrub repaired|resilvered' "/out/$name.begin" ||
+    verdict "no scan goes on"
   [ "$name" != paused ] || zpool scrub "$name"
-  zpool wait -t scrub,resilver,replace,remove "$name"
+  zpool wait -t scrub,resilver,replace,remove,raidz_expand "$name"
+  # A scrub follows a rebuild or an expansion.
+  sleep 2; zpool wait -t scrub "$name"
   zpool status -v "$name" > "/out/$name.end"
   (cd "/mnt/$name/$name" && sha256sum --quiet -c "/out/$name.sums") || verdict "files differ"
   zpool scrub -w "$name"

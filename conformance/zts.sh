@@ -95,7 +95,7 @@ end_daemon() {
 }
 
 # Groups that want disks which can be partitioned get loop devices on the files.
-on_loops=" zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait "
+on_loops=" zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait zpool_resilver mmp "
 loops=()
 attach_loops() {
   local file
@@ -142,15 +142,18 @@ ln -sf /sbin/mkfs.ext4 "$bin/newfs"
 ln -sf "$bin/gzip" "$bin/compress"
 ln -sf "$bin/gunzip" "$bin/uncompress"
 
-# The daemon runs the scripts of zed itself. What tests start and kill as zed shows it the folder.
+# The daemon runs the scripts of zed itself, and calls in spares as zed does. What tests start and
+# kill as zed shows it the folder, and switches that on and off.
 export CENOTE_ZEDLET_DIR=$work/zed-now
 rm -f "$bin/zed" "$bin/ereports"
-sed "s,@NOW@,$CENOTE_ZEDLET_DIR," > "$bin/zed" <<'END'
+sed "s,@NOW@,$CENOTE_ZEDLET_DIR,g; s,@SPARES@,$CENOTE_PARAMETERS_DIR/cenote_spares_auto," \
+  > "$bin/zed" <<'END'
 #!/bin/bash
 while getopts d:s:P:p:j:b:vFfhLVMIZ option; do
   case $option in d) /bin/ln -sfn "$OPTARG" @NOW@ ;; esac
 done
-trap '/bin/rm -f @NOW@; exit 0' TERM INT HUP
+echo 1 > @SPARES@
+trap '/bin/rm -f @NOW@; echo 0 > @SPARES@; exit 0' TERM INT HUP
 while :; do /bin/sleep 1 & wait $!; done
 END
 # The suite's own asks a library that asks the kernel module.
@@ -163,7 +166,8 @@ told = told.split()
 events = subprocess.run(["zpool", "events", "-vH"], capture_output=True, text=True).stdout
 for event in re.split(r"\n(?=\S)", events):
     fields = dict(re.findall(r"^\s+(\w+) = (.*?)\s*$", event, re.M))
-    if re.fullmatch(r'"ereport.fs.zfs.(checksum|io|data)"', fields.get("class", "")):
+    # Like the suite's own, without those of lost data, which are posted each time.
+    if re.fullmatch(r'"ereport.fs.zfs.(?!data").*"', fields.get("class", "")):
         print(*(f"{name}={fields.get(name, '-')}" for name in told))
 END
 chmod +x "$bin/zed" "$bin/ereports"
@@ -229,6 +233,7 @@ for group in "${groups[@]}"; do
     import_path=$work/none:$(IFS=:; echo "${loops[*]}")
   fi
   "$CENOTE" daemon start
+  "$CENOTE" tunable set cenote_spares_auto=0
   # Tests of this group set primarycache=none, which the daemon's own cache does not know.
   if [ "$group" = fault ]; then "$CENOTE" tunable set zfs_arc_max=1048576; fi
   log=$results/$group.log

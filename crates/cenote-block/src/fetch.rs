@@ -92,15 +92,16 @@ impl BlockStore {
         verify: &dyn Verify,
         reading: ReadAttempt<'_>,
     ) -> Result<Buf> {
-        let (kind, copies, guard) = match self.try_copies(bp, psize, verify, reading).await? {
+        let (kind, mut copies, guard) = match self.try_copies(bp, psize, verify, reading).await? {
             Ok(data) => return Ok(data),
             Err(FailedCopies { kind, copies, guard }) => (kind, copies, guard),
         };
         // Checks E2.
         match self.judge(bp, reading, guard) {
             Evidence::Proven(_) => {
-                let bad = copies.iter().flat_map(|copy| &copy.bad);
+                let bad = copies.iter_mut().flat_map(|copy| &mut copy.bad);
                 self.tree().count_checksum_errors(bad, reading.class);
+                self.report_bad(copies.iter().flat_map(|copy| &copy.bad), reading.class, 0);
                 Err(self.lost(kind, copies))
             }
             // An I/O error says nothing about the block.

@@ -1,7 +1,8 @@
 //! Self-healing after a read that found bad copies, and reports of lost blocks.
 //!
 //!     read recovered, a copy was bad  -> the good bytes are written over the bad ones
-//!     no copy is good                 -> the block's place in the tree goes to the reporter
+//!     no copy is good                 -> the bad parts, and the block's place in the tree, go to
+//!                                        the reporter
 //!
 //! A repair writes the bytes that the checksum covers to the place that the pointer names, so it
 //! does not change the pool's contents and needs no txg. It happens only on writable trees, and
@@ -32,8 +33,9 @@ pub trait Reporter: Send + Sync {
     /// ([`BlockError::AllCopiesBad`](crate::BlockError::AllCopiesBad)).
     fn unrecoverable(&self, place: &Bookmark, bp: &BlockPtr, error: &Error);
 
-    /// These parts of the block were bad; `repaired` of them were written again.
-    fn recovered(&self, bp: &BlockPtr, bad: &[BadChild], repaired: usize);
+    /// These parts of a block were bad, found by I/O of this class; `repaired` of them were written
+    /// again.
+    fn found_bad(&self, bad: &[BadChild], class: IoClass, repaired: usize);
 }
 
 impl BlockStore {
@@ -58,10 +60,10 @@ impl BlockStore {
             for (_, bad) in &mut parts {
                 bad.retain(is_io);
             }
-            return self.tell_recovered(bp, &parts, 0);
+            return self.tell_recovered(&parts, class, 0);
         };
         self.note_recovered();
-        for (_, bad) in &parts {
+        for (_, bad) in &mut parts {
             self.tree().count_checksum_errors(bad, class);
         }
         let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
@@ -82,13 +84,23 @@ impl BlockStore {
             repaired = task.await.unwrap_or(0);
         }
         self.note_repaired(repaired as u64);
-        self.tell_recovered(bp, &parts, repaired);
+        self.tell_recovered(&parts, class, repaired);
     }
 
-    fn tell_recovered(&self, bp: &BlockPtr, parts: &[(Dva, Vec<BadChild>)], repaired: usize) {
-        let found: Vec<_> = parts.iter().flat_map(|(_, bad)| bad).cloned().collect();
+    fn tell_recovered(&self, parts: &[(Dva, Vec<BadChild>)], class: IoClass, repaired: usize) {
+        self.report_bad(parts.iter().flat_map(|(_, bad)| bad), class, repaired);
+    }
+
+    /// Reports bad parts of a block.
+    pub(crate) fn report_bad<'a>(
+        &self,
+        bad: impl IntoIterator<Item = &'a BadChild>,
+        class: IoClass,
+        repaired: usize,
+    ) {
+        let found: Vec<_> = bad.into_iter().cloned().collect();
         if let (Some(reporter), false) = (self.reporter(), found.is_empty()) {
-            reporter.recovered(bp, &found, repaired);
+            reporter.found_bad(&found, class, repaired);
         }
     }
 

@@ -201,7 +201,7 @@ impl BlockStore {
             GuardOutcome::Reused => return Err(overtaken()),
         };
         if kind == MendKind::Unread {
-            let bad = copies.iter().flat_map(|copy| &copy.bad);
+            let bad = copies.iter_mut().flat_map(|copy| &mut copy.bad);
             tree.count_checksum_errors(bad, IoClass::Scrub);
         }
         let bad: Vec<_> = copies.iter().flat_map(|copy| &copy.bad).cloned().collect();
@@ -237,18 +237,18 @@ impl BlockStore {
             }
             Error::new(Kind::Io, error)
         })?;
-        self.tell_mended(bp, &bad, repaired, kind);
+        self.tell_mended(&bad, repaired, kind);
         Ok(mended)
     }
 
-    fn tell_mended(&self, bp: &BlockPtr, bad: &[BadChild], repaired: u64, kind: MendKind) {
+    fn tell_mended(&self, bad: &[BadChild], repaired: u64, kind: MendKind) {
         if bad.is_empty() {
             return;
         }
         self.note_recovered();
         self.note_repaired(repaired);
-        if let Some(reporter) = self.reporter().filter(|_| kind != MendKind::Counted) {
-            reporter.recovered(bp, bad, repaired as usize);
+        if kind != MendKind::Counted {
+            self.report_bad(bad, IoClass::Scrub, repaired as usize);
         }
     }
 }

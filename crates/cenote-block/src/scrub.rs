@@ -77,7 +77,7 @@ impl BlockStore {
         &self,
         bp: &BlockPtr,
         reading: ReadAttempt<'_>,
-        report: ScrubReport,
+        mut report: ScrubReport,
     ) -> Result<ScrubReport> {
         if report.is_clean() {
             return Ok(report);
@@ -87,7 +87,7 @@ impl BlockStore {
         // Checks E2.
         match self.judge(bp, reading, None) {
             Evidence::Proven(_) => {
-                let bad = report.bad.iter().map(|part| &part.child);
+                let bad = report.bad.iter_mut().map(|part| &mut part.child);
                 self.tree().count_checksum_errors(bad, IoClass::Scrub);
                 Ok(report)
             }

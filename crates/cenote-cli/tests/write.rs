@@ -247,6 +247,9 @@ fn create_refuses_devices_in_use() {
     // A device that has left its pool has labels, which name none.
     shed.succeeds(&format!("zpool create u mirror {} {}", path("d0"), path("d1")));
     shed.succeeds(&format!("zpool detach u {}", path("d1")));
+    let (shown, _, status) = cenote(&["zdb", "-l", &path("d1")]);
+    let is_shown = shown.contains("    txg: 0\n") && shown.contains("labels = 0 1 2 3");
+    assert!(status == 0 && is_shown, "{shown}");
     shed.succeeds(&format!("zpool labelclear {}", path("d1")));
     assert_blank("d1");
     shed.judge("u");

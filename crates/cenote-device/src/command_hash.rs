@@ -141,6 +141,16 @@ impl Device for HashedDevice {
         self.inner.current_size()
     }
 
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async {
+            let grown = self.inner.grown().await?;
+            let wrap = |inner| -> Arc<dyn Device> {
+                Arc::new(Self { inner, device: self.device, hash: Arc::clone(&self.hash) })
+            };
+            Ok(grown.map(wrap))
+        })
+    }
+
     fn is_at_its_path(&self) -> BoxFuture<'_, bool> {
         self.inner.is_at_its_path()
     }

@@ -47,7 +47,9 @@ pub mod zil;
 
 pub use admin::Admin;
 pub use admin::create;
-pub use admin::events::{Event, EventLog, NotedEvent, PoolEvent, StateCause, TrimEvent};
+pub use admin::events::{
+    Event, EventLog, NotedEvent, PoolEvent, StateCause, TrimEvent, WrongBytes,
+};
 pub use admin::health::{Health, Notice};
 pub use cenote_vdev::queue::{ScanKind, ScanWait, ThrottleModel};
 pub use cenote_vdev::{FaultEffect, FaultSpec, Faults, Injection, IoKind, LeafIo, Symptom};

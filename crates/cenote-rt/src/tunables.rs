@@ -246,6 +246,8 @@ tunables! {
         "bytes of a discard at most";
     TRIM_EXTENT_BYTES_MIN = "zfs_trim_extent_bytes_min", 32 << 10, (0, 1 << 40),
         "bytes of a free range below which it is not discarded";
+    TRIM_METASLAB_SKIP = "zfs_trim_metaslab_skip", 0, (0, 1),
+        "whether a trim passes over metaslabs that were never allocated from";
     TRIM_TXG_BATCH = "zfs_trim_txg_batch", 32, (1, 1 << 20),
         "transaction groups over which what is freed is collected before it is discarded";
     INITIALIZE_VALUE = "zfs_initialize_value", 0xdead_beef_dead_beee, (0, u64::MAX),
@@ -467,12 +469,18 @@ tunables! {
         "log2 of the physical sector size of files";
     ZEVENT_LEN_MAX = "zfs_zevent_len_max", 1000, (1, 1 << 20),
         "events of each pool that are kept";
+    ZEVENT_RETAIN_MAX = "zfs_zevent_retain_max", 2000, (0, 1 << 20),
+        "errors of devices that each pool remembers, so that the same error posts one event";
+    ZEVENT_RETAIN_EXPIRE_SECS = "zfs_zevent_retain_expire_secs", 900, (0, 1 << 32),
+        "seconds without the same error after which it posts an event again";
     MIN_AUTO_ASHIFT = "zfs_vdev_min_auto_ashift", 9, (9, 16),
         "smallest ashift chosen for a new vdev";
     MAX_AUTO_ASHIFT = "zfs_vdev_max_auto_ashift", 14, (9, 16),
         "largest physical sector, log2, that raises the ashift of a new vdev";
     MAX_MISSING_TVDS = "zfs_max_missing_tvds", 0, (0, 1 << 16),
         "missing top-level vdevs with which a pool may still be opened";
+    SPARES_AUTO = "cenote_spares_auto", 1, (0, 1),
+        "whether the daemon calls in hot spares for devices that fail";
     CLIENT_TIMEOUT = "cenote_client_timeout", 30, (1, 3600),
         "seconds that another user's client may take to read the output of a command";
     KSTAT_INTERVAL = "cenote_kstat_interval", 10, (1, 3600),
@@ -491,6 +499,8 @@ tunables! {
         "milliseconds after which an I/O counts as hanging";
     DEADMAN_SYNCTIME_MS = "zfs_deadman_synctime_ms", 600_000, (1, 1 << 40),
         "milliseconds after which the sync of a transaction group counts as hanging";
+    DEADMAN_EVENTS_PER_SECOND = "zfs_deadman_events_per_second", 1, (0, 1 << 20),
+        "events of hanging I/O per second and device, at most";
     DEADMAN_FAILMODE = "zfs_deadman_failmode", 0, (0, 2),
         "what follows when an I/O hangs: 0 wait, 1 continue (as 0), 2 panic: the pool is suspended";
     USER_INDIRECT_IS_SPECIAL = "zfs_user_indirect_is_special", 1, (0, 1),

@@ -41,6 +41,10 @@ const STALL_UNIT: u64 = 3;
 const LABELS_AT_END: u64 = 512 << 10;
 /// Bytes at the end of a disk that misdirected writes spare: labels, and the longest write.
 const TAIL: u64 = LABELS_AT_END + (4 << 20);
+/// Bytes by which a disk becomes longer at a time: at least a metaslab.
+const MORE: u64 = 32 << 20;
+/// Bytes by which it becomes longer at most.
+const MORE_MAX: u64 = 2 * MORE;
 
 /// A fault of a disk.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -141,7 +145,8 @@ pub(crate) struct Happened {
 pub(crate) struct Machine {
     disks: Vec<Arc<ModelDisk>>,
     /// The disks as a pool takes them.
-    devices: Vec<Arc<dyn Device>>,
+    /// Handles of the disks, each with the size at the begin of the life or when it grew.
+    devices: Mutex<Vec<Arc<dyn Device>>>,
     hash: Arc<CommandHash>,
     state: Mutex<MachineState>,
     ended: Notify,
@@ -200,7 +205,7 @@ impl Machine {
             let hash = CommandHash::new();
             let disks: Vec<_> = (0..layout.all_disks())
                 .map(|number| {
-                    let model = model(layout.model(number), size, rng.next_u64());
+                    let model = model(layout.model(number), size + MORE_MAX, rng.next_u64());
                     ModelDisk::new(format!("d{number}"), size, model)
                 })
                 .collect();
@@ -223,7 +228,7 @@ impl Machine {
                 clock_offset: 0,
                 process: None,
             };
-            let (devices, ended) = (devices.collect(), Notify::new());
+            let (devices, ended) = (Mutex::new(devices.collect()), Notify::new());
             Self { disks, devices, hash, state: Mutex::new(state), ended }
         })
     }
@@ -234,7 +239,23 @@ impl Machine {
 
     /// Returns the disks as a pool takes them.
     pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.clone()
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Makes a disk longer, unless it is as long as any disk gets. Who has it open notices that
+    /// when it asks.
+    pub(crate) fn grow(self: &Arc<Self>, number: usize) -> bool {
+        let Some(disk) = self.disks.get(number) else { return false };
+        let size = disk.reopened().info().size + MORE;
+        if size > disk.info().size + MORE_MAX {
+            return false;
+        }
+        disk.set_size(size);
+        let inner = self.hash.wrap(Arc::new(disk.reopened()));
+        let device = Arc::new(Counted { inner, machine: Arc::downgrade(self) });
+        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
+        devices[number] = device;
+        true
     }
 
     /// Begins a life with these events, each before a command of that number. Every disk has power
@@ -540,6 +561,16 @@ impl Device for Counted {
 
     fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
         self.inner.current_size()
+    }
+
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async {
+            let grown = self.inner.grown().await?;
+            let wrap = |inner| -> Arc<dyn Device> {
+                Arc::new(Self { inner, machine: Weak::clone(&self.machine) })
+            };
+            Ok(grown.map(wrap))
+        })
     }
 
     fn is_at_its_path(&self) -> BoxFuture<'_, bool> {

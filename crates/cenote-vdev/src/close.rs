@@ -148,7 +148,7 @@ mod tests {
             assert!(wait(tree.probe(leaf)).is_err());
             let path = String::new();
             let (offset, len, cause) = (8 << 20, 4096, Cause::Checksum);
-            let bad = BadChild { leaf, guid, path, offset, len, cause };
+            let bad = BadChild { leaf, guid, path, offset, len, cause, errors: 0 };
             let repaired =
                 wait(tree.repair(PLACE, &Buf::from(vec![9; 4096]), BIRTH, &[bad], Rewrite::Repair));
             assert!(repaired.is_ok_and(|outcome| outcome.repaired.is_empty()));

@@ -334,15 +334,17 @@ pub fn pool(
         return Err(invalid(CreateError::NoData));
     }
     let pool_guid = guids.next_guid()?;
-    let (mut tops, mut spares) = (Vec::new(), Vec::new());
+    let (mut tops, mut spares, mut distributed) = (Vec::new(), Vec::new(), Vec::new());
     for (id, top) in (0..).zip(&spec.tops) {
         let config = self::top(top, id, spec.ashift, txg, guids)?;
-        spares.extend(distributed_spares(&config, guids)?);
+        distributed.extend(distributed_spares(&config, guids)?);
         tops.push(config);
     }
     for leaf in &spec.spares {
         spares.push(spare(leaf, guids)?);
     }
+    // In OpenZFS's order, in which spares are called in.
+    spares.extend(distributed);
     let mut caches = Vec::new();
     for leaf in &spec.caches {
         caches.push(cache(leaf, spec.ashift, guids)?);

@@ -37,9 +37,15 @@ pub enum CorruptLabel {
     /// The area does not hold a valid nvlist.
     #[error(transparent)]
     NvList(#[from] CorruptNvList),
-    /// The nvlist is not a valid config.
-    #[error(transparent)]
-    Config(#[from] CorruptConfig),
+    /// The nvlist is not a valid config; that of a device that left its pool may name no pool.
+    #[error("{cause}")]
+    Config {
+        /// The nvlist.
+        list: NvList,
+        /// The error in it.
+        #[source]
+        cause: CorruptConfig,
+    },
 }
 
 /// An uberblock whose trailer is valid.
@@ -78,6 +84,15 @@ pub struct Label {
 }
 
 impl Label {
+    /// The nvlist in the config area, whether it is a valid config or not.
+    pub fn list(&self) -> Option<&NvList> {
+        match &self.config {
+            Ok(config) => Some(&config.raw),
+            Err(CorruptLabel::Config { list, .. }) => Some(list),
+            Err(CorruptLabel::NvList(_)) => None,
+        }
+    }
+
     /// The config, if its trailer is valid.
     pub fn valid_config(&self) -> Option<&LabelConfig> {
         self.config.as_ref().ok().filter(|_| self.config_trailer.is_ok())
@@ -180,12 +195,18 @@ fn area(bytes: &[u8], label_offset: u64, area: Area) -> (&[u8], u64) {
 fn judge(index: usize, offset: u64, bytes: &[u8], error: Option<Error>) -> Label {
     let (config_area, at) = area(bytes, offset, label::CONFIG);
     let config_trailer = check(config_area, at);
-    let list = NvList::decode_prefix(config_area).map(|(list, _)| list);
-    let config = list.map_err(CorruptLabel::from).and_then(|list| Ok(LabelConfig::decode(list)?));
+    let config = decode_config(config_area);
     let (boot_area, at) = area(bytes, offset, label::BOOT_ENV);
     let boot_env = check(boot_area, at).ok().and_then(|()| BootEnv::decode(boot_area).ok());
     let uberblocks = Vec::new();
     Label { index, offset, error, config, config_trailer, boot_env, uberblocks }
+}
+
+fn decode_config(area: &[u8]) -> Result<LabelConfig, CorruptLabel> {
+    let list = || NvList::decode_prefix(area).map(|(list, _)| list);
+    let decoded = LabelConfig::decode(list()?);
+    // Rare: the list is decoded once more, so that no label needs a copy of it.
+    decoded.or_else(|cause| Err(CorruptLabel::Config { list: list()?, cause }))
 }
 
 /// Checks the trailer of a block at byte `offset` of the device.

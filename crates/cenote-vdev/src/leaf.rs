@@ -409,11 +409,13 @@ impl Leaf {
 
     /// Counts a wrong part of a block. What a scrub or resilver finds does not count for the error
     /// rate, so that a device does not leave service while it is being repaired.
-    pub(crate) fn count_checksum_error(&self, offset: u64, class: IoClass) {
-        self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
+    /// Returns the number of checksum errors, with this one.
+    pub(crate) fn count_checksum_error(&self, offset: u64, class: IoClass) -> u64 {
+        let before = self.counters.checksum_errors.fetch_add(1, Ordering::Relaxed);
         if !matches!(class, IoClass::Scrub | IoClass::Rebuild) || is_on(Bug::ScrubErrorsDiagnosed) {
             self.watch.diagnosis.record(Symptom::Checksum, Some(offset));
         }
+        before + 1
     }
 
     pub(crate) fn count_repair(&self, len: u64) {
@@ -768,8 +770,9 @@ impl Leaf {
 
     fn count_write_error(&self, (kind, offset, len): (IoKind, u64, u64), error: &Error) {
         self.mark_failed();
-        self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
-        self.watch.failed(kind, offset, len, error);
+        if self.watch.failed(kind, offset, len, error) {
+            self.counters.write_errors.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Makes durable all writes since the last flush. An error carries the txgs that may be lost,
@@ -853,8 +856,9 @@ impl Leaf {
             Err(error) => {
                 if error.kind() != Kind::Closed {
                     self.mark_failed();
-                    self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
-                    self.watch.failed(IoKind::Read, offset, len as u64, &error);
+                    if self.watch.failed(IoKind::Read, offset, len as u64, &error) {
+                        self.counters.read_errors.fetch_add(1, Ordering::Relaxed);
+                    }
                 }
                 Err(error.with_at(|at| at.vdev = Some(self.guid())))
             }

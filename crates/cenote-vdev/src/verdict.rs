@@ -45,6 +45,14 @@ pub enum Cause {
     Missing,
 }
 
+impl Cause {
+    /// Whether it counts as a checksum error of the leaf. As in OpenZFS, of a lost block every part
+    /// does that was read.
+    pub fn is_checksum(&self) -> bool {
+        matches!(self, Self::Checksum | Self::Suspect)
+    }
+}
+
 impl fmt::Debug for Cause {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -82,6 +90,8 @@ pub struct BadChild {
     pub len: u64,
     /// The kind of error.
     pub cause: Cause,
+    /// The leaf's checksum errors, this one included; 0 until it is counted.
+    pub errors: u64,
 }
 
 /// Result of a read.

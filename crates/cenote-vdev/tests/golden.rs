@@ -166,7 +166,7 @@ impl OpenPool {
                 let leaf = self.tree.leaf(range.leaf);
                 let (guid, path) = (leaf.guid(), leaf.path().to_owned());
                 let &LeafRange { leaf, offset, len } = range;
-                BadChild { leaf, guid, path, offset, len, cause: Cause::Checksum }
+                BadChild { leaf, guid, path, offset, len, cause: Cause::Checksum, errors: 0 }
             })
             .collect();
         let outcome =

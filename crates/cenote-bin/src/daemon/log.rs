@@ -148,10 +148,10 @@ fn tell(pool: &str, event: &Event) {
             let (device, offset, ms) = (io.leaf, io.offset, age.as_millis());
             error!(pool = %pool, device = %device, offset = %offset, ms = %ms, "I/O hangs");
         }
-        Event::Bad { leaf, offset, cause, is_repaired, .. } => warn!(
+        Event::Bad { io, cause, is_repaired, .. } => warn!(
             pool = %pool,
-            device = %leaf,
-            offset = %offset,
+            device = %io.leaf,
+            offset = %io.offset,
             cause = %cause,
             repaired = %is_repaired,
             "device error"

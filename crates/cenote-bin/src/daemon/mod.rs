@@ -106,6 +106,10 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
             Some(daemon(verb, is_detached))
         }
         ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
+        // The device may be one that a pool of the daemon does not use at the moment.
+        ("zpool", Some("labelclear")) if words.iter().any(|word| *word == *"-f") => {
+            pass_to_running(&tool, words)
+        }
         (MOUNT_HELPER, _) => Some(pass(&tool, words)),
         ("zinject", _) if words.get(1).is_none_or(|word| *word != *"-h" && *word != *"--help") => {
             Some(pass(&tool, words))
@@ -124,12 +128,27 @@ fn is_for_daemon(verb: &str) -> bool {
 fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
     let passed = || {
         let place = Place::of_environment().ok_or_else(no_place)?;
-        let mut args = vec![tool.into()];
-        args.extend_from_slice(words.get(1..).unwrap_or_default());
-        let (environment, folder) = (environment::own(), std::env::current_dir()?);
-        client::run_or_start(&place, &Request { environment, folder, args })
+        client::run_or_start(&place, &request(tool, words)?)
     };
-    match passed() {
+    exit_code(passed())
+}
+
+/// Runs a command in the daemon if one runs.
+fn pass_to_running(tool: &str, words: &[std::ffi::OsString]) -> Option<ExitCode> {
+    let place = Place::of_environment()?;
+    let passed = request(tool, words).and_then(|request| client::run(&place, &request));
+    passed.transpose().map(exit_code)
+}
+
+fn request(tool: &str, words: &[std::ffi::OsString]) -> std::io::Result<Request> {
+    let mut args = vec![tool.into()];
+    args.extend_from_slice(words.get(1..).unwrap_or_default());
+    let (environment, folder) = (environment::own(), std::env::current_dir()?);
+    Ok(Request { environment, folder, args })
+}
+
+fn exit_code(passed: std::io::Result<i32>) -> ExitCode {
+    match passed {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
         Err(error) => {
             eprintln!("cannot reach the cenote daemon: {error}");

@@ -1,11 +1,14 @@
 //! Calls in hot spares for devices that fail (spec 06 §9.3), as ZED's retire agent does.
 //!
+//! `cenote_spares_auto` 0 leaves that to the administrator, as OpenZFS does while no ZED runs.
+//!
 //! The pool is held only while its events are handled, so that it can be closed meanwhile.
 
 use std::sync::{Arc, Weak};
 
 use cenote_engine::{Engine, Event, PoolEvent};
 use cenote_pool::status::VdevState;
+use cenote_rt::tunables;
 
 use super::log;
 
@@ -48,6 +51,9 @@ async fn call_in_for_all(engine: &Weak<Engine>) {
 }
 
 async fn call_in(engine: &Weak<Engine>, leaf: u64) {
+    if tunables::SPARES_AUTO.get() == 0 {
+        return;
+    }
     let Some(engine) = engine.upgrade() else { return };
     let pool = engine.name();
     match engine.leaves().call_in_spare(leaf).await {

@@ -147,7 +147,8 @@ fn devices_are_replaced_under_load() {
     judge(&house);
 }
 
-/// A device dies; a spare is called in, and given back once the device is replaced.
+/// A device dies; a spare is called in, unless that is switched off, and given back once the device
+/// is replaced.
 #[test]
 fn spare_is_called_in_and_given_back() {
     let house = House::new("spare-called");
@@ -160,6 +161,14 @@ fn spare_is_called_in_and_given_back() {
     house.run(&format!("zpool add t spare {spare}"));
     house.run("zfs create t/a");
     let old = house.text("pool/d0");
+    house.run("tunable set cenote_spares_auto=0");
+    house.run(&format!("zpool offline -f t {old}"));
+    for _ in 0..10 {
+        house.run("zpool sync t");
+        assert!(house.run("zpool status t").contains(" AVAIL "));
+    }
+    house.run("zpool clear t");
+    house.run("tunable set cenote_spares_auto=1");
     house.run(&format!("zpool offline -f t {old}"));
     let shows = |wanted: &[&str], absent: &str| {
         until(&format!("{wanted:?} and no {absent}"), || {
@@ -184,6 +193,30 @@ fn spare_is_called_in_and_given_back() {
     );
     // Its labels are gone.
     house.fails(&format!("zpool labelclear {spare}"));
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house);
+}
+
+/// The labels of a device that its pool uses are not cleared; those of a faulted one are, by force,
+/// and then the device takes its own place like a new one.
+#[test]
+fn labels_of_a_faulted_device_are_cleared_by_force() {
+    let house = House::new("labelclear-faulted");
+    house.create("none");
+    house.run("zfs create t/a");
+    let d0 = house.text("pool/d0");
+    let (_, said) = house.fails(&format!("zpool labelclear -f {d0}"));
+    assert_eq!(said, format!("{d0} is a member (ACTIVE) of a pool in use\n"));
+    house.run(&format!("zpool offline -f t {d0}"));
+    house.fails(&format!("zpool labelclear {d0}"));
+    house.run(&format!("zpool labelclear -f {d0}"));
+    house.run("zpool clear t");
+    let status = house.run("zpool status t");
+    assert!(status.contains(" UNAVAIL ") && !status.contains("FAULTED"), "{status}");
+    house.run("zfs create t/b");
+    house.run(&format!("zpool replace -w t {d0}"));
+    until("the pool is healthy", || house.run("zpool status t").contains(" state: ONLINE"));
     house.run("zpool export t");
     house.run("daemon stop");
     judge(&house);
@@ -214,7 +247,12 @@ fn distributed_spare_is_called_in_and_given_back() {
         });
     };
     let rebuilt = "scan: resilvered (draid2:2d:6c:1s-0) ";
-    shows(&["    spare-3 ", "INUSE     currently in use", rebuilt], "in progress");
+    shows(&["    spare-3 ", "INUSE     currently in use"], "UNKNOWN");
+    // Also if the rebuild has not begun yet.
+    house.run("zpool wait -t resilver t");
+    let status = house.run("zpool status t");
+    assert!(status.contains(rebuilt), "{status}");
+    shows(&[rebuilt], "in progress");
     house.run(&format!("zpool replace -w t {} {new}", members[3]));
     shows(&[new, "AVAIL", " state: ONLINE"], "spare-3");
     house.run("zpool scrub -w t");

@@ -13,7 +13,7 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::config::{RaidZ, VdevConfig, VdevKind as ConfigKind};
 use cenote_ranges::RangeSet;
 use cenote_rt::{BoxFuture, Buf, Error, Result, tunables};
-use cenote_vdev::{BadChild, BuildOptions, Tree};
+use cenote_vdev::{BadChild, BuildOptions, IoClass, Tree};
 
 pub(crate) const TXG: u64 = 20;
 const DATA_START: u64 = 4 << 20;
@@ -61,7 +61,7 @@ impl MetaslabStore for EmptySpace {
 #[derive(Default)]
 pub(crate) struct Notes {
     pub lost: Mutex<Vec<(Bookmark, String)>>,
-    pub recovered: Mutex<Vec<(usize, usize)>>,
+    pub found_bad: Mutex<Vec<(usize, usize)>>,
 }
 
 impl Reporter for Notes {
@@ -69,8 +69,8 @@ impl Reporter for Notes {
         self.lost.lock().unwrap().push((*place, error.to_string()));
     }
 
-    fn recovered(&self, _bp: &BlockPtr, bad: &[BadChild], repaired: usize) {
-        self.recovered.lock().unwrap().push((bad.len(), repaired));
+    fn found_bad(&self, bad: &[BadChild], _: IoClass, repaired: usize) {
+        self.found_bad.lock().unwrap().push((bad.len(), repaired));
     }
 }
 

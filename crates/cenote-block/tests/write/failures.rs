@@ -1,7 +1,7 @@
 //! Devices that fail while a block is written, and damage that a read repairs.
 
 use cenote_block::policy::WritePolicy;
-use cenote_block::{WriteContext, WriteMethod};
+use cenote_block::{BlockError, WriteContext, WriteMethod};
 use cenote_device::WriteFault;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -119,7 +119,7 @@ fn a_read_repairs_the_columns_it_reconstructed() {
             heals(&bench, &bp, &data, &what).await;
             let stats = bench.store.stats();
             assert!(stats.parts_repaired >= 1 && stats.blocks_recovered == 1, "{what} {stats:?}");
-            let notes = bench.notes.recovered.lock().unwrap().clone();
+            let notes = bench.notes.found_bad.lock().unwrap().clone();
             assert!(notes.iter().any(|(bad, repaired)| *bad > 0 && *repaired > 0), "{what}");
             let again = bench.store.scrub(&bp, &cenote_block::Grounds::Allocated).await.unwrap();
             assert!(again.is_clean(), "{what}: {again:?}");
@@ -164,6 +164,10 @@ fn lost_blocks_are_reported_with_their_place() {
         assert_eq!(lost.len(), 1);
         assert_eq!(lost[0].0, place);
         assert!(lost[0].1.contains("d100") && lost[0].1.contains("d101"), "{}", lost[0].1);
+        // Both sides are told of, each with its first error.
+        assert_eq!(*bench.notes.found_bad.lock().unwrap(), [(2, 0)]);
+        let Some(BlockError::AllCopiesBad { copies }) = error.cause() else { panic!("{error}") };
+        assert!(copies[0].bad.iter().all(|bad| bad.errors == 1), "{copies:?}");
         // There are no good bytes to repair with: the damage stays.
         assert_eq!(bench.store.stats().parts_repaired, 0);
     });

@@ -68,22 +68,22 @@ fn show(
         };
         let mut has_header = false;
         if !options.has('q') {
-            match &label.config {
-                Ok(config) => {
+            match label.list() {
+                Some(list) => {
                     is_usable = true;
-                    let same = same_configs(labels, &config.raw);
+                    let same = same_configs(labels, list);
                     if same.first() == Some(&index) || options.count('l') > 2 {
                         header(io, label, &mut has_header)?;
-                        text::nvlist(io, &config.raw, 4)?;
+                        text::nvlist(io, list, 4)?;
                         numbers(io, "    ", &same)?;
                         if options.count('l') >= 2 {
-                            statistics(io, &config.raw, options.count('l') > 2)?;
+                            statistics(io, list, options.count('l') > 2)?;
                         }
                     }
                 }
-                Err(_) => out!(io, "failed to unpack label {index}")?,
+                None => out!(io, "failed to unpack label {index}")?,
             }
-        } else if label.config.is_ok() {
+        } else if label.list().is_some() {
             is_usable = true;
         }
         if options.has('u') {
@@ -109,8 +109,8 @@ fn numbers(io: &mut Io<'_>, indent: &str, labels: &[usize]) -> CommandResult {
     out!(io)
 }
 
-fn same_configs(labels: &DeviceLabels, config: &NvList) -> Vec<usize> {
-    let is_same = |label: &&Label| label.config.as_ref().is_ok_and(|other| other.raw == *config);
+fn same_configs(labels: &DeviceLabels, list: &NvList) -> Vec<usize> {
+    let is_same = |label: &&Label| label.list() == Some(list);
     labels.labels.iter().filter(is_same).map(|label| label.index).collect()
 }
 

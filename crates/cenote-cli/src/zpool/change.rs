@@ -7,16 +7,14 @@ use std::sync::Arc;
 use cenote_engine::admin::PoolSetting;
 use cenote_engine::create::new_guid;
 use cenote_engine::{CheckpointError, Engine, OpError};
-use cenote_ondisk::config::PoolState;
-use cenote_ondisk::label::CONFIG;
-use cenote_ondisk::nvlist::NvList;
+use cenote_ondisk::config::{PoolState, VdevConfig};
 use cenote_pool::features::{self, FeatureState, compat};
 use cenote_pool::import::{DeviceError, PoolDevice};
 use cenote_pool::props::{POOL_PROPERTIES, pool_property, property_named};
 use cenote_rt::Kind;
 
 use super::setting::Wanted;
-use super::{block_on, no_such_pool, refuse, vdev_setting};
+use super::{block_on, layout, no_such_pool, refuse, vdev_setting};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -33,7 +31,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         "sync" => sync(source, args, io),
         "set" => set(source, args, &line, io),
         "reguid" => reguid(source, args, &line, io),
-        "labelclear" => labelclear(args, io),
+        "labelclear" => labelclear(source, args, io),
         _ => upgrade(source, args, &line, io),
     }
 }
@@ -205,7 +203,7 @@ fn reguid(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
     }))
 }
 
-fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
+fn labelclear(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "f", &[])?;
     let [word] = getopt::exactly(&parsed.operands, ["missing vdev name"])?;
     let path = argument::path(word);
@@ -216,7 +214,14 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
         )));
     }
     block_on(async {
-        let device = match PoolDevice::open_exclusively(&path).await {
+        let mut opened = PoolDevice::open_exclusively(&path).await;
+        if matches!(opened, Err(DeviceError::InUse(_)))
+            && parsed.has('f')
+            && close_unused(source, &path).await
+        {
+            opened = PoolDevice::open_exclusively(&path).await;
+        }
+        let device = match opened {
             Ok(device) => device,
             Err(DeviceError::InUse(_)) => {
                 return Err(Exit::failed(format!("{word} is a member (ACTIVE) of a pool in use")));
@@ -243,15 +248,30 @@ fn labelclear(args: &[String], io: &mut Io<'_>) -> CommandResult {
     })
 }
 
-/// Whether a device has a label, also one that names no pool, as devices have that left theirs.
-async fn has_label(device: &PoolDevice) -> bool {
-    for label in &device.labels().await.labels {
-        let area = device.read(label.offset + CONFIG.at, CONFIG.len as usize).await;
-        if area.is_ok_and(|area| NvList::decode(&area).is_ok_and(|list| list.contains("version"))) {
+/// Closes the device of a leaf that is offline or faulted in a pool of the daemon. Returns whether
+/// there is such a leaf.
+async fn close_unused(source: &Source, path: &Path) -> bool {
+    let Some(session) = &source.session else { return false };
+    for engine in session.host.pools() {
+        let root = engine.admin().vdev_config();
+        let is_at = |leaf: &&VdevConfig| {
+            let known = leaf.leaf.path.as_ref().map(|path| path.to_string_lossy());
+            known.is_some_and(|known| layout::is_same(Path::new(&*known), path))
+        };
+        let leaf = root.leaves().find(is_at).map(|leaf| leaf.guid);
+        if let Some(guid) = leaf
+            && engine.leaves().close_device(guid).await
+        {
             return true;
         }
     }
     false
+}
+
+/// Whether a device has a label, also one that names no pool, as devices have that left theirs.
+async fn has_label(device: &PoolDevice) -> bool {
+    let labels = device.labels().await.labels;
+    labels.iter().any(|label| label.list().is_some_and(|list| list.contains("version")))
 }
 
 /// Returns the features that the pool could enable and has not.

@@ -35,8 +35,8 @@ pub(super) struct Known {
 pub(super) fn class(event: &Event) -> &'static str {
     match event {
         Event::Lost { .. } => "ereport.fs.zfs.data",
-        Event::Bad { is_io: true, .. } => "ereport.fs.zfs.io",
-        Event::Bad { is_io: false, .. } => "ereport.fs.zfs.checksum",
+        Event::Bad { checksum: None, .. } => "ereport.fs.zfs.io",
+        Event::Bad { checksum: Some(_), .. } => "ereport.fs.zfs.checksum",
         Event::State { .. } => "resource.fs.zfs.statechange",
         Event::Slow { .. } => "ereport.fs.zfs.delay",
         Event::Hung { .. } => "ereport.fs.zfs.deadman",
@@ -135,11 +135,17 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
             number("zio_level", place.level.cast_unsigned()),
             number("zio_blkid", place.blkid),
         ]),
-        Event::Bad { leaf, offset, is_io, .. } => {
-            pairs.push(number("vdev_guid", *leaf));
-            pairs.extend(path(*leaf));
-            pairs.push(number("zio_err", if *is_io { EIO } else { EBADE }));
-            pairs.push(number("zio_offset", *offset));
+        Event::Bad { io, checksum, .. } => {
+            pairs.push(number("vdev_guid", io.leaf));
+            pairs.extend(path(io.leaf));
+            if let Some(wrong) = checksum {
+                pairs.push(number("vdev_cksum_errors", wrong.errors));
+                pairs.push(number("zio_priority", wrong.class as u64));
+            }
+            pairs.push(number("zio_err", if checksum.is_none() { EIO } else { EBADE }));
+            pairs.push(number("zio_type", type_of(io)));
+            pairs.push(number("zio_offset", io.offset));
+            pairs.push(number("zio_size", io.len));
         }
         Event::Slow { io, took: time } | Event::Hung { io, age: time } => {
             pairs.push(number("vdev_guid", io.leaf));
@@ -173,19 +179,22 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
     }
 }
 
-/// Returns the pairs of an I/O and its time.
-fn of_io(io: &LeafIo, time: Duration) -> [Pair; 5] {
-    // The numbers of OpenZFS's `enum zio_type`.
-    let kind = match io.kind {
+/// Returns the type of an I/O as a number of OpenZFS's `enum zio_type`.
+fn type_of(io: &LeafIo) -> u64 {
+    match io.kind {
         IoKind::Read => 1,
         IoKind::Write => 2,
         IoKind::Flush => 5,
         IoKind::Discard => 6,
-    };
+    }
+}
+
+/// Returns the pairs of an I/O and its time.
+fn of_io(io: &LeafIo, time: Duration) -> [Pair; 5] {
     let ns = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
     [
         ("zio_err", Value::Number(0)),
-        ("zio_type", Value::Number(kind)),
+        ("zio_type", Value::Number(type_of(io))),
         ("zio_offset", Value::Number(io.offset)),
         ("zio_size", Value::Number(io.len)),
         ("zio_delay", Value::Number(ns)),
@@ -200,7 +209,7 @@ fn detector(log: &EventLog, event: &Event) -> Vec<Pair> {
         ("pool", Value::Number(log.guid)),
     ];
     let leaf = match event {
-        Event::Bad { leaf, .. } => Some(*leaf),
+        Event::Bad { io, .. } => Some(io.leaf),
         Event::Slow { io, .. } | Event::Hung { io, .. } => Some(io.leaf),
         _ => None,
     };

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use cenote_engine::{CheckpointState, Engine};
+use cenote_engine::{CheckpointState, Engine, ScanError};
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys};
@@ -140,8 +140,8 @@ async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len(
             }
             "initialize" => of_leaves(engine, LeafWorkKind::Initialize).await?,
             "trim" => of_leaves(engine, LeafWorkKind::Trim).await?,
-            "replace" if is_replacing(engine) => of_scan(engine, ScanFunc::Resilver).await?,
-            "resilver" => of_scan(engine, ScanFunc::Resilver).await?,
+            "replace" if is_replacing(engine) => of_resilver(engine).await?,
+            "resilver" => of_resilver(engine).await?,
             // OpenZFS does not wait for error scrubs.
             "scrub" => {
                 let of_errors = u64::from(engine.scans().is_running(ScanFunc::ErrorScrub));
@@ -171,6 +171,16 @@ async fn of_removal(engine: &Engine) -> Result<u64, Exit> {
 fn is_replacing(engine: &Engine) -> bool {
     let root = engine.admin().vdev_config();
     root.walk().any(|vdev| vdev.kind == VdevKind::Replacing)
+}
+
+/// Returns the bytes that a resilver or rebuild has not read yet. One that is recorded but does not
+/// run yet counts, for example that of a spare that was just called in.
+async fn of_resilver(engine: &Engine) -> Result<u64, Exit> {
+    let left = of_scan(engine, ScanFunc::Resilver).await?;
+    if left == 0 && engine.scans().in_progress().await? == Some(ScanError::Resilvering) {
+        return Ok(1);
+    }
+    Ok(left)
 }
 
 /// Returns the bytes that a running scan has not read yet.

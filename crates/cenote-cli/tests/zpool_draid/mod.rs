@@ -61,6 +61,21 @@ fn messages_of_distributed_spares_are_those_of_openzfs() {
     shed.judge("t");
 }
 
+/// Spares are called in in the order of the list: others first, as in OpenZFS.
+#[test]
+fn distributed_spares_are_listed_last() {
+    let shed = Shed::new("draid-spares-last", 6);
+    let path = |number: u32| format!("{}/d{number}", shed.path().display());
+    let members: Vec<_> = (0..5).map(path).collect();
+    let create = format!("zpool create t draid1:2d:5c:1s {} spare {}", members.join(" "), path(5));
+    shed.succeeds(&create);
+    let status = shed.succeeds("zpool status t");
+    let (_, spares) = status.split_once("\tspares\n").expect("spares");
+    let place = |name: &str| spares.find(name).unwrap_or_else(|| panic!("{name}: {status}"));
+    assert!(place("/d5") < place("draid1-0-0"), "{status}");
+    shed.judge("t");
+}
+
 /// A spare is filled sequentially, and stays until the device is replaced; it belongs to one dRAID.
 #[test]
 fn distributed_spares_are_of_their_vdev() {

@@ -398,18 +398,18 @@ impl ModelDisk {
 
     /// Returns the present contents as an image. Unreadable sectors are zeros in it.
     pub fn image(&self) -> Image {
-        let mut image = Image::zeroed(self.info.size);
         self.change(|state| {
+            let mut image = Image::zeroed(state.size);
             let extents = state.contents.extents();
             let mut bytes = Vec::new();
-            for (start, end) in extents.pieces(0, self.info.size / SECTOR as u64) {
+            for (start, end) in extents.pieces(0, state.size / SECTOR as u64) {
                 bytes.resize((end - start) as usize * SECTOR, 0);
                 if extents.read(start, &mut bytes).is_ok() {
                     image.write_at(start * SECTOR as u64, &bytes);
                 }
             }
-        });
-        image
+            image
+        })
     }
 
     /// Replaces the contents, as if an old copy of the disk came back; they are durable.
@@ -417,10 +417,17 @@ impl ModelDisk {
         self.change(|state| state.contents.restore(snapshot.0.clone()));
     }
 
-    /// Changes the size of the disk while it is in use: I/O beyond `size` bytes fails.
+    /// Changes the size of the disk while it is in use: I/O beyond `size` bytes fails. This handle
+    /// reaches no further than when it was made, see [`Device::grown`]; the model is one for the
+    /// largest size.
     pub fn set_size(&self, size: u64) {
-        let size = size.min(self.info.size);
         self.change(|state| state.size = size);
+    }
+
+    /// Returns a handle of the disk with its present size.
+    pub fn reopened(&self) -> Self {
+        let info = DeviceInfo { size: self.change(|state| state.size), ..self.info.clone() };
+        Self { info, shared: Arc::clone(&self.shared), ..*self }
     }
 
     /// Begins a request, and waits for it.
@@ -453,6 +460,13 @@ impl Device for ModelDisk {
                 Status::Unpowered => Err(Failure::NoPower),
             })
             .map_err(|failure| Error::from(failure).on_device(&self.info.path, 0))
+        })
+    }
+
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async {
+            let is_longer = self.current_size().await? > self.info.size;
+            Ok(is_longer.then(|| Arc::new(self.reopened()) as _))
         })
     }
 

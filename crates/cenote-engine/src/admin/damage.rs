@@ -16,10 +16,10 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{BadChild, Cause, LeafIo, LeafObserver};
+use cenote_vdev::{BadChild, IoClass, IoKind, LeafIo, LeafObserver};
 
 use crate::Health;
-use crate::admin::events::{Event, EventLog};
+use crate::admin::events::{Event, EventLog, WrongBytes};
 use crate::dsl::{errors, features, get_dataset, get_dir};
 use crate::scan::record as scan;
 
@@ -72,14 +72,18 @@ impl Reporter for Damage {
         self.note(Event::Lost { place: *place, cause: error.to_string() });
     }
 
-    fn recovered(&self, _: &BlockPtr, bad: &[BadChild], repaired: usize) {
+    fn found_bad(&self, bad: &[BadChild], class: IoClass, repaired: usize) {
         // A failed I/O has its event when it fails.
-        for child in bad.iter().filter(|child| matches!(child.cause, Cause::Checksum)) {
+        for child in bad.iter().filter(|child| child.cause.is_checksum()) {
             self.note(Event::Bad {
-                leaf: child.guid,
-                offset: child.offset,
+                io: LeafIo {
+                    leaf: child.guid,
+                    kind: IoKind::Read,
+                    offset: child.offset,
+                    len: child.len,
+                },
                 cause: child.cause.to_string(),
-                is_io: false,
+                checksum: Some(WrongBytes { class, errors: child.errors }),
                 is_repaired: repaired >= bad.len(),
             });
         }
@@ -91,12 +95,19 @@ impl LeafObserver for Damage {
         self.note(Event::Slow { io: *io, took });
     }
 
+    fn hung(&self, io: &LeafIo, age: Duration) {
+        self.note(Event::Hung { io: *io, age });
+    }
+
+    fn is_repeated(&self, io: &LeafIo) -> bool {
+        self.events.is_repeated(*io)
+    }
+
     fn failed(&self, io: &LeafIo, error: &Error) {
         self.note(Event::Bad {
-            leaf: io.leaf,
-            offset: io.offset,
+            io: *io,
             cause: error.to_string(),
-            is_io: true,
+            checksum: None,
             is_repaired: false,
         });
     }

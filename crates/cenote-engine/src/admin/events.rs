@@ -1,7 +1,8 @@
 //! Events of a pool: a ring of the last ones, for reading and waiting.
 //!
 //! A ring belongs to one import of a pool, and outlives it while it is referenced, so that it can
-//! contain the export. Event numbers are unique in a process, and increase.
+//! contain the export. Event numbers are unique in a process, and increase. An error of a device
+//! that was seen a short time ago posts no second event ([`RecentErrors`]).
 
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -9,7 +10,9 @@ use std::time::Duration;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Counter, Notify, tunables};
-use cenote_vdev::{LeafIo, Symptom, VdevState};
+use cenote_vdev::{IoClass, LeafIo, Symptom, VdevState};
+
+use super::recent::{RecentErrors, SeenError};
 
 /// An event of a pool, its devices or its data.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,16 +47,14 @@ pub enum Event {
         /// The time since it began.
         age: Duration,
     },
-    /// A part of a block on a leaf is wrong.
+    /// An I/O of a device failed, or returned wrong bytes.
     Bad {
-        /// Guid of the leaf.
-        leaf: u64,
-        /// Offset on the device.
-        offset: u64,
+        /// The I/O.
+        io: LeafIo,
         /// The error.
         cause: String,
-        /// Whether the device reported the error, and returned no data.
-        is_io: bool,
+        /// The checksum error; `None` if the device reported the error.
+        checksum: Option<WrongBytes>,
         /// Whether all wrong parts of the block were rewritten.
         is_repaired: bool,
     },
@@ -68,6 +69,15 @@ pub enum Event {
         /// The change.
         event: TrimEvent,
     },
+}
+
+/// What a checksum error's event tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct WrongBytes {
+    /// Class of the read.
+    pub class: IoClass,
+    /// The leaf's checksum errors, with this one; 0 if it was not counted.
+    pub errors: u64,
 }
 
 /// Why the state of a leaf changed.
@@ -185,6 +195,7 @@ pub struct EventLog {
 struct Ring {
     events: VecDeque<NotedEvent>,
     dropped: u64,
+    errors: RecentErrors,
 }
 
 /// Numbers logs and events.
@@ -208,6 +219,16 @@ impl EventLog {
     pub(crate) fn note(&self, event: Event) {
         let time = cenote_rt::wall_clock();
         let mut ring = self.ring();
+        // Of an error that the device reported, the caller has asked before it counted the error.
+        if let Event::Bad { io, checksum: Some(wrong), .. } = &event {
+            let seen = SeenError { io: *io, class: Some(wrong.class) };
+            if ring.errors.is_repeated(seen) {
+                return;
+            }
+        }
+        if event == Event::Pool(PoolEvent::Cleared) {
+            ring.errors.clear();
+        }
         let too_many = (ring.events.len() + 1).saturating_sub(tunables::ZEVENT_LEN_MAX.get_usize());
         ring.events.drain(..too_many);
         ring.dropped += too_many as u64;
@@ -215,6 +236,12 @@ impl EventLog {
         ring.events.push_back(NotedEvent { eid: NUMBERS.next(), time, event });
         drop(ring);
         self.news.notify_waiters();
+    }
+
+    /// Records that the device reported an error of an I/O. Returns whether the same one was
+    /// recorded a short time ago.
+    pub(crate) fn is_repeated(&self, io: LeafIo) -> bool {
+        self.ring().errors.is_repeated(SeenError { io, class: None })
     }
 
     /// Returns a future that ends with the next event after this call.
@@ -242,6 +269,39 @@ impl EventLog {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Reading a bad block again posts no event; clearing the errors, another class of I/O and time
+    /// do.
+    #[test]
+    fn an_error_that_is_repeated_posts_one_event() {
+        let io = LeafIo { leaf: 1, kind: cenote_vdev::IoKind::Read, offset: 4096, len: 512 };
+        let bad = |io, class| Event::Bad {
+            io,
+            cause: "wrong".into(),
+            checksum: Some(WrongBytes { class, errors: 1 }),
+            is_repaired: false,
+        };
+        let done = cenote_rt::simulate(1, async move {
+            let log = EventLog::new("t", 7);
+            let count = |event: Event, most| {
+                log.note(event);
+                assert_eq!(log.after(0).len(), most);
+            };
+            count(bad(io, IoClass::SyncRead), 1);
+            count(bad(io, IoClass::SyncRead), 1);
+            count(bad(io, IoClass::Scrub), 2);
+            count(bad(LeafIo { offset: 8192, ..io }, IoClass::Scrub), 3);
+            count(bad(LeafIo { leaf: 2, ..io }, IoClass::Scrub), 4);
+            count(Event::Pool(PoolEvent::Cleared), 5);
+            count(bad(io, IoClass::SyncRead), 6);
+            cenote_rt::sleep(Duration::from_secs(899)).await;
+            count(bad(io, IoClass::SyncRead), 6);
+            cenote_rt::sleep(Duration::from_secs(902)).await;
+            count(bad(io, IoClass::SyncRead), 7);
+            assert_eq!([(); 2].map(|()| log.is_repeated(io)), [false, true]);
+        });
+        done.expect("simulated");
+    }
 
     #[test]
     fn events_ring_keeps_the_last_ones_in_order() {

@@ -49,14 +49,17 @@ impl Admin<'_> {
         let mut guids = Guids::unguessable();
         let (first, txg) = (self.next_vdev_id(), self.engine.open_txg());
         let (mut tops, mut spares, mut caches) = (Vec::new(), Vec::new(), Vec::new());
+        let mut distributed = Vec::new();
         for (id, spec) in (first..).zip(&layout.tops) {
             let top = top(spec, id, layout.ashift, txg, &mut guids)?;
-            spares.extend(distributed_spares(&top, &mut guids)?);
+            distributed.extend(distributed_spares(&top, &mut guids)?);
             tops.push((top, spec.class));
         }
         for spec in &layout.spares {
             spares.push(spare(spec, &mut guids)?);
         }
+        // In OpenZFS's order, in which spares are called in.
+        spares.extend(distributed);
         for spec in &layout.caches {
             caches.push(cache(spec, layout.ashift, &mut guids)?);
         }

@@ -23,6 +23,7 @@ pub(crate) mod health;
 pub(crate) mod import;
 mod layout;
 mod memory;
+mod recent;
 mod settings;
 mod vdev_props;
 mod vdevs;

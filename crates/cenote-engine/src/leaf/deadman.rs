@@ -2,10 +2,11 @@
 //!
 //! Every `zfs_deadman_checktime_ms` the oldest I/O of each leaf is examined. It hangs if it is
 //! older than `zfs_deadman_ziotime_ms`, or, while a sync takes longer than
-//! `zfs_deadman_synctime_ms`, older than that. Then an [`Event::Hung`] is recorded. An I/O in the
-//! kernel can be neither repeated nor cancelled, so `zfs_deadman_failmode` 1 (continue) is the same
-//! as 0 (wait). With 2 (panic) the pool is suspended, where OpenZFS's kernel module stops the
-//! machine.
+//! `zfs_deadman_synctime_ms`, older than that. Then an [`Event::Hung`](crate::Event::Hung) is
+//! recorded, and another one when an I/O ends that took so long: of each leaf at most
+//! `zfs_deadman_events_per_second`. An I/O in the kernel can be neither repeated nor cancelled, so
+//! `zfs_deadman_failmode` 1 (continue) is the same as 0 (wait). With 2 (panic) the
+//! pool is suspended, where OpenZFS's kernel module stops the machine.
 //!
 //! Source: the manual page zfs(4).
 
@@ -13,8 +14,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_rt::{monotonic, tunables};
+use cenote_vdev::Leaf;
 
-use crate::admin::events::Event;
 use crate::{Engine, Leaves, Suspended};
 
 /// Value of `zfs_deadman_failmode` with which the pool is suspended.
@@ -41,12 +42,17 @@ impl Leaves<'_> {
             return;
         }
         let limit = self.io_time_max();
-        let oldest = self.engine.tree.leaves().filter_map(|(_, leaf)| leaf.oldest_io());
-        let hung: Vec<_> = oldest.filter(|(_, age)| *age > limit).collect();
-        for (io, age) in &hung {
-            self.engine.health.damage.note(Event::Hung { io: *io, age: *age });
+        let oldest = |(_, leaf)| {
+            let leaf: &Leaf = leaf;
+            leaf.oldest_io().map(|(io, age)| (leaf, io, age))
+        };
+        let leaves = self.engine.tree.leaves().filter_map(oldest);
+        let hung: Vec<_> = leaves.filter(|(_, _, age)| *age > limit).collect();
+        for (leaf, io, age) in &hung {
+            leaf.report_hung(io, *age);
         }
-        if let Some((io, age)) = hung.first().filter(|_| tunables::DEADMAN_FAILMODE.get() == PANIC)
+        if let Some((_, io, age)) =
+            hung.first().filter(|_| tunables::DEADMAN_FAILMODE.get() == PANIC)
         {
             let cause = format!("an I/O of vdev {} hangs for {} s", io.leaf, age.as_secs());
             self.engine.health.suspension.suspend(Suspended::Io(cause));

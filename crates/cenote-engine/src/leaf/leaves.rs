@@ -225,12 +225,21 @@ impl Leaves<'_> {
     /// The errors of [`offline`](Self::offline).
     pub async fn release_device(self, guid: u64) -> Result<()> {
         self.offline(guid, true).await?;
+        self.close_device(guid).await;
+        Ok(())
+    }
+
+    /// Closes the device of a leaf that is out of service, so that its labels can be cleared.
+    /// [`online`](Self::online) opens it again. Returns false for a leaf in service, and if
+    /// there is no such leaf.
+    pub async fn close_device(self, guid: u64) -> bool {
         // No probe may hold the device.
         let _probing = self.lock_service().await;
-        if let Some(id) = self.engine.tree.leaf_of(guid) {
-            drop(self.engine.tree.take_device(id, RELEASE_TIMEOUT).await);
-        }
-        Ok(())
+        let tree = &self.engine.tree;
+        let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
+        let Some(id) = tree.leaf_of(guid).filter(|_| is_out) else { return false };
+        drop(tree.take_device(id, RELEASE_TIMEOUT).await);
+        true
     }
 
     /// Like [`offline`](Self::offline), but faults the leaf, until it is cleared or brought online.
@@ -292,7 +301,7 @@ impl Leaves<'_> {
             }
         }
         self.note_state(guid, VdevState::Healthy, StateCause::Request);
-        self.forget_faults(vec![guid], Vec::new()).await?;
+        self.forget_faults(Cleared { back: vec![guid], ..Cleared::default() }).await?;
         self.release_spares(guid).await
     }
 
@@ -308,7 +317,7 @@ impl Leaves<'_> {
         if let Some(cause @ Suspended::Multihost(_)) = &suspended {
             return Err(crate::txg::suspend::refusal(cause));
         }
-        let (back, gone) = self.bring_back_failed(guid).await?;
+        let Cleared { back, gone, unopened } = self.bring_back_failed(guid).await?;
         let dead = self.engine.tree.tops().find(|top| !top.is_log() && !top.state().is_readable());
         if let Some(dead) = dead {
             return Err(Error::new(Kind::Io, EngineError::StillFailing(dead.guid())));
@@ -317,10 +326,10 @@ impl Leaves<'_> {
             self.engine.health.suspension.resume()?;
         }
         self.engine.health.damage.note(Event::Pool(PoolEvent::Cleared));
-        if back.is_empty() && gone.is_empty() {
+        if back.is_empty() && gone.is_empty() && unopened.is_empty() {
             return Ok(());
         }
-        self.forget_faults(back.clone(), gone).await?;
+        self.forget_faults(Cleared { back: back.clone(), gone, unopened }).await?;
         // A spare was called in because of these errors.
         for leaf in back {
             self.release_spares(leaf).await?;
@@ -328,8 +337,8 @@ impl Leaves<'_> {
         Ok(())
     }
 
-    /// Brings back the leaves that answer. Returns the leaves that came back and those that failed.
-    async fn bring_back_failed(self, guid: Option<u64>) -> Result<(Vec<u64>, Vec<u64>)> {
+    /// Brings back the leaves that answer.
+    async fn bring_back_failed(self, guid: Option<u64>) -> Result<Cleared> {
         let wanted: Vec<u64> = match guid {
             None => self.engine.tree.leaves().map(|(_, leaf)| leaf.guid()).collect(),
             Some(guid) => {
@@ -340,7 +349,7 @@ impl Leaves<'_> {
             }
         };
         let _probing = self.lock_service().await;
-        let (mut back, mut gone, mut failing) = (Vec::new(), Vec::new(), None);
+        let (mut cleared, mut failing) = (Cleared::default(), None);
         for guid in wanted {
             let Some(id) = self.engine.tree.leaf_of(guid) else { continue };
             let state = self.engine.tree.vdev(guid).map_or(VdevState::Closed, Vdev::state);
@@ -354,12 +363,24 @@ impl Leaves<'_> {
                 Ok(()) if state == VdevState::Healthy => {}
                 Ok(()) => {
                     self.note_state(guid, VdevState::Healthy, StateCause::Request);
-                    back.push(guid);
+                    cleared.back.push(guid);
                 }
-                Err(_) if !state.is_readable() => {}
+                Err(error) if !state.is_readable() => {
+                    // As in OpenZFS: the fault is cleared, and the device cannot be opened.
+                    let aux = match error.cause() {
+                        Some(EngineError::WrongDevice(_)) => VdevAux::BadLabel,
+                        Some(EngineError::NotAtPath { .. }) => VdevAux::OpenFailed,
+                        _ => continue,
+                    };
+                    if state == VdevState::Faulted {
+                        self.engine.tree.take_out_of_service(guid, VdevState::CantOpen, aux);
+                        self.note_state(guid, VdevState::CantOpen, StateCause::Probe);
+                        cleared.unopened.push(guid);
+                    }
+                }
                 Err(error) => match aux_of(&error) {
                     aux if !self.take_out_failed(id, aux) => failing = failing.or(Some(guid)),
-                    VdevAux::ErrExceeded => gone.push(guid),
+                    VdevAux::ErrExceeded => cleared.gone.push(guid),
                     // The next import detects a device that is too small.
                     _ => {}
                 },
@@ -367,7 +388,7 @@ impl Leaves<'_> {
         }
         match failing {
             Some(guid) => Err(Error::new(Kind::Io, EngineError::StillFailing(guid))),
-            None => Ok((back, gone)),
+            None => Ok(cleared),
         }
     }
 
@@ -401,7 +422,7 @@ impl Leaves<'_> {
             self.release_spares(*guid).await?;
         }
         if !back.is_empty() {
-            self.forget_faults(back, Vec::new()).await?;
+            self.forget_faults(Cleared { back, ..Cleared::default() }).await?;
         }
         self.adopt_sizes().await
     }
@@ -473,7 +494,8 @@ impl Leaves<'_> {
 
     /// Updates the states of leaves in the config. A leaf whose state has changed again since then
     /// is left to the request that changed it (O2).
-    async fn forget_faults(self, back: Vec<u64>, gone: Vec<u64>) -> Result<()> {
+    async fn forget_faults(self, cleared: Cleared) -> Result<()> {
+        let Cleared { back, gone, unopened } = cleared;
         let tree = Arc::clone(&self.engine.tree);
         let is_in_service =
             move |guid| tree.vdev(guid).is_some_and(|vdev| vdev.state().is_readable());
@@ -493,6 +515,11 @@ impl Leaves<'_> {
                         vdev.leaf.aux_state = VdevAux::ErrExceeded.in_config().map(Into::into);
                     }
                 }
+                for guid in unopened.iter().filter(|guid| !is_in_service(**guid)) {
+                    if let Some(vdev) = config.root.find_mut(*guid) {
+                        (vdev.leaf.faulted, vdev.leaf.aux_state) = (false, None);
+                    }
+                }
                 // Needed in any case: the labels of a leaf that is back are stale.
                 config.touch();
                 Ok(())
@@ -504,6 +531,17 @@ impl Leaves<'_> {
         let known = self.engine.tree.leaf_of(guid);
         known.map(drop).ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))
     }
+}
+
+/// The leaves whose errors were cleared.
+#[derive(Debug, Default)]
+struct Cleared {
+    /// Leaves that came back.
+    back: Vec<u64>,
+    /// Leaves that failed again.
+    gone: Vec<u64>,
+    /// Leaves that were faulted, and whose device is not there.
+    unopened: Vec<u64>,
 }
 
 /// Returns the cause of a leaf's state for an error of bringing it back.

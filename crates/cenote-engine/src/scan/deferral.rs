@@ -59,18 +59,24 @@ pub(crate) fn mark(tx: &mut Tx<'_>, leaf: &mut VdevConfig) -> TxResult<()> {
     Ok(())
 }
 
-/// A resilver begins that covers everything; `restarted` is the one in place of which it begins.
+/// A resilver begins that covers everything; `restarted` is the one in place of which it begins,
+/// `is_early` if for a leaf that has just come. OpenZFS marks that leaf for a moment, and its
+/// history shows a deferral.
 pub(super) fn note_begun(
     tx: &mut Tx<'_>,
     env: &Env,
     effects: &mut Effects,
     restarted: Option<&ScanPhys>,
+    is_early: bool,
 ) -> TxResult<()> {
-    if !features::is_active(tx, FEATURE)? {
-        return Ok(());
-    }
-    if let Some(phys) = restarted {
+    let is_deferred = features::is_active(tx, FEATURE)?;
+    if let Some(phys) = restarted
+        && (is_deferred || (is_early && features::is_enabled(tx, FEATURE)?))
+    {
         note_start(tx, env, phys.errors)?;
+    }
+    if !is_deferred {
+        return Ok(());
     }
     features::add(tx, FEATURE, -1)?;
     effects.takes_deferred = true;
@@ -140,7 +146,7 @@ impl Scans<'_> {
             Ok(true)
         };
         if !self.engine.admin().change(mark_all).await? {
-            return self.begin(Wanted::Resilver).await;
+            return self.begin(Wanted::EarlyRestart).await;
         }
         self.engine.leaf.scan.is_wanted.store(true, Ordering::Release);
         // It may have ended before it could see that.

@@ -163,6 +163,8 @@ impl Default for ScanTasks {
 enum Wanted {
     Scrub(ScrubOptions),
     Resilver,
+    /// A resilver in place of the one in progress, for a leaf that has come since.
+    EarlyRestart,
 }
 
 impl<'e> Scans<'e> {
@@ -177,9 +179,12 @@ impl<'e> Scans<'e> {
     /// # Errors
     /// A [`ScanError`], or errors of a sync.
     pub async fn scrub(self, options: ScrubOptions) -> Result<()> {
+        let before = self.in_progress().await?;
         let _control = self.control().await;
         match self.in_progress().await? {
             None => self.begin(Wanted::Scrub(options)).await,
+            // The resilver of a leaf that has just come began meanwhile: it would have been this.
+            Some(ScanError::Resilvering) if before.is_none() => Ok(()),
             Some(ScanError::Paused) => self.go_on().await,
             Some(other) => Err(other.into()),
         }
@@ -405,7 +410,7 @@ impl<'e> Scans<'e> {
                         (first.saturating_sub(1), end.min(env.txg.saturating_add(1)))
                     }
                     // The leaf has left service meanwhile.
-                    (Wanted::Resilver, None) => (0, 1),
+                    (Wanted::Resilver | Wanted::EarlyRestart, None) => (0, 1),
                     (Wanted::Scrub(options), None) => {
                         let last = if options.from_last {
                             directory_object(tx, LAST_SCRUBBED_TXG)?.unwrap_or(0)
@@ -415,12 +420,13 @@ impl<'e> Scans<'e> {
                         (last, env.txg)
                     }
                 };
-                let is_scrub = first.is_none() && wanted != Wanted::Resilver;
+                let is_scrub = first.is_none() && matches!(wanted, Wanted::Scrub(_));
                 let func = if is_scrub { ScanFunc::Scrub } else { ScanFunc::Resilver };
                 let restarted = record::scanning(tx)?;
                 let start_time = record::setup(tx, env, func, limits, allocated)?;
                 if !is_scrub {
-                    deferral::note_begun(tx, env, effects, restarted.as_ref())?;
+                    let is_early = wanted == Wanted::EarlyRestart;
+                    deferral::note_begun(tx, env, effects, restarted.as_ref(), is_early)?;
                 }
                 effects.begun_scan = Some((start_time, limits));
                 Ok(func)

@@ -1,6 +1,6 @@
 //! Sequential rebuild: new sides of mirrors, and new children and distributed spares of dRAIDs, get
 //! everything that is allocated, in the order of the disk, without a look at pointers and checksums
-//! (spec 06 §9.2). A scrub follows.
+//! (spec 06 §9.2). A scrub in progress is cancelled at the start, and another one follows.
 //!
 //! ```text
 //!   zpool attach -s ── record: active ── txgs in flight synced ──> rounds
@@ -41,6 +41,7 @@ use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
+use cenote_ondisk::scan::{ScanFunc, ScanPhys};
 use cenote_ondisk::vdev_zap::VDEV_REBUILD;
 use cenote_ondisk::zap::Value;
 use cenote_pool::spacemaps::{self, Unflushed};
@@ -49,11 +50,12 @@ use cenote_rt::{Error, Kind, Result, Semaphore, ensure, monotonic, tunables};
 use cenote_vdev::queue::ScanKind;
 use cenote_vdev::{
     ClassReader, GroupReader, IoClass, LeafRange, LeafReader as _, Place, RebuildPiece, Rewrite,
+    Tree,
 };
 
 use super::round::VIEW_TIME;
 use super::run::{Job, Runner, Step};
-use super::{ScanError, Scans, ScrubOptions};
+use super::{ScanError, Scans, ScrubOptions, record};
 use crate::admin::create::FIRST_TXG;
 use crate::admin::events::PoolEvent;
 use crate::dsl::{Env, features, history};
@@ -131,6 +133,23 @@ pub(crate) fn is_active(tx: &mut Tx<'_>, root: &VdevConfig) -> TxResult<bool> {
 /// Whether pools with rebuilds in progress can be told by programs that do not know them.
 pub(crate) fn is_enabled(tx: &mut Tx<'_>) -> TxResult<bool> {
     features::is_enabled(tx, FEATURE)
+}
+
+/// A leaf has left a top-level vdev: cancels a rebuild that has no leaf left to write to. Returns
+/// whether it did.
+pub(crate) fn cancel_without_leaves(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    tree: &Tree,
+    top: &VdevConfig,
+) -> TxResult<bool> {
+    let is_lacking = |leaf: &VdevConfig| {
+        tree.leaf_of(leaf.guid).is_some_and(|id| tree.leaf(id).is_missing(BIRTH))
+    };
+    let active = find(tx, top)?.filter(|phys| phys.state == RebuildState::Active);
+    let Some(phys) = active.filter(|_| !top.leaves().any(is_lacking)) else { return Ok(false) };
+    end(tx, env, &Rebuild { top: top.clone(), phys }, RebuildState::Canceled)?;
+    Ok(true)
 }
 
 fn end(tx: &mut Tx<'_>, env: &Env, rebuild: &Rebuild, state: RebuildState) -> TxResult<()> {
@@ -224,7 +243,7 @@ impl Scans<'_> {
         }
         let figures = self.engine.alloc.vdev_figures();
         let is_any = !possible.is_empty();
-        let start_time = self
+        let (start_time, is_scrub_cancelled) = self
             .operate(move |tx, env, effects| {
                 for rebuild in &impossible {
                     end(tx, env, rebuild, RebuildState::Canceled)?;
@@ -244,9 +263,18 @@ impl Scans<'_> {
                     store(tx, top, &phys)?;
                 }
                 effects.begun_scan = Some((start_time, (0, max_txg)));
-                Ok(start_time)
+                // As in OpenZFS; another scrub follows the rebuild.
+                let is_scrub = |phys: ScanPhys| phys.func == ScanFunc::Scrub;
+                let cancels = !possible.is_empty() && record::scanning(tx)?.is_some_and(is_scrub);
+                if cancels {
+                    record::cancel(tx, env)?;
+                }
+                Ok((start_time, cancels))
             })
             .await?;
+        if is_scrub_cancelled {
+            self.note(PoolEvent::ScrubAborted);
+        }
         if is_any {
             self.note(PoolEvent::RebuildStarted);
             let runner = Runner::new(Job::Rebuild, start_time, 0, None);
@@ -433,7 +461,8 @@ async fn round(
             todo.extend(state.pieces(range, from)?);
         }
         for piece in todo.drain(..) {
-            let is_over = monotonic().saturating_sub(begun) > ROUND_TIME;
+            let is_over = monotonic().saturating_sub(begun) > ROUND_TIME
+                || tunables::SCAN_SUSPEND_PROGRESS.get() != 0;
             if runner.is_stopped() || is_over || state.has_failed() {
                 break 'round;
             }

@@ -33,6 +33,7 @@ use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::verify::{Finding, Observer, Sweep};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result, tunables};
+use cenote_vdev::IoClass;
 use cenote_vdev::queue::ScanKind;
 use cenote_vdev::{LeafRange, LeafReader, Tree};
 
@@ -216,7 +217,8 @@ impl Collect {
 
 impl Visitor for Collect {
     async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
-        let is_over = self.left == 0 || self.runner.is_stopped();
+        let is_suspended = tunables::SCAN_SUSPEND_PROGRESS.get() != 0;
+        let is_over = self.left == 0 || is_suspended || self.runner.is_stopped();
         if is_over && Self::may_stop_at(place) {
             let skipped = u64::from(is_on(Bug::ScanSkipsBlock));
             self.at = Some(Bookmark { blkid: place.blkid + skipped, ..*place });
@@ -318,8 +320,10 @@ impl Mender {
         };
         if is_lost && kind == MendKind::Unread {
             let grounds = Grounds::Pinned(Arc::clone(&self.pin));
-            let report = self.engine.store.scrub(bp, &grounds).await;
-            self.lost(place, bp, report.map_or_else(|_| Vec::new(), |report| report.lost));
+            let report = self.engine.store.scrub(bp, &grounds).await.unwrap_or_default();
+            let bad: Vec<_> = report.bad.into_iter().map(|part| part.child).collect();
+            self.engine.health.damage.found_bad(&bad, IoClass::Scrub, 0);
+            self.lost(place, bp, report.lost);
         }
         !is_lost
     }
@@ -342,7 +346,7 @@ impl Observer for Mender {
                     // are read once more.
                     let is_good = self.is_good(&bp, &place, MendKind::Counted).await;
                     let damage = &self.engine.health.damage;
-                    damage.recovered(&bp, &[part.child], usize::from(is_good));
+                    damage.found_bad(&[part.child], IoClass::Scrub, usize::from(is_good));
                 }
                 Finding::Lost { place, bp, copies, .. } => self.lost(&place, &bp, copies),
                 // The walk tells no sweep of these.

@@ -152,6 +152,10 @@ async fn resilver_is_restarted(percent: u64, has_feature: bool, is_asked: bool) 
     assert!(start_of(&pool.engine).await > begun, "{percent}: it begins anew");
     assert!(marks(&pool.engine).is_empty() && !is_feature_active(&pool.engine).await);
     until_whole(&pool.engine).await;
+    // As in OpenZFS, also if no mark was ever stored.
+    let history = pool.engine.view().await.unwrap().history().await.unwrap();
+    let text = format!("{history:?}");
+    assert_eq!(text.matches("starting deferred resilver").count(), usize::from(has_feature));
     assert!(pool.finish().await.is_clean());
 }
 

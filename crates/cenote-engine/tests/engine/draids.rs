@@ -286,6 +286,35 @@ fn pool_goes_on_when_a_leaf_below_a_spare_fails() {
     .unwrap();
 }
 
+/// A leaf is out of service while a spare is filled: the parts of the spare below it are written
+/// once it is back.
+async fn leaf_below_is_away(is_sequential: bool, away: usize) {
+    let _unrepaired = NoScrub::new();
+    let pool = Fixture::new(ONE.0, ONE.1).await;
+    let at = homes(&pool).await[0];
+    let away = (at + away) % ONE.1;
+    let (old, absent) = (pool.leaf(at), pool.leaf(away));
+    pool.engine.leaves().offline(absent, false).await.unwrap();
+    pool.write("tank/a", 0..3, 70).await;
+    let spare = NewLeaf { is_sequential, ..spare_of(&pool.engine, 0).await };
+    pool.engine.leaves().attach(old, spare, Attach::Replace).await.unwrap();
+    pool.resilver().await;
+    pool.engine.leaves().online(absent, None).await.unwrap();
+    for _ in 0..2 {
+        pool.resilver().await;
+    }
+    pool.engine.export().await.unwrap();
+    let what = format!("leaf {away} was away, sequential: {is_sequential}");
+    every_loss_is_survived(&pool.devices, 1, &[at], &what).await;
+}
+
+#[test]
+fn spare_gets_what_a_leaf_below_it_was_away_for() {
+    for (is_sequential, away) in [(true, 1), (true, 2), (true, 4), (false, 3), (false, 5)] {
+        simulate(1, leaf_below_is_away(is_sequential, away)).unwrap();
+    }
+}
+
 /// A leaf that lacks a few txgs is no source of a rebuild.
 async fn stale_leaf_is_not_read() {
     let _unrepaired = NoScrub::new();

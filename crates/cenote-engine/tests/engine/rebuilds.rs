@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, ImageDevice};
 use cenote_engine::create::{LeafSpec, plan_leaf};
-use cenote_engine::{Attach, Engine, ScanError, ScrubOptions, ShapeError};
+use cenote_engine::{
+    Attach, Engine, Event, NotedEvent, PoolEvent, ScanError, ScrubOptions, ShapeError,
+};
 use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
 use cenote_ondisk::scan::{SCAN, ScanFunc, ScanPhys, ScanState};
 use cenote_pool::OpenOptions;
@@ -17,7 +19,9 @@ use cenote_pool::import::{ScanOptions, scan};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, Rng, block_on, simulate, tunables};
+use cenote_rt::{
+    BoxFuture, Buf, BufMut, Error, Kind, Result, Rng, World, block_on, simulate, tunables,
+};
 use cenote_testkit::golden::golden;
 
 use crate::scans::{BLOCKS, Failing, Fixture, fails, scan_of, verify_of};
@@ -145,6 +149,61 @@ fn scrub_follows_a_rebuild() {
         assert!(pool.finish().await.is_clean());
     })
     .unwrap();
+}
+
+/// A scrub in progress, here a paused one, is cancelled when a rebuild begins.
+#[test]
+fn scrub_is_cancelled_by_a_rebuild() {
+    simulate(1, async {
+        let _unrepaired = NoScrub::new();
+        let mut pool = Fixture::new("mirror", 2).await;
+        pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+        pool.engine.scans().pause().await.unwrap();
+        let device = new_device();
+        let mut leaf = leaf_on(&device);
+        leaf.is_sequential = true;
+        pool.devices.push(device);
+        pool.engine.leaves().attach(pool.leaf(0), leaf, Attach::Mirror).await.unwrap();
+        pool.engine.scans().resume().await.unwrap();
+        pool.engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+        assert_eq!(rebuild_of(&pool.engine).await.state, RebuildState::Complete);
+        let scan = scan_of(&pool.engine.view().await.unwrap());
+        assert_eq!((scan.func, scan.state), (ScanFunc::Scrub, ScanState::Canceled));
+        let aborted = |noted: &NotedEvent| noted.event == Event::Pool(PoolEvent::ScrubAborted);
+        let events = pool.engine.health().events().after(0);
+        assert_eq!(events.iter().filter(|noted| aborted(noted)).count(), 1);
+        assert_eq!(pool.engine.scans().in_progress().await.unwrap(), None);
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
+}
+
+/// The only new side is detached while the rebuild stands still: the rebuild is cancelled at once.
+#[test]
+fn rebuild_without_its_new_side_is_cancelled() {
+    let tunables = vec![(&tunables::SCAN_SUSPEND_PROGRESS, 1)];
+    let done = simulate(World { tunables, ..World::new(1) }, async {
+        let _unrepaired = NoScrub::new();
+        let mut pool = Fixture::new("mirror", 2).await;
+        let mut add = async || {
+            let device = new_device();
+            let mut leaf = leaf_on(&device);
+            leaf.is_sequential = true;
+            let guid = leaf.config.guid;
+            pool.devices.push(device);
+            pool.engine.leaves().attach(pool.leaf(0), leaf, Attach::Mirror).await.unwrap();
+            pool.engine.scans().resume().await.unwrap();
+            guid
+        };
+        let new = add().await;
+        pool.engine.leaves().detach(new, None).await.unwrap();
+        assert_eq!(rebuild_of(&pool.engine).await.state, RebuildState::Canceled);
+        assert_eq!(pool.engine.scans().in_progress().await.unwrap(), None);
+        let events = pool.engine.health().events().after(0);
+        let is_aborted = |noted: &NotedEvent| noted.event == Event::Pool(PoolEvent::RebuildAborted);
+        assert_eq!(events.iter().filter(|noted| is_aborted(noted)).count(), 1);
+    });
+    done.unwrap();
 }
 
 /// A write to the new side fails: its log stays, and a resilver writes what it lacks.

@@ -470,6 +470,29 @@ fn resilver_makes_a_leaf_whole() {
     }
 }
 
+/// A scrub that is requested while the resilver of a leaf that came back is about to begin is that
+/// resilver; once it has begun, a scrub is refused.
+#[test]
+fn scrub_at_the_begin_of_a_resilver_is_the_resilver() {
+    simulate(1, async {
+        let pool = Fixture::new("mirror", 2).await;
+        pool.engine.leaves().offline(pool.leaf(0), false).await.unwrap();
+        pool.write("tank/a", 0..BLOCKS, 5).await;
+        pool.engine.leaves().online(pool.leaf(0), None).await.unwrap();
+        let scans = pool.engine.scans();
+        let options = ScrubOptions::default();
+        let both = futures_util::future::join(scans.resume(), scans.scrub(options)).await;
+        assert!(both.0.is_ok() && both.1.is_ok(), "{both:?}");
+        let refused = scans.scrub(options).await.unwrap_err();
+        assert_eq!(refused.cause(), Some(&ScanError::Resilvering));
+        scans.wait(ScanFunc::Resilver).await.unwrap();
+        let done = scan_of(&pool.engine.view().await.unwrap());
+        assert_eq!((done.func, done.state), (ScanFunc::Resilver, ScanState::Finished));
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
+}
+
 /// What fails while a resilver runs stays in the log of the leaf, and is written by the next one.
 async fn failures_are_kept() {
     let _small = Rounds::of(64 << 10);

@@ -8,10 +8,11 @@ use cenote_engine::admin::PoolSetting;
 use cenote_engine::{ApplyOptions, CheckpointError, EngineError, LeafWorkError, Stop, TrimOptions};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::zap::Value;
-use cenote_rt::{block_on, tunables};
+use cenote_rt::{World, block_on, simulate, tunables};
 use cenote_vdev::create::VdevClass;
 
 use crate::memory::{Budget, MemoryPool, need_object};
+use crate::scans::Fixture;
 
 /// Returns the allocated bytes of each top-level vdev.
 fn allocated(pool: &MemoryPool) -> Vec<u64> {
@@ -207,6 +208,29 @@ async fn check_contents(pool: &MemoryPool) {
     for block in 0..400 {
         let salt = if block % 2 == 0 { block / 2 * 5 + 4 } else { block * 5 + 20_003 };
         assert_eq!(pool.read("tank/a", 5, block).await, salt, "block {block}");
+    }
+}
+
+/// With `zfs_trim_metaslab_skip` a trim ends with the last metaslab that was ever used.
+#[test]
+fn zfs_trim_metaslab_skip_passes_over_unused_metaslabs() {
+    for skips in [0, 1] {
+        let tunables = vec![(&tunables::TRIM_METASLAB_SKIP, skips)];
+        let done = simulate(World { tunables, ..World::new(1) }, async move {
+            let pool = Fixture::new("disk", 1).await;
+            let (leaf, kind) = (pool.leaf(0), LeafWorkKind::Trim);
+            pool.engine.leaves().start_trim(&[leaf], TrimOptions::default()).await.unwrap();
+            pool.engine.leaves().wait_for_work(&[leaf], kind).await.unwrap();
+            let done = pool.engine.leaves().work_state(leaf, kind).await.unwrap();
+            let alloc = pool.engine.allocator();
+            let all: Vec<_> = (0..).map_while(|id| alloc.metaslab_space(0, id)).collect();
+            let last = all.iter().rposition(|metaslab| metaslab.has_map).expect("data");
+            assert!(last + 1 < all.len(), "every metaslab is used");
+            let end = all[last].start + all[last].size;
+            assert_eq!(done.offset <= end, skips == 1, "{done:?}, {end}");
+            assert!(pool.finish().await.is_clean());
+        });
+        done.unwrap();
     }
 }
 

@@ -209,6 +209,40 @@ fn what_is_no_whole_side_stays() {
     .unwrap();
 }
 
+/// A side is taken offline at the same moment: the pool is split with all of the side's data, or
+/// not at all.
+#[test]
+fn side_that_goes_offline_meanwhile_is_not_split_off() {
+    let mut are_split = [0; 2];
+    for pause in 0..24 {
+        let is_split = simulate(pause, async move {
+            let (engine, devices) = PoolBuilder::of("mirror", 2).create_in_memory().await;
+            engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+            write(&engine, "tank/a", 1).await.unwrap();
+            let side = engine.admin().vdev_config().leaves().last().map(|leaf| leaf.guid);
+            let other = Arc::clone(&engine);
+            let offline = cenote_rt::spawn(async move {
+                for _ in 0..pause {
+                    cenote_rt::yield_now().await;
+                }
+                drop(other.leaves().offline(side.unwrap(), false).await);
+            });
+            let new = SplitPool { name: "new".into(), leaves: vec![side], settings: Vec::new() };
+            let split = engine.leaves().split(new).await;
+            offline.await.unwrap();
+            write(&engine, "tank/a", 2).await.unwrap();
+            engine.export().await.unwrap();
+            if split.is_ok() {
+                judge("new", &some(&devices, |index| index == 1)).await;
+            }
+            judge("tank", &devices).await;
+            split.is_ok()
+        });
+        are_split[usize::from(is_split.unwrap())] += 1;
+    }
+    assert!(are_split.iter().all(|count| *count > 0), "{are_split:?}");
+}
+
 /// A split mirror gets its second side again, from the disk that was the new pool's.
 #[test]
 fn side_comes_back_by_attach() {

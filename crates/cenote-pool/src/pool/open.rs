@@ -12,7 +12,7 @@ use cenote_rt::{Error, Kind, Result};
 
 use super::choose::{Rewind, best, next_max_txg};
 use super::{OpenError, Pool, load, metadata};
-use crate::import::{Candidate, Found, Host, watch_time};
+use crate::import::{Candidate, Found, Host, LastUse, watch_time};
 use crate::mos;
 
 /// Options for opening a pool.
@@ -132,7 +132,8 @@ fn random_byte() -> Result<u8> {
     Ok(byte[0])
 }
 
-/// Refuses a pool that another host uses.
+/// Refuses a pool that another host uses, or used last: in this order, so that the import of a pool
+/// in use is not refused with the advice to force it.
 async fn check_host(
     candidate: &Candidate,
     uberblocks: &[Uberblock],
@@ -140,6 +141,7 @@ async fn check_host(
     force: bool,
 ) -> Result<()> {
     let last = candidate.last_use();
+    watch(candidate, uberblocks, last, host).await?;
     if last.is_foreign(host) && !force {
         return Err(OpenError::ForeignHost {
             hostid: last.hostid,
@@ -147,6 +149,16 @@ async fn check_host(
         }
         .into());
     }
+    Ok(())
+}
+
+/// Watches the heartbeat of a pool, if it has one that may be another host's.
+async fn watch(
+    candidate: &Candidate,
+    uberblocks: &[Uberblock],
+    last: LastUse,
+    host: &Host,
+) -> Result<()> {
     let Some(newest) = uberblocks.iter().max_by_key(|uberblock| uberblock.rank()) else {
         return Ok(());
     };

@@ -16,6 +16,7 @@ const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
 const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 const SPLIT_SEED: u64 = 0x7370_6c69_7473_2121;
+const GROWTH_SEED: u64 = 0x6c6f_6e67_6572_2121;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -80,6 +81,10 @@ pub(crate) fn draw(seed: u64) -> Plan {
         for life in &mut plan.lives {
             life.tasks.extend(splits(&mut rng));
         }
+    }
+    let mut rng = Rng::seeded(seed ^ GROWTH_SEED);
+    for life in &mut plan.lives {
+        life.tasks.extend(growth(&plan.layout, &mut rng));
     }
     plan
 }
@@ -175,6 +180,21 @@ fn splits(rng: &mut Rng) -> Option<TaskPlan> {
         _ => Op::Split { side: number(rng) },
     };
     let steps = (0..=rng.below(6)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
+/// Returns a task that makes disks longer, and calls in distributed spares and sends them back.
+fn growth(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(3) != 0 {
+        return None;
+    }
+    let has_spare = layout.name.contains("draid");
+    let op = |rng: &mut Rng| match rng.below(6) {
+        1..6 if has_spare => Op::Spare { disk: number(rng) },
+        0..3 => Op::Grow { disk: number(rng), is_of_all: false },
+        _ => Op::Grow { disk: number(rng), is_of_all: true },
+    };
+    let steps = (0..=rng.below(5)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
     Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }
 

@@ -334,6 +334,10 @@ pub(crate) enum Op {
     Split { side: u32 },
     /// Expands a RAID-Z vdev by a free disk without faults.
     Expand { with: u32 },
+    /// Makes a disk longer, or all of them, and lets their vdevs follow.
+    Grow { disk: u32, is_of_all: bool },
+    /// Lets a distributed spare stand in for a disk, or sends it back if it does.
+    Spare { disk: u32 },
     /// Cancels the removal that runs.
     CancelRemoval,
     /// Starts a scrub, or resumes a paused one.
@@ -444,6 +448,8 @@ impl Op {
             Self::RemoveVdev { .. } => "remove vdev",
             Self::Split { .. } => "split",
             Self::Expand { .. } => "expand vdev",
+            Self::Spare { .. } => "distributed spare",
+            Self::Grow { .. } => "grow disks",
             Self::CancelRemoval => "cancel removal",
             Self::Scrub => "scrub",
             Self::Resilver => "resilver",

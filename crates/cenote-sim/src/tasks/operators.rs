@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_device::Device;
-use cenote_engine::create::{LeafSpec, plan_leaf};
+use cenote_engine::create::{LeafSpec, plan_distributed_spare, plan_leaf};
 use cenote_engine::{
     Attach, FaultEffect, FaultSpec, Faults, IoKind, NewLeaf, ScrubOptions, SplitPool, Stop,
     TrimOptions,
@@ -74,6 +74,8 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::RemoveVdev { vdev } => remove_vdev(running, vdev).await,
         Op::Split { side } => split(running, side).await,
         Op::Expand { with } => expand(running, with).await,
+        Op::Grow { disk, is_of_all } => grow(running, disk, is_of_all).await,
+        Op::Spare { disk } => spare(running, disk).await,
         Op::CancelRemoval => settle(running, engine.removals().cancel().await, &[Kind::NotFound]),
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
         Op::Checkpoint => {
@@ -208,6 +210,50 @@ async fn add_vdev(running: &Running, with: u32) -> Ended {
 fn are_all_honest(running: &Running) -> bool {
     let history = &running.history;
     (0..history.plan.layout.all_disks()).all(|disk| is_honest(history, disk))
+}
+
+/// Makes a disk longer, or all of them, and lets the vdevs follow.
+async fn grow(running: &Running, disk: u32, is_of_all: bool) -> Ended {
+    let (engine, machine) = (&running.engine, &running.history.machine);
+    let disks = running.history.plan.layout.all_disks();
+    let one = disk as usize % disks;
+    let mut has_grown = false;
+    for number in if is_of_all { 0..disks } else { one..one + 1 } {
+        has_grown |= machine.grow(number);
+    }
+    if !has_grown {
+        return Ok(Outcome::Refused);
+    }
+    settle(running, engine.leaves().expand(None).await, &[Kind::Busy, Kind::NotFound, Kind::Io])
+}
+
+/// Lets a distributed spare stand in for a disk, or sends it back.
+async fn spare(running: &Running, disk: u32) -> Ended {
+    let engine = &running.engine;
+    let allowed = [Kind::Exists, Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Io];
+    let view = match engine.view().await {
+        Ok(view) => view,
+        Err(error) => return running.judge(&error, &allowed),
+    };
+    let layout = &running.history.plan.layout;
+    let root = engine.admin().vdev_config();
+    let Some(spare) = view.spares().first().map(|spare| spare.config.clone()) else {
+        return Ok(Outcome::Refused);
+    };
+    drop(view);
+    if root.find(spare.guid).is_some() {
+        return settle(running, engine.leaves().detach(spare.guid, None).await, &allowed);
+    }
+    let leaf = leaf_on(&root, disk as usize % layout.disks());
+    // A rebuild spreads wrong bytes of another disk.
+    let Some(leaf) = leaf.filter(|_| are_all_honest(running)) else { return Ok(Outcome::Refused) };
+    let new = NewLeaf { is_sequential: disk % 2 == 0, ..plan_distributed_spare(&spare) };
+    let done = engine.leaves().attach(leaf, new, Attach::Replace).await;
+    let done = match done {
+        Ok(()) => engine.scans().resume().await,
+        Err(error) => Err(error),
+    };
+    settle(running, done, &allowed)
 }
 
 /// Expands a RAID-Z vdev.

@@ -20,6 +20,8 @@ use crate::plan::Op;
 
 /// Microseconds of the unit in which views are kept.
 const KEEP_MICROS: u32 = 1_000;
+/// Findings of a verification in a message.
+const FINDINGS_SHOWN: usize = 4;
 /// Errors of a view whose space was needed.
 const OVERTAKEN: [Kind; 1] = [Kind::Overtaken];
 
@@ -206,7 +208,12 @@ pub(crate) async fn verify_pool(
     let observer = Arc::new(Strict { view: Arc::clone(view), victims, findings });
     verify::pool(view, Arc::<Strict>::clone(&observer), Arc::<Progress>::default()).await?;
     let findings = observer.findings.lock().unwrap_or_else(PoisonError::into_inner);
-    Ok(if findings.is_empty() { Ok(()) } else { Err(findings.join("; ")) })
+    if findings.is_empty() {
+        return Ok(Ok(()));
+    }
+    let more = findings.len().saturating_sub(FINDINGS_SHOWN);
+    let shown = &findings[..findings.len() - more];
+    Ok(Err(format!("{}; and {more} more", shown.join("; "))))
 }
 
 async fn verify(running: &Running) -> Ended {

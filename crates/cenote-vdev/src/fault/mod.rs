@@ -40,7 +40,7 @@ pub use injection::{FaultEffect, FaultSpec, InjectedLeafFault, Injection};
 pub(crate) use injection::{Injections, Injector};
 
 /// Type of an I/O.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum IoKind {
     /// Read.
     Read,
@@ -53,7 +53,7 @@ pub enum IoKind {
 }
 
 /// An I/O of a leaf.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct LeafIo {
     /// Guid of the leaf.
     pub leaf: u64,
@@ -70,7 +70,14 @@ pub trait LeafObserver: Debug + Send + Sync {
     /// An I/O took longer than `zio_slow_io_ms`.
     fn slow(&self, io: &LeafIo, took: Duration);
 
-    /// A write or flush failed.
+    /// An I/O took longer than `zfs_deadman_ziotime_ms`, or is in flight for longer.
+    fn hung(&self, io: &LeafIo, age: Duration);
+
+    /// Whether this read or write failed a short time ago, too: then neither its error is counted
+    /// nor is it reported.
+    fn is_repeated(&self, io: &LeafIo) -> bool;
+
+    /// A read, write or flush failed.
     fn failed(&self, io: &LeafIo, error: &Error);
 }
 
@@ -106,8 +113,8 @@ pub(crate) struct LeafWatch {
     flush_since_ns: AtomicU64,
     pub(crate) diagnosis: Diagnosis,
     pub(crate) injections: Arc<Injections>,
-    /// Limits for events of slow and of failed I/O.
-    limiters: Mutex<[Limiter; 2]>,
+    /// Limits for events of slow, of failed and of hanging I/O.
+    limiters: Mutex<[Limiter; 3]>,
 }
 
 impl LeafWatch {
@@ -159,11 +166,22 @@ impl LeafWatch {
     /// Records the time that an I/O took.
     #[inline]
     pub(crate) fn served(&self, kind: IoKind, offset: u64, len: u64, ns: u64) {
+        let io = || LeafIo { leaf: self.guid(), kind, offset, len };
         if ns >= tunables::SLOW_IO_MS.get().saturating_mul(1_000_000) {
-            self.note_slow(
-                LeafIo { leaf: self.guid(), kind, offset, len },
-                Duration::from_nanos(ns),
-            );
+            self.note_slow(io(), Duration::from_nanos(ns));
+        }
+        // The checks for I/Os that hang may all have been before this one was late.
+        let is_hung = ns > tunables::DEADMAN_ZIOTIME_MS.get().saturating_mul(1_000_000);
+        if is_hung && tunables::DEADMAN_ENABLED.get() == 1 {
+            self.note_hung(&io(), Duration::from_nanos(ns));
+        }
+    }
+
+    fn note_hung(&self, io: &LeafIo, age: Duration) {
+        let Some(observer) = self.load.observer() else { return };
+        let limit = tunables::DEADMAN_EVENTS_PER_SECOND.get();
+        if self.limiters.lock()[2].admits(limit) {
+            observer.hung(io, age);
         }
     }
 
@@ -178,17 +196,23 @@ impl LeafWatch {
         }
     }
 
-    /// Records an error of a device. A closed pool is not an error of the device.
-    pub(crate) fn failed(&self, kind: IoKind, offset: u64, len: u64, error: &Error) {
+    /// Records an error of a device. Returns whether it counts: a closed pool is no error of the
+    /// device, and as in OpenZFS an error that is repeated does not count.
+    pub(crate) fn failed(&self, kind: IoKind, offset: u64, len: u64, error: &Error) -> bool {
         if error.kind() == Kind::Closed {
-            return;
+            return false;
         }
         self.diagnosis.record(Symptom::Io, (kind != IoKind::Flush).then_some(offset));
-        let Some(observer) = self.load.observer() else { return };
+        let Some(observer) = self.load.observer() else { return true };
+        let io = LeafIo { leaf: self.guid(), kind, offset, len };
+        if matches!(kind, IoKind::Read | IoKind::Write) && observer.is_repeated(&io) {
+            return false;
+        }
         let limit = tunables::CHECKSUM_EVENTS_PER_SECOND.get();
         if self.limiters.lock()[1].admits(limit) {
-            observer.failed(&LeafIo { leaf: self.guid(), kind, offset, len }, error);
+            observer.failed(&io, error);
         }
+        true
     }
 
     /// Records the start of a flush; the guard records its end.
@@ -228,6 +252,11 @@ impl Leaf {
         let oldest = queued.into_iter().chain(flush).min_by_key(|(since_ns, _)| *since_ns);
         let now_ns = monotonic().as_nanos() as u64;
         oldest.map(|(since, io)| (io, Duration::from_nanos(now_ns.saturating_sub(since))))
+    }
+
+    /// Reports an I/O of this leaf that hangs: `zfs_deadman_events_per_second` at most.
+    pub fn report_hung(&self, io: &LeafIo, age: Duration) {
+        self.watch.note_hung(io, age);
     }
 
     /// Sets the error rates that its state depends on.

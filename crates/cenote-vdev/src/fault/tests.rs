@@ -25,6 +25,14 @@ impl LeafObserver for Told {
         self.0.lock().push((*io, Some(took)));
     }
 
+    fn hung(&self, io: &LeafIo, age: Duration) {
+        self.0.lock().push((*io, Some(age)));
+    }
+
+    fn is_repeated(&self, _: &LeafIo) -> bool {
+        false
+    }
+
     fn failed(&self, io: &LeafIo, _: &Error) {
         self.0.lock().push((*io, None));
     }
@@ -155,6 +163,32 @@ fn zio_slow_io_ms_counts_slow_ios() {
         assert!(took >= Some(Duration::from_millis(150)));
     });
     done.expect("simulated");
+}
+
+/// Also I/Os between two checks for those that hang are reported: each when it ends, as far as the
+/// limit allows it.
+#[test]
+fn zfs_deadman_events_per_second_limits_reports_of_ios_that_hung() {
+    for (latency_ms, per_second, most) in [(90, 100, 0), (150, 100, 20), (150, 1, 2)] {
+        let tunables = vec![
+            (&tunables::DEADMAN_ZIOTIME_MS, 100),
+            (&tunables::DEADMAN_EVENTS_PER_SECOND, per_second),
+        ];
+        let done = simulate(World { tunables, ..World::new(1) }, async move {
+            let mirror = Mirror::new();
+            let latency = Duration::from_millis(latency_ms);
+            mirror.inject(1, IoKind::Write, FaultEffect::Delay { latency, lanes: 1 });
+            // One after the other, in 1.5 seconds.
+            for number in 0..10 {
+                mirror.write(number).await;
+            }
+            let told = mirror.told.0.lock().clone();
+            assert!(told.len() <= most && (told.len() > most / 3 || most == 0), "{}", told.len());
+            let is_late = |took: Option<Duration>| took.is_some_and(|took| took >= latency);
+            assert!(told.iter().all(|(io, took)| io.leaf == mirror.guids[1] && is_late(*took)));
+        });
+        done.expect("simulated");
+    }
 }
 
 #[test]

@@ -351,7 +351,7 @@ impl BlockRead<'_> {
             return;
         }
         let (guid, path, len) = (leaf.guid(), leaf.path.clone(), len as u64);
-        let bad = BadChild { leaf: id, guid, path, offset, len, cause };
+        let bad = BadChild { leaf: id, guid, path, offset, len, cause, errors: 0 };
         self.bad.lock().push(bad);
     }
 
@@ -529,16 +529,17 @@ impl Tree {
     }
 
     /// Counts mismatching parts, read by I/O of this class, against their leaves. To be called once
-    /// it is certain that the block is still where it was read (J3).
+    /// it is certain that the block is still where it was read (J3). Each part gets the number of
+    /// errors that its leaf has then.
     pub fn count_checksum_errors<'a>(
         &self,
-        bad: impl IntoIterator<Item = &'a BadChild>,
+        bad: impl IntoIterator<Item = &'a mut BadChild>,
         class: IoClass,
     ) {
-        for bad in bad.into_iter().filter(|bad| matches!(bad.cause, Cause::Checksum)) {
+        for bad in bad.into_iter().filter(|bad| bad.cause.is_checksum()) {
             let leaf = self.leaf(bad.leaf);
             if leaf.guid() == bad.guid {
-                leaf.count_checksum_error(bad.offset, class);
+                bad.errors = leaf.count_checksum_error(bad.offset, class);
             }
         }
     }
@@ -644,10 +645,12 @@ impl Tree {
         let ranges = ranges.found.into_iter().zip(ranges.is_lacking);
         let lacking = ranges.filter_map(|(range, is_lacking)| {
             let leaf = self.leaf(range.leaf);
-            let lacks = leaf.is_missing(birth) || with_spares && is_lacking && leaf.is_writable();
+            // What a spare lacks counts where its leaf is out of service, too: the spare is not
+            // whole without it.
+            let lacks = leaf.is_missing(birth) || with_spares && is_lacking;
             let (guid, path, cause) = (leaf.guid(), leaf.path.clone(), Cause::Missing);
             let LeafRange { leaf, offset, len } = range;
-            lacks.then_some(BadChild { leaf, guid, path, offset, len, cause })
+            lacks.then_some(BadChild { leaf, guid, path, offset, len, cause, errors: 0 })
         });
         lacking.collect()
     }

@@ -210,11 +210,11 @@ impl BlockRead<'_> {
     /// has one.
     fn lost(&self, stripes: &Stripes<'_>, freshness: impl Fn(&Column) -> Freshness) -> Fail {
         let cells = || stripes.cells.iter().flatten();
-        for copy in cells().flat_map(|cell| &cell.copies) {
-            self.report_copy(copy, Cause::Suspect);
-        }
         let is_any_there = cells().any(|cell| !cell.copies.is_empty());
         if is_any_there && !stripes.is_short(freshness) {
+            for copy in cells().flat_map(|cell| &cell.copies) {
+                self.report_copy(copy, Cause::Suspect);
+            }
             return Fail::Checksum;
         }
         let bad = self.bad.lock();

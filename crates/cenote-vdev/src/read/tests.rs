@@ -200,13 +200,14 @@ fn a_bad_child_is_reported_with_leaf_and_offset() {
     {
         let at = DATA_START + offset + 0x123;
         let tree = bench.tree_with(&[], &[(guid, (at, at + 1), Fault::Lie)]);
-        let bad = scrub(&tree, 0x1f0400, &data).bad;
-        let [bad] = &bad[..] else { panic!("{bad:?}") };
+        let mut bad = scrub(&tree, 0x1f0400, &data).bad;
+        let [bad] = &mut bad[..] else { panic!("{bad:?}") };
         assert_eq!((bad.guid, bad.offset, bad.len), (guid, DATA_START + offset, len));
         assert!(matches!(bad.cause, Cause::Checksum) && bad.path == format!("d{guid}"));
         // Only the caller knows whether the device is at fault (J3).
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 0);
-        tree.count_checksum_errors([bad], IoClass::SyncRead);
+        tree.count_checksum_errors([&mut *bad], IoClass::SyncRead);
+        assert_eq!(bad.errors, 1);
         assert_eq!(tree.leaf(bad.leaf).stats().checksum_errors, 1);
         // The pad sector behind the shorter column belongs to no block.
         let pad = DATA_START + 0xa5800 + 0x600;

@@ -410,7 +410,9 @@ impl Leaves<'_> {
                     if how.rate != 0 {
                         work.rate = how.rate;
                     }
-                    work.is_partial |= how.is_partial;
+                    // Only metaslabs that were allocated from; a trim that goes on stays partial.
+                    let skips = tunables::TRIM_METASLAB_SKIP.get() == 1;
+                    work.is_partial |= how.is_partial || (skips && kind == LeafWorkKind::Trim);
                     work.state = LeafWorkState::Active;
                     record::write(tx, target.zap, kind, &work)?;
                     let text = format!("vdev={} activated", target.path);

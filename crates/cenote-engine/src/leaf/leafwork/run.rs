@@ -30,6 +30,8 @@ use crate::{Engine, EngineError, Leaves};
 const MOMENT: Duration = Duration::from_millis(200);
 /// Unit of the length of a write by initialize: no device here has larger sectors.
 const CHUNK_ALIGN: u64 = 4096;
+/// Transaction groups for which freed ranges are deferred.
+const DEFERRED_TXGS: u32 = 2;
 /// Free ranges that are processed at a time.
 const RANGES_MAX: usize = 1024;
 
@@ -89,6 +91,8 @@ struct Walk {
     metaslab: u64,
     /// Free ranges of the metaslab that begin before this offset of the vdev are finished.
     from: u64,
+    /// The last metaslab whose deferred frees were waited for.
+    settled: Option<u64>,
     runner: Arc<Runner>,
 }
 
@@ -128,8 +132,16 @@ impl Leaves<'_> {
             running.insert((leaf, kind), Arc::clone(&runner));
         }
         *self.engine.leaf.works.saved() = monotonic();
-        let walk =
-            Walk { leaf, top, kind, work, metaslab: 0, from: 0, runner: Arc::clone(&runner) };
+        let walk = Walk {
+            leaf,
+            top,
+            kind,
+            work,
+            metaslab: 0,
+            from: 0,
+            settled: None,
+            runner: Arc::clone(&runner),
+        };
         let engine = Weak::clone(&self.engine.me);
         cenote_rt::spawn_background(async move {
             let work = async {
@@ -223,6 +235,7 @@ impl Walk {
         if end.is_none_or(|range| range.end <= self.runner.offset()) {
             return Ok(Step::Next);
         }
+        self.until_frees_are_usable(engine).await?;
         let Some(paused) = engine.alloc.pause(self.top, self.metaslab).await? else {
             return Ok(Step::Next);
         };
@@ -249,6 +262,25 @@ impl Walk {
             }
             self.from = last.end;
         }
+    }
+
+    /// Waits until what was freed before the trim can be trimmed. In OpenZFS each metaslab that a
+    /// trim takes out of use waits for a transaction group, which has this effect.
+    async fn until_frees_are_usable(&mut self, engine: &Engine) -> Result<()> {
+        if self.kind != LeafWorkKind::Trim || self.settled == Some(self.metaslab) {
+            return Ok(());
+        }
+        if self.settled.replace(self.metaslab).is_none() {
+            engine.sync().await?;
+        }
+        for _ in 0..DEFERRED_TXGS {
+            let figures = engine.alloc.metaslab_space(self.top, self.metaslab);
+            if figures.is_none_or(|figures| figures.deferred == 0) {
+                break;
+            }
+            engine.sync().await?;
+        }
+        Ok(())
     }
 
     /// Returns the leaf and the current metaslab, `None` after the last.

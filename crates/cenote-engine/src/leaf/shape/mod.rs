@@ -325,15 +325,19 @@ impl Leaves<'_> {
             let top = top.ok_or(ShapeError::NoSuchLeaf)?;
             let removed = config::detach(top, guid).ok_or(ShapeError::NotAGroup)?;
             let shape = Shape { renamed: removed.renamed, ..Shape::of(top.clone()) };
+            let is_cancelled = rebuild::cancel_without_leaves(tx, env, &tree, top)?;
             free_objects(tx, &removed.leaf, env.txg)?;
             if let Some(unspared) = removed.unspared {
                 aux::retain(tx, Aux::Spares, |spare| spare.guid != unspared)?;
             }
             let text = format!("vdev={}", path_of(&removed.leaf));
             history::log_pool(tx, env, "detach", &text)?;
-            Ok((vec![shape], removed.leaf))
+            Ok((vec![shape], (removed.leaf, is_cancelled)))
         };
-        let (leaf, retired) = self.reshape(task, None).await?;
+        let ((leaf, is_cancelled), retired) = self.reshape(task, None).await?;
+        if is_cancelled {
+            self.engine.health.damage.note(Event::Pool(PoolEvent::RebuildAborted));
+        }
         self.engine.health.damage.note(Event::Pool(PoolEvent::Detached(guid)));
         for id in retired {
             self.give_back(id, &leaf).await;

@@ -154,6 +154,7 @@ impl Leaves<'_> {
     async fn take_out_sides(self, new: &SplitPool) -> Result<Sides> {
         let engine = self.engine.shared()?;
         let leaves = new.leaves.clone();
+        let mut are_taken_out = false;
         let change = move |tx: &mut Tx<'_>, _: &Context, config: &mut Config| {
             checkpoint::check_none(tx)?;
             // This txg has not written its own yet.
@@ -161,11 +162,9 @@ impl Leaves<'_> {
             let stored = cenote_dmu::nvlist::read(tx, object)?;
             let stored = PoolConfig::decode(stored).map_err(Error::corrupt)?;
             let guids: Vec<u64> = leaves.iter().flatten().copied().collect();
-            let is_out = |guid: &u64| {
-                engine.tree.vdev(*guid).is_some_and(|vdev| vdev.state() == VdevState::Offline)
-            };
-            // The closure may run several times.
-            if !guids.iter().all(is_out) {
+            // The closure may run several times. A side that another request took out of service
+            // may lack a txg.
+            if !std::mem::replace(&mut are_taken_out, true) {
                 for root in [&config.root, &stored.vdev_tree] {
                     check(root, &engine.tree, &leaves).map_err(Error::from)?;
                 }
