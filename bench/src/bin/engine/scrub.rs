@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cenote_device::{Device, SimulatedDisk, pattern};
 use cenote_engine::{ApplyOptions, Engine, ScrubOptions};
@@ -15,6 +16,8 @@ use crate::usage::{self, Clock};
 
 /// Bytes of a record on the simulated disk.
 const RECORD: u64 = 128 << 10;
+/// Time in which freed memory goes back to the system.
+const REST: Duration = Duration::from_secs(15);
 
 /// Opens the pool "tank" of a folder, and scrubs it.
 pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
@@ -54,6 +57,7 @@ pub(crate) async fn simulated(args: &Args<'_>) -> Result<()> {
     engine.sync().await?;
     clock.tell("write", "MB/s", bytes as f64 / 1e6);
     engine.store().clear_cache();
+    cenote_rt::sleep(REST).await;
     usage::forget_peak().map_err(|error| Error::new(Kind::Io, error))?;
     println!(
         "before: {} MiB resident, {} extents of the disk",
