@@ -64,7 +64,7 @@ fn default_tables_are_as_committed() {
     if !wants_all() {
         return;
     }
-    for name in ["pads", "volume"] {
+    for name in ["pads", "volume", "scrub"] {
         compare(&run(name, Scale::Default, 2), &format!("{name}.txt"));
     }
 }
