@@ -12,6 +12,7 @@ pub mod getopt;
 mod host;
 pub mod io;
 pub mod key_input;
+mod lab;
 pub mod nicenum;
 pub mod source;
 pub mod table;

@@ -4,7 +4,7 @@ use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, out, tunable, verbs, zdb, zfs, zinject, zpool};
+use crate::{environment, err, lab, out, tunable, verbs, zdb, zfs, zinject, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -27,6 +27,7 @@ Commands of cenote:
   daemon start|stop|status|run
   tunable [list|get|set]                tunables of the daemon's engine
   zinject [-d DEVICE OPTIONS POOL]      faults of devices, for tests
+  lab    list|run|show|policies         experiments: published reports, repeated
   completions bash|zsh                  completion script for a shell
 
 Each takes --help.
@@ -168,6 +169,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         "zfs" => openzfs_tool(Tool::Zfs, Source::default(), rest, io),
         "zdb" => zdb::run(rest, io),
         "tunable" => tunable::run(None, rest, io),
+        "lab" => lab::run(rest, io),
         "zinject" => zinject::run(None, rest, io),
         _ => own_verb(tool, rest, io),
     };

@@ -1,0 +1,163 @@
+//! The experiments by name.
+
+mod pads;
+mod scrub;
+mod volume;
+
+use std::num::NonZero;
+
+use cenote_rt::Costs;
+
+use crate::policy::{self, Policy};
+use crate::report::{Footer, Report};
+
+/// Why an experiment has no result.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// The name is not that of an experiment.
+    #[error("no experiment is named '{0}'; run 'cenote lab list'")]
+    UnknownExperiment(String),
+    /// The experiment does not compare this policy.
+    #[error("experiment '{experiment}' has no policy '{policy}': {known}")]
+    UnknownPolicy {
+        /// The experiment.
+        experiment: &'static str,
+        /// The name that was given.
+        policy: String,
+        /// The policies that it compares.
+        known: String,
+    },
+    /// The engine failed.
+    #[error(transparent)]
+    Engine(#[from] cenote_rt::Error),
+}
+
+/// How much an experiment runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scale {
+    /// A part of the cases, for tests: some seconds.
+    Small,
+    /// The tables of the documentation: at most a minute.
+    Default,
+    /// The published scale, or all cases: minutes or hours.
+    Full,
+}
+
+impl Scale {
+    /// Returns its name in footers.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Small => "small",
+            Self::Default => "default",
+            Self::Full => "full",
+        }
+    }
+}
+
+/// What a run of an experiment may be told.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Seed of everything random.
+    pub seed: u64,
+    /// How much is run.
+    pub scale: Scale,
+    /// Names of the policies to compare; empty for all of the experiment.
+    pub policies: Vec<String>,
+    /// Worlds at the same time.
+    pub jobs: usize,
+}
+
+impl Options {
+    /// Returns the options of a run without arguments, at a scale.
+    #[must_use]
+    pub fn new(scale: Scale) -> Self {
+        let jobs = std::thread::available_parallelism().map_or(1, NonZero::get);
+        Self { seed: 1, scale, policies: Vec::new(), jobs }
+    }
+}
+
+/// An experiment.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Its name.
+    pub name: &'static str,
+    /// What it shows, in a line.
+    pub title: &'static str,
+    /// The report that it repeats.
+    pub published: &'static str,
+    /// Names of the policies that it compares.
+    pub policies: &'static [&'static str],
+    /// Models of its devices.
+    pub devices: &'static [&'static str],
+    measure: fn(&Options, &[&'static Policy]) -> Result<Measured, LabError>,
+}
+
+/// The parts of a report that an experiment fills in.
+#[derive(Debug, Default)]
+struct Measured {
+    tables: Vec<crate::report::Table>,
+    checks: Vec<crate::report::Check>,
+    charts: Vec<crate::report::Chart>,
+    findings: Vec<String>,
+    hash: String,
+}
+
+/// All experiments.
+pub static EXPERIMENTS: [Experiment; 3] = [pads::EXPERIMENT, volume::EXPERIMENT, scrub::EXPERIMENT];
+
+/// Returns an experiment by its name.
+///
+/// # Errors
+/// [`LabError::UnknownExperiment`].
+pub fn find(name: &str) -> Result<&'static Experiment, LabError> {
+    let found = EXPERIMENTS.iter().find(|experiment| experiment.name == name);
+    found.ok_or_else(|| LabError::UnknownExperiment(name.to_owned()))
+}
+
+impl Experiment {
+    /// Runs the experiment.
+    ///
+    /// # Errors
+    /// [`LabError::UnknownPolicy`], [`LabError::Engine`].
+    pub fn run(&'static self, options: &Options) -> Result<Report, LabError> {
+        let policies = self.policies_of(options)?;
+        let measured = (self.measure)(options, &policies)?;
+        let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
+        let names: Vec<_> = policies.iter().map(|policy| policy.name).collect();
+        Ok(Report {
+            experiment: self.name.to_owned(),
+            title: self.title.to_owned(),
+            published: self.published.to_owned(),
+            tables: measured.tables,
+            checks: measured.checks,
+            charts: measured.charts,
+            findings: measured.findings,
+            footer: Footer {
+                hash: measured.hash,
+                seed: options.seed,
+                costs: format!("{:08x}", Costs::frozen().hash()),
+                scale: options.scale.name().to_owned(),
+                devices: owned(self.devices),
+                policies: owned(&names),
+            },
+        })
+    }
+
+    fn policies_of(&'static self, options: &Options) -> Result<Vec<&'static Policy>, LabError> {
+        for name in &options.policies {
+            if !self.policies.contains(&name.as_str()) {
+                return Err(LabError::UnknownPolicy {
+                    experiment: self.name,
+                    policy: name.clone(),
+                    known: self.policies.join(", "),
+                });
+            }
+        }
+        let is_wanted = |name: &&&str| {
+            options.policies.is_empty() || options.policies.iter().any(|wanted| wanted == **name)
+        };
+        let names = self.policies.iter().filter(is_wanted);
+        Ok(names.filter_map(|name| policy::find(name)).collect())
+    }
+}

@@ -1,0 +1,242 @@
+//! A simulated machine: modelled disks, a pool on them, and a record of their commands.
+//!
+//! ```text
+//!   pool ──> TappedDevice ──> CommandHash ──> ModelDisk
+//!                 | kind, place, begin and end of each command while recording is on
+//!                 `─> Tap
+//! ```
+//!
+//! Each run is a world of its own ([`run_all`] runs several on the processors of the host). Guids
+//! come from the seed of the run, so that two runs write equal bytes.
+
+use std::sync::Arc;
+use std::thread;
+
+use cenote_device::model::{Op, Params};
+use cenote_device::{CommandHash, Device, DeviceInfo, ModelDisk};
+use cenote_engine::Engine;
+use cenote_engine::create::CreateSpec;
+use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::tunables::Tunable;
+use cenote_rt::{BoxFuture, Buf, BufMut, Costs, Result, Rng, World, monotonic};
+use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+/// The first txg of a new pool.
+const FIRST_TXG: u64 = 4;
+
+/// A command that a device completed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Recorded {
+    /// Number of the device.
+    pub device: u64,
+    /// Kind.
+    pub op: Op,
+    /// First byte.
+    pub offset: u64,
+    /// Bytes.
+    pub len: u64,
+    /// When it was sent, in nanoseconds.
+    pub begin_ns: u64,
+    /// When it was answered.
+    pub end_ns: u64,
+}
+
+#[derive(Debug, Default)]
+struct TapState {
+    is_on: bool,
+    commands: Vec<Recorded>,
+}
+
+/// Records commands of several devices, without their bytes.
+#[derive(Debug)]
+pub struct Tap {
+    // Held for a few instructions, never across I/O.
+    state: Mutex<TapState>,
+}
+
+impl Tap {
+    fn new() -> Arc<Self> {
+        Arc::new(Self { state: Mutex::with_default(Rank::Recorder) })
+    }
+
+    /// Begins to record, with an empty list.
+    pub fn start(&self) {
+        *self.state.lock() = TapState { is_on: true, commands: Vec::new() };
+    }
+
+    /// Ends recording, and returns the commands in the order of their begins.
+    pub fn stop(&self) -> Vec<Recorded> {
+        let mut commands = std::mem::take(&mut *self.state.lock()).commands;
+        // Commands enter the list when they end.
+        commands.sort_by_key(|command| (command.begin_ns, command.device, command.offset));
+        commands
+    }
+
+    fn record(&self, command: Recorded) {
+        let mut state = self.state.lock();
+        if state.is_on {
+            state.commands.push(command);
+        }
+    }
+}
+
+#[derive(Debug)]
+struct TappedDevice {
+    inner: Arc<dyn Device>,
+    number: u64,
+    tap: Arc<Tap>,
+}
+
+impl TappedDevice {
+    async fn command<T>(
+        &self,
+        (op, offset, len): (Op, u64, u64),
+        command: impl Future<Output = T>,
+    ) -> T {
+        let begin_ns = now_ns();
+        let answer = command.await;
+        let end_ns = now_ns();
+        self.tap.record(Recorded { device: self.number, op, offset, len, begin_ns, end_ns });
+        answer
+    }
+}
+
+impl Device for TappedDevice {
+    fn info(&self) -> &DeviceInfo {
+        self.inner.info()
+    }
+
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        self.inner.current_size()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        let place = (Op::Read, offset, buf.len() as u64);
+        Box::pin(self.command(place, self.inner.read(offset, buf)))
+    }
+
+    fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        let place = (Op::Write, offset, parts.iter().map(|part| part.len() as u64).sum());
+        Box::pin(self.command(place, self.inner.write(offset, parts)))
+    }
+
+    fn flush(&self) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.command((Op::Flush, 0, 0), self.inner.flush()))
+    }
+
+    fn discard(&self, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.command((Op::Discard, offset, len), self.inner.discard(offset, len)))
+    }
+
+    fn settle(&self) -> BoxFuture<'_, ()> {
+        self.inner.settle()
+    }
+}
+
+fn now_ns() -> u64 {
+    monotonic().as_nanos() as u64
+}
+
+/// Modelled disks of one kind.
+#[derive(Debug)]
+pub struct Machine {
+    /// The disks.
+    pub disks: Vec<Arc<ModelDisk>>,
+    /// Record of their commands.
+    pub tap: Arc<Tap>,
+    hash: Arc<CommandHash>,
+    seed: u64,
+}
+
+impl Machine {
+    /// Returns `count` disks of `size` bytes with sectors of `1 << ashift` bytes.
+    #[must_use]
+    pub fn new(params: Params, count: usize, (size, ashift): (u64, u64), seed: u64) -> Self {
+        let disk = |number: usize| {
+            let model = params.build(size, seed.wrapping_add(number as u64));
+            ModelDisk::with_sector(format!("disk{number}"), size, model, 1 << ashift)
+        };
+        let disks = (0..count).map(disk).collect();
+        Self { disks, tap: Tap::new(), hash: CommandHash::new(), seed }
+    }
+
+    /// Creates the pool "tank" of one top-level vdev on all disks, and opens it. The name of the
+    /// redundancy is one of `zpool create`; `None` for single disks without redundancy.
+    ///
+    /// # Errors
+    /// Errors of the engine; `Kind::Invalid` if the layout does not fit the number of disks.
+    pub async fn create_pool(&self, redundancy: Redundancy, ashift: u64) -> Result<Arc<Engine>> {
+        let devices: Vec<Arc<dyn Device>> =
+            (0..).zip(&self.disks).map(|(n, d)| self.tapped(n, d)).collect();
+        let leaves: Vec<_> = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
+        let class = VdevClass::Normal;
+        let tops = match redundancy {
+            Redundancy::Single => {
+                let top = |leaf| TopSpec { redundancy, class, leaves: vec![leaf] };
+                leaves.into_iter().map(top).collect()
+            }
+            _ => vec![TopSpec { redundancy, class, leaves }],
+        };
+        let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
+        let mut rng = Rng::seeded(self.seed);
+        let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::new(|| Ok(rng.next_u64())))?;
+        Engine::create(CreateSpec::new("tank", vdevs, devices)).await
+    }
+
+    fn tapped(&self, number: u64, disk: &Arc<ModelDisk>) -> Arc<dyn Device> {
+        let inner = self.hash.wrap(Arc::<ModelDisk>::clone(disk));
+        Arc::new(TappedDevice { inner, number, tap: Arc::clone(&self.tap) })
+    }
+
+    /// Returns the hash of all commands so far.
+    #[must_use]
+    pub fn hash(&self) -> u128 {
+        self.hash.value()
+    }
+}
+
+/// Returns a machine whose work takes processor time, with these tunables.
+#[must_use]
+pub fn world(seed: u64, processors: usize, tunables: Vec<(&'static Tunable, u64)>) -> World {
+    World { processors, costs: Some(Costs::frozen()), tunables, ..World::new(seed) }
+}
+
+/// Runs a function on each item, on several threads of the host. The results are in the order of
+/// the items.
+///
+/// # Panics
+/// If the function panics.
+pub fn run_all<I: Sync, T: Send>(jobs: usize, items: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
+    let jobs = jobs.clamp(1, items.len().max(1));
+    let mut results: Vec<Option<T>> = items.iter().map(|_| None).collect();
+    thread::scope(|scope| {
+        let work = |first: usize| {
+            let run = &run;
+            move || {
+                let own = items.iter().enumerate().skip(first).step_by(jobs);
+                own.map(|(index, item)| (index, run(item))).collect::<Vec<_>>()
+            }
+        };
+        let threads: Vec<_> = (0..jobs).map(|first| scope.spawn(work(first))).collect();
+        for thread in threads {
+            match thread.join() {
+                Ok(done) => {
+                    done.into_iter().for_each(|(index, result)| results[index] = Some(result))
+                }
+                Err(cause) => std::panic::resume_unwind(cause),
+            }
+        }
+    });
+    results.into_iter().map(|result| result.expect("every item was run")).collect()
+}
+
+/// Hashes of several runs as one, in their order.
+#[must_use]
+pub fn joined_hash(hashes: impl IntoIterator<Item = u128>) -> String {
+    let mut joined: u128 = 0x6c62_272e_07bb_0142_62b8_2175_6295_c58d;
+    for hash in hashes {
+        joined =
+            (joined.rotate_left(41) ^ hash).wrapping_mul(0x0000_0000_0100_0000_0000_0000_0000_013b);
+    }
+    format!("{:016x}", (joined >> 64) as u64 ^ joined as u64)
+}

@@ -1,0 +1,42 @@
+//! Pictures of a report: SVG and PNG.
+//!
+//! ```text
+//!   charts   Report -> Scene     layout of titles, axes, legends and data
+//!   scene    shapes with paints  what both formats draw
+//!   svg      Scene -> SVG        follows the reader's light or dark setting
+//!   png      Scene -> PNG        pixels by coverage; letters are strokes
+//!   colours  cividis, and the colours of series
+//! ```
+//!
+//! All charts of a report stand below each other in one picture, with the footer of the report.
+//! The bytes depend on the report alone.
+
+mod charts;
+mod colours;
+mod png;
+mod scene;
+mod svg;
+
+use crate::report::Report;
+
+/// Background of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Theme {
+    /// Dark on light.
+    Light,
+    /// Light on dark.
+    Dark,
+}
+
+/// Returns the charts of a report as SVG. The reader's program chooses the theme; light is the
+/// default.
+#[must_use]
+pub fn to_svg(report: &Report) -> String {
+    svg::render(&charts::scene(report))
+}
+
+/// Returns the charts of a report as PNG.
+#[must_use]
+pub fn to_png(report: &Report, theme: Theme) -> Vec<u8> {
+    png::render(&charts::scene(report), theme)
+}
