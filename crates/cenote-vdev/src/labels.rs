@@ -84,11 +84,12 @@ pub struct Label {
 }
 
 impl Label {
-    /// The nvlist in the config area, whether it is a valid config or not.
+    /// The nvlist in the config area, whether it is a valid config or not. An area of zeros is no
+    /// nvlist, although it decodes as an empty one.
     pub fn list(&self) -> Option<&NvList> {
         match &self.config {
             Ok(config) => Some(&config.raw),
-            Err(CorruptLabel::Config { list, .. }) => Some(list),
+            Err(CorruptLabel::Config { list, .. }) => Some(list).filter(|list| !list.is_empty()),
             Err(CorruptLabel::NvList(_)) => None,
         }
     }

@@ -222,7 +222,7 @@ fn side_that_goes_offline_meanwhile_is_not_split_off() {
             let side = engine.admin().vdev_config().leaves().last().map(|leaf| leaf.guid);
             let other = Arc::clone(&engine);
             let offline = cenote_rt::spawn(async move {
-                for _ in 0..pause {
+                for _ in 0..4 * pause * pause {
                     cenote_rt::yield_now().await;
                 }
                 drop(other.leaves().offline(side.unwrap(), false).await);

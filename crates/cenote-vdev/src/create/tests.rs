@@ -107,7 +107,7 @@ fn a_pool_of_every_layout() {
     // The encoded config decodes to the same tree.
     let list = created.root.encode(Audience::Full);
     assert_eq!(VdevConfig::decode(&list).as_ref(), Ok(&created.root));
-    let [spare, other] = &created.spares[..] else { panic!("two spares") };
+    let [other, spare] = &created.spares[..] else { panic!("two spares") };
     let entry = spare.encode_aux();
     assert_eq!((entry.str("path"), entry.u64("spareid")), (Some("draid2-3-0"), Some(0)));
     assert_eq!(entry.u64("top_guid"), Some(created.root.children[3].guid));
