@@ -221,7 +221,9 @@ pub fn run_all<I: Sync, T: Send>(jobs: usize, items: &[I], run: impl Fn(&I) -> T
         for thread in threads {
             match thread.join() {
                 Ok(done) => {
-                    done.into_iter().for_each(|(index, result)| results[index] = Some(result))
+                    for (index, result) in done {
+                        results[index] = Some(result);
+                    }
                 }
                 Err(cause) => std::panic::resume_unwind(cause),
             }

@@ -3,6 +3,8 @@
 //!
 //! `CENOTE_BLESS=1` writes the tables of this build. `./x lab` compares those at the default scale.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::path::PathBuf;
 
 use cenote_fs::NewVolume;

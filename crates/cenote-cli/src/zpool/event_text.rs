@@ -209,8 +209,7 @@ fn detector(log: &EventLog, event: &Event) -> Vec<Pair> {
         ("pool", Value::Number(log.guid)),
     ];
     let leaf = match event {
-        Event::Bad { io, .. } => Some(io.leaf),
-        Event::Slow { io, .. } | Event::Hung { io, .. } => Some(io.leaf),
+        Event::Bad { io, .. } | Event::Slow { io, .. } | Event::Hung { io, .. } => Some(io.leaf),
         _ => None,
     };
     pairs.extend(leaf.map(|leaf| ("vdev", Value::Number(leaf))));

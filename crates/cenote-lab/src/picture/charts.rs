@@ -262,13 +262,17 @@ fn lines(
         let places: Vec<_> =
             series.points.iter().map(|(x, y)| (across.place(*x), along.place(*y))).collect();
         if series.is_published {
-            places.iter().for_each(|place| scene.cross(*place, 4.5, Paint::Ink));
+            for place in &places {
+                scene.cross(*place, 4.5, Paint::Ink);
+            }
             continue;
         }
         let paint = Paint::Series(index);
         // Dots on lines with few points only.
         if places.len() <= 24 {
-            places.iter().for_each(|place| scene.dot(*place, 3.5, paint));
+            for place in &places {
+                scene.dot(*place, 3.5, paint);
+            }
         }
         scene.path(places, 2.0, paint);
     }

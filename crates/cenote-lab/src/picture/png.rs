@@ -109,9 +109,10 @@ impl Canvas {
             for stroke in glyph.strokes {
                 let place = |(x, y): (f64, f64)| {
                     let (along, down) = (start + (units + x) * scale, (y - BASELINE) * scale);
-                    match label.is_upright {
-                        false => (label.x + along, label.y + down),
-                        true => (label.x + down, label.y - along),
+                    if label.is_upright {
+                        (label.x + down, label.y - along)
+                    } else {
+                        (label.x + along, label.y + down)
                     }
                 };
                 let points: Vec<_> = stroke.into_iter().map(place).collect();

@@ -247,7 +247,7 @@ async fn spare(running: &Running, disk: u32) -> Ended {
     let leaf = leaf_on(&root, disk as usize % layout.disks());
     // A rebuild spreads wrong bytes of another disk.
     let Some(leaf) = leaf.filter(|_| are_all_honest(running)) else { return Ok(Outcome::Refused) };
-    let new = NewLeaf { is_sequential: disk % 2 == 0, ..plan_distributed_spare(&spare) };
+    let new = NewLeaf { is_sequential: disk.is_multiple_of(2), ..plan_distributed_spare(&spare) };
     let done = engine.leaves().attach(leaf, new, Attach::Replace).await;
     let done = match done {
         Ok(()) => engine.scans().resume().await,

@@ -173,7 +173,7 @@ async fn blocks_of(engine: &Engine, object: u64, count: u64, layout: Layout) -> 
     for number in 0..count {
         let Some(pointer) = dnode.block_pointer(0, number).await? else { continue };
         let Some(dva) = pointer.dvas().next() else { continue };
-        let case = Case { record: u64::from(pointer.psize()), layout };
+        let case = Case { record: pointer.psize(), layout };
         let start = dva.offset >> layout.ashift;
         blocks.push(Block { start, total: case.total(), allocated: dva.asize >> layout.ashift });
     }

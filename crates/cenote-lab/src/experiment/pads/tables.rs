@@ -230,7 +230,7 @@ fn add_rates_of(measured: &mut Measured, device: &str, runs: &Runs, policies: &[
         ];
         for policy in policies {
             let file = file_of(runs, layout, record, policy);
-            row.push(file.map(|file| rate(file)).into());
+            row.push(file.map(rate).into());
         }
         let deviation = slower.zip(said).map(|(ours, said)| (ours / said - 1.0) * 100.0);
         row.extend::<[Cell; 4]>([slower.into(), by_gaps.into(), said.into(), deviation.into()]);
