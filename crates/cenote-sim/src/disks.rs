@@ -211,7 +211,7 @@ impl Machine {
                 .collect();
             let devices = disks.iter().map(|disk| {
                 let inner = hash.wrap(Arc::clone(disk) as Arc<dyn Device>);
-                Arc::new(Counted { inner, machine: Weak::clone(machine) }) as Arc<dyn Device>
+                Counted::over(inner, Weak::clone(machine))
             });
             let state = MachineState {
                 commands: 0,
@@ -252,9 +252,8 @@ impl Machine {
         }
         disk.set_size(size);
         let inner = self.hash.wrap(Arc::new(disk.reopened()));
-        let device = Arc::new(Counted { inner, machine: Arc::downgrade(self) });
         let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        devices[number] = device;
+        devices[number] = Counted::over(inner, Arc::downgrade(self));
         true
     }
 
@@ -538,6 +537,11 @@ impl MachineState {
 }
 
 impl Counted {
+    /// Returns a device whose commands the machine counts.
+    fn over(inner: Arc<dyn Device>, machine: Weak<Machine>) -> Arc<dyn Device> {
+        Arc::new(Self { inner, machine })
+    }
+
     /// Counts a command, sends it, and waits for it. It has no end without power.
     async fn command<T>(&self, command: impl Future<Output = T>) -> T {
         let Some(machine) = self.machine.upgrade() else { return command.await };
@@ -566,10 +570,7 @@ impl Device for Counted {
     fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
         Box::pin(async {
             let grown = self.inner.grown().await?;
-            let wrap = |inner| -> Arc<dyn Device> {
-                Arc::new(Self { inner, machine: Weak::clone(&self.machine) })
-            };
-            Ok(grown.map(wrap))
+            Ok(grown.map(|inner| Self::over(inner, Weak::clone(&self.machine))))
         })
     }
 

@@ -248,12 +248,7 @@ async fn spare(running: &Running, disk: u32) -> Ended {
     // A rebuild spreads wrong bytes of another disk.
     let Some(leaf) = leaf.filter(|_| are_all_honest(running)) else { return Ok(Outcome::Refused) };
     let new = NewLeaf { is_sequential: disk.is_multiple_of(2), ..plan_distributed_spare(&spare) };
-    let done = engine.leaves().attach(leaf, new, Attach::Replace).await;
-    let done = match done {
-        Ok(()) => engine.scans().resume().await,
-        Err(error) => Err(error),
-    };
-    settle(running, done, &allowed)
+    settle(running, attach_and_fill(running, leaf, new, Attach::Replace).await, &allowed)
 }
 
 /// Expands a RAID-Z vdev.
@@ -359,13 +354,16 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     let is_safe =
         are_all_honest(running) || !top.is_some_and(|top| matches!(top.kind, VdevKind::Draid(_)));
     let is_sequential = with.is_multiple_of(SEQUENTIAL) && is_safe;
-    let done = running.engine.leaves().attach(beside, NewLeaf { is_sequential, ..new }, how).await;
-    let done = match done {
-        Ok(()) => running.engine.scans().resume().await,
-        Err(error) => Err(error),
-    };
+    let new = NewLeaf { is_sequential, ..new };
+    let done = attach_and_fill(running, beside, new, how).await;
     // There is a checkpoint, the vdev is no mirror, or the new disk fails.
     settle(running, done, &[Kind::Exists, Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Io])
+}
+
+/// Attaches a leaf, and begins to fill it.
+async fn attach_and_fill(running: &Running, beside: u64, new: NewLeaf, how: Attach) -> Result<()> {
+    running.engine.leaves().attach(beside, new, how).await?;
+    running.engine.scans().resume().await
 }
 
 fn throttle(model: u8, delay: u8) -> Ended {
