@@ -182,6 +182,8 @@ pub enum Bug {
     RebuildForgetsFailures,
     /// A rebuild leaves out the end of each allocated range.
     RebuildCutsRanges,
+    /// A rebuild begins, or is given up, although it has ended since it was looked up.
+    RebuildBegunTwice,
     /// A rebuild reads from a leaf that lacks some txgs.
     RebuildReadsStale,
     /// A resilver does not write parts that are on a distributed spare.
@@ -319,7 +321,8 @@ impl Bug {
         Self::PromisedRateForgotten,
     ];
     /// Bugs found by sequential rebuilds.
-    pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
+    pub const OF_REBUILDS: [Self; 3] =
+        [Self::RebuildForgetsFailures, Self::RebuildCutsRanges, Self::RebuildBegunTwice];
     /// Bugs found by rebuilds of dRAID vdevs, and by their distributed spares.
     pub const OF_DRAIDS: [Self; 4] = [
         Self::RebuildReadsStale,

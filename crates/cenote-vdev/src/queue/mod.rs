@@ -65,7 +65,7 @@ use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot,
 use crate::fault::{IoKind, LeafWatch};
 use crate::{DATA_START, IoClass};
 use completion::{Answer, Batch, Failed};
-pub use histogram::Histogram;
+pub use histogram::{BUCKETS, Histogram};
 use limits::Limits;
 pub use limits::Load;
 pub use plug::Plug;
