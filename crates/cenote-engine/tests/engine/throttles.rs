@@ -279,7 +279,8 @@ fn zfs_scan_legacy_reads_in_the_order_of_the_walk() {
     let run = async {
         let sorted = scrub_of_scattered_blocks(0).await;
         let legacy = scrub_of_scattered_blocks(1).await;
-        assert!(legacy > 1.5 * sorted, "{sorted} s sorted, {legacy} s as found");
+        // Much of either is metadata.
+        assert!(legacy > 1.15 * sorted, "{sorted} s sorted, {legacy} s as found");
     };
     simulate(1, run).unwrap();
 }
