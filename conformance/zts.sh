@@ -13,6 +13,7 @@
 # zts.sh --files: all groups of what file systems keep: quotas, permissions, names, space, history.
 #
 # CENOTE: the program. ZTS_TIMEOUT: seconds that a test has (180). ZTS_KEEP=1 keeps logs and files.
+# ZTS_TESTS="TEST...": of the groups only these. ZTS_ON_FAILURE: a command to run when a test fails.
 # Tests of which zts.skip says why are left out; ZTS_ALL=1 runs them, too. Ends with 0 if every
 # group has 85 % or more.
 set -euo pipefail
@@ -142,18 +143,19 @@ ln -sf /sbin/mkfs.ext4 "$bin/newfs"
 ln -sf "$bin/gzip" "$bin/compress"
 ln -sf "$bin/gunzip" "$bin/uncompress"
 
-# The daemon runs the scripts of zed itself, and calls in spares as zed does. What tests start and
-# kill as zed shows it the folder, and switches that on and off.
+# The daemon runs the scripts of zed itself, and diagnoses devices and calls in spares as zed does.
+# What tests start and kill as zed shows it the folder, and switches that on and off.
 export CENOTE_ZEDLET_DIR=$work/zed-now
 rm -f "$bin/zed" "$bin/ereports"
-sed "s,@NOW@,$CENOTE_ZEDLET_DIR,g; s,@SPARES@,$CENOTE_PARAMETERS_DIR/cenote_spares_auto," \
+sed "s,@NOW@,$CENOTE_ZEDLET_DIR,g; s,@TUNABLES@,$CENOTE_PARAMETERS_DIR," \
   > "$bin/zed" <<'END'
 #!/bin/bash
 while getopts d:s:P:p:j:b:vFfhLVMIZ option; do
   case $option in d) /bin/ln -sfn "$OPTARG" @NOW@ ;; esac
 done
-echo 1 > @SPARES@
-trap '/bin/rm -f @NOW@; echo 0 > @SPARES@; exit 0' TERM INT HUP
+switch() { for what in diagnosis spares; do echo "$1" > @TUNABLES@/cenote_${what}_auto; done; }
+switch 1
+trap '/bin/rm -f @NOW@; switch 0; exit 0' TERM INT HUP
 while :; do /bin/sleep 1 & wait $!; done
 END
 # The suite's own asks a library that asks the kernel module.
@@ -187,7 +189,7 @@ export CENOTE_STATE_DIR=$work/state
 unset CENOTE_SOCKET
 export STF_PATH=$bin STF_SUITE=$suite/zfs-tests STF_TOOLS=$suite/test-runner
 export FILEDIR=$work TMPDIR=$work KEEP=rpool __ZFS_POOL_EXCLUDE=rpool
-export TESTFAIL_CALLBACKS=
+export TESTFAIL_CALLBACKS=${ZTS_ON_FAILURE:-}
 export ZTS_DIR=$suite SCRIPT_DIR=$suite BIN_DIR=/usr/bin SBIN_DIR=/sbin
 export ZDB=$bin/zdb ZFS=$bin/zfs ZPOOL=$bin/zpool
 FILES="$work/file-vdev0 $work/file-vdev1 $work/file-vdev2"
@@ -205,6 +207,11 @@ text = sys.stdin.read()
 for line in open(sys.argv[1]) if not os.environ.get("ZTS_ALL") else []:
     name = re.escape(line.split("\t")[0].strip())
     text = re.sub(r"\x27%s(\.ksh)?\x27,?\s*" % name, "", text)
+wanted = os.environ.get("ZTS_TESTS", "").split()
+def chosen(tests):
+    return "tests = [%s]" % ", ".join(t for t in re.findall(r"\x27.*?\x27", tests[0]) if t.strip("\x27") in wanted)
+if wanted:
+    text = re.sub(r"(?s)tests = \[.*?\]", chosen, text)
 sys.stdout.write(text)' "$here/conformance/zts.skip" > "$work/$name.run"
 done
 
@@ -234,6 +241,7 @@ for group in "${groups[@]}"; do
   fi
   "$CENOTE" daemon start
   "$CENOTE" tunable set cenote_spares_auto=0
+  "$CENOTE" tunable set cenote_diagnosis_auto=0
   # Tests of this group set primarycache=none, which the daemon's own cache does not know.
   if [ "$group" = fault ]; then "$CENOTE" tunable set zfs_arc_max=1048576; fi
   log=$results/$group.log

@@ -30,6 +30,7 @@ use cenote_rt::{Error, Kind, Result};
 use cenote_vdev::IoClass;
 
 use crate::alloc::{Epoch, Guard, GuardOutcome, Pin};
+use crate::assemble::Findings;
 use crate::error::BlockError;
 use crate::store::BlockStore;
 
@@ -115,12 +116,22 @@ pub(crate) struct ReadAttempt<'a> {
     is_guarded: bool,
     /// Class of the reads of leaves.
     pub(crate) class: IoClass,
+    /// Receives what is found to be bad, which is counted and repaired at once without it.
+    pub(crate) findings: Option<&'a Findings>,
 }
 
-impl ReadAttempt<'_> {
+impl<'a> ReadAttempt<'a> {
     /// Reads leaves as I/O of this class.
     pub(crate) fn of_class(self, class: IoClass) -> Self {
         Self { class, ..self }
+    }
+
+    /// Only notes what is bad.
+    pub(crate) fn noting<'b>(self, findings: &'b Findings) -> ReadAttempt<'b>
+    where
+        'a: 'b,
+    {
+        ReadAttempt { findings: Some(findings), ..self }
     }
 }
 
@@ -155,7 +166,8 @@ impl BlockStore {
             Grounds::Held(_) | Grounds::Allocated => (now(), tries > 0),
             Grounds::Offline | Grounds::Pinned(_) | Grounds::Speculative => (None, false),
         };
-        ReadAttempt { grounds, since, is_guarded, class: IoClass::SyncRead }
+        let class = IoClass::SyncRead;
+        ReadAttempt { grounds, since, is_guarded, class, findings: None }
     }
 
     /// Guards the block before it is read, if the reader needs that.

@@ -23,8 +23,9 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error};
 use cenote_vdev::{BadChild, Cause, IoClass, Rewrite};
 
+use crate::alloc::Guard;
 use crate::error::CopyFailure;
-use crate::grounds::Evidence;
+use crate::grounds::{Evidence, ReadAttempt};
 use crate::store::BlockStore;
 
 /// Receives reports of lost and of repaired blocks.
@@ -38,22 +39,33 @@ pub trait Reporter: Send + Sync {
     fn found_bad(&self, bad: &[BadChild], class: IoClass, repaired: usize);
 }
 
+/// A block, or a gang header, that was read although parts of it were bad.
+#[derive(Debug)]
+pub(crate) struct Recovered {
+    pub(crate) bp: BlockPtr,
+    /// The bytes that verified.
+    pub(crate) data: Buf,
+    /// The copy that was read.
+    pub(crate) dva: Dva,
+    /// Bad parts of that copy.
+    pub(crate) bad: Vec<BadChild>,
+    /// Copies that were tried before.
+    pub(crate) copies: Vec<CopyFailure>,
+    /// The guard under which the block was read, if there was one.
+    pub(crate) guard: Option<Guard>,
+}
+
 impl BlockStore {
     /// Writes the good bytes of a block (or gang header) over its bad parts: in the copy that was
     /// read, and in the copies tried before it.
-    pub(crate) async fn heal(
-        &self,
-        bp: &BlockPtr,
-        data: &Buf,
-        good: (&Dva, Vec<BadChild>),
-        (lost, class): (Vec<CopyFailure>, IoClass),
-        evidence: Evidence,
-    ) {
-        let lost = lost.into_iter().filter_map(|copy| {
+    pub(crate) async fn heal(&self, found: Recovered, reading: ReadAttempt<'_>) {
+        let Recovered { bp, data, dva, bad, copies, guard } = found;
+        let (evidence, class) = (self.judge(&bp, reading, guard), reading.class);
+        let lost = copies.into_iter().filter_map(|copy| {
             let dva = bp.dva(usize::from(copy.dva))?;
             Some((dva, copy.bad))
         });
-        let mut parts: Vec<_> = std::iter::once((*good.0, good.1)).chain(lost).collect();
+        let mut parts: Vec<_> = std::iter::once((dva, bad)).chain(lost).collect();
         let Evidence::Proven(guard) = evidence else {
             // A device's own error is counted in any case.
             let is_io = |bad: &BadChild| matches!(bad.cause, Cause::Io(_));
@@ -69,7 +81,7 @@ impl BlockStore {
         let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
         let mut repaired = 0;
         if may_repair && self.tree().is_writable() {
-            let (tree, data, birth) = (Arc::clone(self.tree()), data.clone(), bp.physical_birth());
+            let (tree, birth) = (Arc::clone(self.tree()), bp.physical_birth());
             let todo = parts.clone();
             let task = cenote_rt::spawn(async move {
                 let mut repaired = 0;

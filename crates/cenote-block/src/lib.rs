@@ -15,6 +15,7 @@
 //! Sources: spec 02 §1-§6, spec 08 §5-§11.
 
 pub mod alloc;
+mod assemble;
 mod cache;
 mod costs;
 mod error;

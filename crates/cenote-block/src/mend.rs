@@ -21,8 +21,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 use cenote_vdev::{BadChild, Cause, ClassReader, IoClass, LeafReader, Rewrite, Verify};
 
 use crate::alloc::{GuardOutcome, Pin};
-use crate::error::BlockError;
-use crate::gang::GANG_DEPTH_MAX;
+use crate::gang;
 use crate::grounds::{Grounds, overtaken};
 use crate::store::BlockStore;
 use crate::verify::Verifier;
@@ -116,29 +115,56 @@ impl BlockStore {
             let verifier = self.verifier(bp)?;
             return self.mend_copies(reader, (bp, bp.psize()), &verifier, pin, kind).await;
         }
-        if depth >= GANG_DEPTH_MAX {
-            return Err(Error::corrupt(BlockError::GangDepth { limit: GANG_DEPTH_MAX }));
+        let grounds = Grounds::Pinned(Arc::clone(pin));
+        let proven = self.proven_header(bp, depth, &grounds).await?;
+        let mut mended = match &proven {
+            Some(header) => {
+                let same = |data: &[u8]| data == &header[..];
+                let size = header.len() as u64;
+                self.mend_copies(reader, (bp, size), &same, pin, kind).await?
+            }
+            None => self.mend_header(reader, bp, pin, kind).await?,
+        };
+        if mended.unreadable > 0 || is_on(Bug::MembersNotMended) {
+            return Ok(mended);
         }
+        let members = match &proven {
+            Some(header) => gang::members(header, bp).map_err(Error::corrupt)?,
+            None => self.gang_members(bp, &grounds).await?,
+        };
+        for member in members {
+            let part = self.mend_at(reader, &member, (pin, kind), depth + 1);
+            mended.add(Box::pin(part).await?);
+        }
+        // Each part may verify, and the whole does not.
+        let is_lost = proven.is_none() && depth == 0 && kind != MendKind::Log;
+        if is_lost && !is_on(Bug::StaleHeaderAccepted) {
+            mended.unreadable = mended.unreadable.max(1);
+        }
+        Ok(mended)
+    }
+
+    /// Mends all copies of a header that does not lead to its block.
+    async fn mend_header(
+        &self,
+        reader: &dyn LeafReader,
+        bp: &BlockPtr,
+        pin: &Arc<Pin>,
+        kind: MendKind,
+    ) -> Result<Mended> {
         let verifier = Verifier::gang_header(bp, self.verifies());
         let mut sizes = self.gang_header_sizes(bp);
         if sizes.len() > 1 {
             // A header has one size, and no other verifies.
             let grounds = Grounds::Speculative;
-            let header = self.gang_header(bp, self.reading(&grounds, 0)).await;
+            let header = self.gang_header(bp, &[], self.reading(&grounds, 0)).await;
             sizes.retain(|size| header.as_ref().is_ok_and(|header| header.len() as u64 == *size));
         }
         let Some(size) = sizes.first() else {
-            return Ok(Mended { unreadable: 1, ..Mended::default() });
+            let unreadable = u64::from(kind != MendKind::Log);
+            return Ok(Mended { unreadable, ..Mended::default() });
         };
-        let mut mended = self.mend_copies(reader, (bp, *size), &verifier, pin, kind).await?;
-        if mended.unreadable > 0 || is_on(Bug::MembersNotMended) {
-            return Ok(mended);
-        }
-        for member in self.gang_members(bp, &Grounds::Pinned(Arc::clone(pin))).await? {
-            let part = self.mend_at(reader, &member, (pin, kind), depth + 1);
-            mended.add(Box::pin(part).await?);
-        }
-        Ok(mended)
+        self.mend_copies(reader, (bp, *size), &verifier, pin, kind).await
     }
 
     /// Mends all copies of `size` bytes.

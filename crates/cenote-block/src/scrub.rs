@@ -6,12 +6,13 @@
 //! device order before ([`cenote_vdev::LeafReader`]).
 
 use cenote_ondisk::blkptr::{BlockPtr, DVAS_PER_BLOCK_PTR, Dva};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Buf, Error, Result};
 use cenote_vdev::{BadChild, ClassReader, IoClass, LeafRange, LeafReader, Rewrite, Verify};
 
-use crate::error::{BlockError, CopyFailure};
+use crate::error::CopyFailure;
 use crate::fetch::failure;
-use crate::gang::{self, GANG_DEPTH_MAX};
+use crate::gang;
 use crate::grounds::{Evidence, Grounds, ReadAttempt, overtaken};
 use crate::store::BlockStore;
 use crate::verify::Verifier;
@@ -152,7 +153,7 @@ impl BlockStore {
             if header.is_clean() {
                 return Ok(());
             }
-            let data = self.gang_header(bp, self.reading(grounds, 0)).await?;
+            let data = self.gang_header(bp, &[], self.reading(grounds, 0)).await?;
             return self.complete_parts(bp, &data, header).await;
         }
         let report = self.scrub_parts(bp, &*tree, grounds).await?;
@@ -258,15 +259,23 @@ impl BlockStore {
         grounds: &'a Grounds,
     ) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
-            if depth >= GANG_DEPTH_MAX {
-                let cause = BlockError::GangDepth { limit: GANG_DEPTH_MAX };
-                return Err(Error::corrupt(cause));
-            }
-            let mut report = self.scrub_header(bp, reader).await;
-            if !report.is_readable() {
-                return Ok(report);
-            }
-            for member in self.gang_members(bp, grounds).await? {
+            let proven = self.proven_header(bp, depth, grounds).await?;
+            let (mut report, members) = match &proven {
+                Some(header) => {
+                    let same = |data: &[u8]| data == &header[..];
+                    let size = header.len() as u64;
+                    let report = self.scrub_copies(bp, size, &same, reader, true).await;
+                    (report, gang::members(header, bp).map_err(Error::corrupt)?)
+                }
+                None => {
+                    let report = self.scrub_header(bp, reader).await;
+                    if !report.is_readable() {
+                        return Ok(report);
+                    }
+                    (report, self.gang_members(bp, grounds).await?)
+                }
+            };
+            for member in members {
                 let part = if member.is_gang() {
                     self.scrub_gang(&member, reader, depth + 1, grounds).await
                 } else {
@@ -274,6 +283,9 @@ impl BlockStore {
                 };
                 report.take(part?);
             }
+            // Each part may verify, and the whole does not.
+            let is_lost = proven.is_none() && depth == 0 && !is_on(Bug::StaleHeaderAccepted);
+            report.unreadable = report.unreadable.max(u64::from(is_lost));
             Ok(report)
         })
     }

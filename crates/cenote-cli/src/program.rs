@@ -22,6 +22,7 @@ Commands of cenote:
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
   where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
+  map    [-f] [--color] [-m METASLAB] [-d DIR] POOL
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
@@ -73,7 +74,7 @@ pub fn run_captured(args: &[&str]) -> (String, String, i32) {
     (text(out), text(err), status)
 }
 
-/// Runs `zpool`, `zfs`, `tunable` or `zinject` (the name of the tool first) in a session. Returns
+/// Runs `zpool`, `zfs`, `map`, `tunable` or `zinject` (the name of the tool first) in a session. Returns
 /// the exit status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
@@ -101,6 +102,9 @@ fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
 /// Whether a command changes nothing, so that it may be run again. Commands with an interval repeat
 /// their own steps.
 fn only_reads(args: &[String]) -> bool {
+    if args.first().is_some_and(|tool| tool == "map") {
+        return true;
+    }
     let Some((tool, [verb, rest @ ..])) = args.split_first() else { return false };
     let reading: &[&str] = match tool.as_str() {
         "zpool" => &["list", "get", "status", "history"],
@@ -119,6 +123,7 @@ fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
         [tool, rest @ ..] if tool == "mount.zfs" => zfs::mount_for(session, rest),
         [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
+        [tool, rest @ ..] if tool == "map" => verbs::map::run(Some(session), rest, io),
         [tool, rest @ ..] if tool == "zinject" => zinject::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
     }
@@ -260,7 +265,7 @@ mod tests {
     fn commands_that_change_a_pool_never_run_twice() {
         let is_reading =
             |line: &str| only_reads(&line.split(' ').map(str::to_owned).collect::<Vec<_>>());
-        for line in ["zfs list -t all", "zpool status -v t", "zfs diff t@a", "zfs mount"] {
+        for line in ["zfs list -t all", "zpool status -v t", "zfs diff t@a", "zfs mount", "map t"] {
             assert!(is_reading(line), "{line}");
         }
         for line in [

@@ -2,9 +2,10 @@
 //! and output of OpenZFS's `zinject`.
 //!
 //! Faults are kept in memory: they end with `-c`, and when the pool is closed. Labels are not
-//! affected, as in OpenZFS. Faults of a file (`-t data`) are faults of its blocks on the devices.
-//! What cannot be injected is refused: faults of labels (`-L`), of other objects (`-t`, `-b`),
-//! ignored writes (`-I`), delays of imports and exports (`-P`, `-E`) and panics (`-p`).
+//! affected, as in OpenZFS. Faults of a file (`-t data`) and of blocks (`-b`) are faults of their
+//! ranges on the devices. What cannot be injected is refused: faults of labels (`-L`), of other
+//! objects (`-t`), ignored writes (`-I`), delays of imports and exports (`-P`, `-E`) and panics
+//! (`-p`).
 //!
 //! Source: the manual page zinject(8).
 
@@ -52,6 +53,11 @@ usage:
 		Inject a fault into the data of a file: 'io' (the
 		default) or 'checksum'.
 
+	cenote zinject -b objset:object:level:start:end [-e errno]
+		[-f frequency] [-aq] pool
+		Inject a fault into blocks of an object: 'io' (the default)
+		or 'checksum'. The numbers are hexadecimal.
+
 	cenote zinject -a
 		Flush the block caches.
 ";
@@ -60,9 +66,8 @@ usage:
 const PPM_PER_PERCENT: f64 = 10_000.0;
 
 /// Options of OpenZFS's `zinject` that are refused, and what they inject.
-const REFUSED: [(char, &str); 9] = [
+const REFUSED: [(char, &str); 8] = [
     ('L', "faults of labels"),
-    ('b', "faults of blocks"),
     ('C', "faults of DVAs"),
     ('I', "ignored writes"),
     ('P', "delays of imports and exports"),
@@ -93,6 +98,10 @@ pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -
     if let Some((letter, what)) = refused.into_iter().find(|(letter, _)| parsed.has(*letter)) {
         let text = format!("cannot inject with '-{letter}': {what} are not supported by cenote");
         return Err(Exit::failed(text));
+    }
+    if let (Some(bookmark), None, None) = (parsed.value('b'), parsed.value('c'), parsed.value('d'))
+    {
+        return object::run_on_blocks(session, bookmark, &parsed, io);
     }
     if let (Some(what), None, None) = (parsed.value('t'), parsed.value('c'), parsed.value('d')) {
         return object::run(session, what, &parsed, io);

@@ -458,6 +458,43 @@ fn refreservation_auto_equals_openzfs() {
     shed.judge("t");
 }
 
+/// A folder in memory, whose files may be larger than file systems on disks allow.
+struct MemoryFolder(std::path::PathBuf);
+
+impl Drop for MemoryFolder {
+    fn drop(&mut self) {
+        drop(std::fs::remove_dir_all(&self.0));
+    }
+}
+
+/// Entries of old space maps have 47 bits for an offset in sectors, and a checkpoint's map has
+/// offsets within the whole vdev. Creating such a pool takes a second, not minutes.
+#[test]
+fn checkpoint_of_a_vdev_beyond_old_space_maps_is_refused() {
+    let folder = MemoryFolder(format!("/dev/shm/cenote-huge-{}", std::process::id()).into());
+    let path = folder.0.to_str().expect("UTF-8");
+    let device = format!("{path}/disk");
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        cenote(&[&["zpool", "--embedded", "-d", path], &words[..]].concat())
+    };
+    for (pebibytes, said) in
+        [(64, ""), (65, "cannot checkpoint 't': device exceeds supported size")]
+    {
+        std::fs::create_dir_all(path).expect("a folder");
+        let file = std::fs::File::create(&device).expect("a file");
+        file.set_len(pebibytes << 50).expect("its size");
+        let create = format!("create -d t {device}");
+        for line in [create.as_str(), "set feature@zpool_checkpoint=enabled t"] {
+            let (_, err, status) = run(line);
+            assert_eq!((status, err.as_str()), (0, ""), "{line}");
+        }
+        let (_, err, status) = run("checkpoint t");
+        assert_eq!((status, err.trim_end()), (i32::from(!said.is_empty()), said));
+        std::fs::remove_dir_all(path).expect("the folder");
+    }
+}
+
 /// Takes, shows, discards and rewinds to a checkpoint, and adds devices while there is one.
 #[test]
 fn checkpoint_is_taken_rewound_to_and_discarded() {

@@ -52,6 +52,11 @@ pub enum Bug {
     NoRevocation,
     /// A block is repaired whether or not its pointer is still live.
     RepairWithoutEvidence,
+    /// Parts of a gang block are repaired before its checksum has proven that its header is the
+    /// latest one.
+    GangHealedEarly,
+    /// A scrub accepts every gang header that has the right place and birth.
+    StaleHeaderAccepted,
     /// Space that a pin protects is reused while the pin counts as valid.
     PinNotOvertaken,
     /// Records of writes have the data of later changes, which affects files that are renamed and
@@ -177,6 +182,8 @@ pub enum Bug {
     RebuildForgetsFailures,
     /// A rebuild leaves out the end of each allocated range.
     RebuildCutsRanges,
+    /// A rebuild begins, or is given up, although it has ended since it was looked up.
+    RebuildBegunTwice,
     /// A rebuild reads from a leaf that lacks some txgs.
     RebuildReadsStale,
     /// A resilver does not write parts that are on a distributed spare.
@@ -279,6 +286,9 @@ impl Bug {
     pub const OF_CLOSING: [Self; 1] = [Self::NoRevocation];
     /// Bugs found by readers during writes.
     pub const OF_READERS: [Self; 2] = [Self::RepairWithoutEvidence, Self::PinNotOvertaken];
+    /// Bugs found by gang blocks that were rewritten in place, one leaf of which lost the later
+    /// writes.
+    pub const OF_GANGS: [Self; 2] = [Self::GangHealedEarly, Self::StaleHeaderAccepted];
     /// Bugs found by rollbacks of mounted file systems.
     pub const OF_ROLLBACKS: [Self; 4] =
         [Self::OpenGate, Self::KernelNotTold, Self::AnyGeneration, Self::OldPagesWritten];
@@ -311,7 +321,8 @@ impl Bug {
         Self::PromisedRateForgotten,
     ];
     /// Bugs found by sequential rebuilds.
-    pub const OF_REBUILDS: [Self; 2] = [Self::RebuildForgetsFailures, Self::RebuildCutsRanges];
+    pub const OF_REBUILDS: [Self; 3] =
+        [Self::RebuildForgetsFailures, Self::RebuildCutsRanges, Self::RebuildBegunTwice];
     /// Bugs found by rebuilds of dRAID vdevs, and by their distributed spares.
     pub const OF_DRAIDS: [Self; 4] = [
         Self::RebuildReadsStale,

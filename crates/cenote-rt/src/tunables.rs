@@ -293,6 +293,10 @@ tunables! {
         "for tests: milliseconds before each entry of a mapping that is condensed";
     SCAN_SUSPEND_PROGRESS = "zfs_scan_suspend_progress", 0, (0, 1),
         "whether scrub, error scrub, resilver and rebuild stand still";
+    SCAN_LEGACY = "zfs_scan_legacy", 0, (0, 1),
+        "whether scrub and resilver read blocks as they find them, instead of in the order of the disk";
+    SCAN_VDEV_LIMIT = "zfs_scan_vdev_limit", 16 * MIB, (512, 1 << 40),
+        "bytes of a scrub or resilver in flight for each leaf of a top-level vdev, at most";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),
         "bytes that a scrub or resilver reads before it records how far it is; 0: of ten seconds";
     RAIDZ_EXPAND_MAX_REFLOW_BYTES = "raidz_expand_max_reflow_bytes", 0, (0, u64::MAX),
@@ -483,6 +487,8 @@ tunables! {
         "missing top-level vdevs with which a pool may still be opened";
     SPARES_AUTO = "cenote_spares_auto", 1, (0, 1),
         "whether the daemon calls in hot spares for devices that fail";
+    DIAGNOSIS_AUTO = "cenote_diagnosis_auto", 1, (0, 1),
+        "whether devices with too many errors are faulted or degraded";
     CLIENT_TIMEOUT = "cenote_client_timeout", 30, (1, 3600),
         "seconds that another user's client may take to read the output of a command";
     KSTAT_INTERVAL = "cenote_kstat_interval", 10, (1, 3600),

@@ -49,7 +49,7 @@ pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, Tree
 pub use read::{ClassReader, GroupReader, ReadError, RebuildPiece};
 pub use reflow::{Expansion, FirstRows, HeldRange, ReflowError, copy_limit};
 pub use reshape::{ReshapeError, Reshaped};
-pub use service::ServiceError;
+pub use service::{Need, ServiceError};
 pub use sides::{SideError, Sides};
 pub use state::{VdevAux, VdevState};
 pub use tree::{Place, Tree, Vdev, VdevKind};

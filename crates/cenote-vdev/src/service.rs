@@ -54,6 +54,16 @@ pub enum ServiceError {
     ProbeFailed(u64),
 }
 
+/// When a leaf is needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// It has the only copy of some data.
+    OnlyCopy,
+    /// Also if it would have the only copy without the children of its RAID-Z or dRAID that are
+    /// being replaced: for a leaf that fails and could stay.
+    ReplacementsToo,
+}
+
 impl Tree {
     /// The leaf with this guid.
     pub fn leaf_of(&self, guid: u64) -> Option<LeafId> {
@@ -109,8 +119,8 @@ impl Tree {
         true
     }
 
-    /// Takes a leaf out of service unless it has the only copy of some data. Returns false if it
-    /// stays, or if there is no such leaf.
+    /// Takes a leaf out of service unless it is needed. Returns false if it stays, or if there is
+    /// no such leaf.
     ///
     /// Ordering that data depends on: the leaf is marked as leaving before the logs of the others
     /// are examined, and a write enters its failures into those logs before it looks for leaving
@@ -121,12 +131,17 @@ impl Tree {
         guid: u64,
         state: VdevState,
         aux: VdevAux,
+        need: Need,
     ) -> bool {
         let Some(id) = self.leaf_of(guid) else { return false };
         let leaf = self.leaf(id);
         leaf.set_leaving(true);
         fence(Ordering::SeqCst);
-        let goes = !self.is_dtl_required(guid) && self.take_out_of_service(guid, state, aux);
+        let is_needed = match need {
+            Need::OnlyCopy => self.is_dtl_required(guid),
+            Need::ReplacementsToo => self.is_needed_by_replacements(guid),
+        };
+        let goes = !is_needed && self.take_out_of_service(guid, state, aux);
         leaf.set_leaving(false);
         goes
     }

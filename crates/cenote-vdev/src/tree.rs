@@ -391,6 +391,31 @@ impl Tree {
         !self.dtl_without(top, DtlKind::Outage, Some(index)).is_empty()
     }
 
+    /// Whether the leaf with this guid has the only copy of some data, or would have it without the
+    /// children of its RAID-Z or dRAID that are being replaced: as OpenZFS 2.3, which leaves room
+    /// for the failure of a device that is busy with a resilver.
+    pub(crate) fn is_needed_by_replacements(&self, guid: u64) -> bool {
+        self.is_dtl_required(guid) || self.has_no_room_beside_replacements(guid)
+    }
+
+    fn has_no_room_beside_replacements(&self, guid: u64) -> bool {
+        let index = self.index_of(guid);
+        let Some(top) = index.and_then(|index| self.top_above(index)) else { return false };
+        let vdev = &self.vdevs[top];
+        if !matches!(vdev.layout, Layout::Raidz(_) | Layout::Draid(_)) {
+            return false;
+        }
+        let outages = self.child_indices(vdev).map(|child| {
+            if self.vdevs[child].kind == VdevKind::Replacing {
+                TxgRanges::all()
+            } else {
+                self.dtl_without(child, DtlKind::Outage, index)
+            }
+        });
+        let outages: Vec<_> = outages.collect();
+        !TxgRanges::in_at_least(vdev.nparity() as usize + 1, &outages).is_empty()
+    }
+
     /// The top-level vdev above a vdev.
     pub(crate) fn top_above(&self, mut index: usize) -> Option<usize> {
         while let Some(parent) = self.vdevs[index].parent {

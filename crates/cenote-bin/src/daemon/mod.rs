@@ -114,6 +114,9 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
         ("zinject", _) if words.get(1).is_none_or(|word| *word != *"-h" && *word != *"--help") => {
             Some(pass(&tool, words))
         }
+        ("map", _) if !words.iter().any(|word| reads_files(&word.to_string_lossy())) => {
+            Some(pass(&tool, words))
+        }
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }
@@ -122,6 +125,11 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
 /// Whether a verb uses pools of the daemon.
 fn is_for_daemon(verb: &str) -> bool {
     verb != "--embedded" && !LOCAL_VERBS.contains(&verb)
+}
+
+/// Whether an option names files of a pool that is not imported, or asks for help.
+fn reads_files(word: &str) -> bool {
+    word == "--help" || ["-d", "-p", "-k"].iter().any(|option| word.starts_with(option))
 }
 
 /// Runs a command in the daemon.

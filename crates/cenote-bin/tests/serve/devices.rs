@@ -1,5 +1,8 @@
 //! Commands on the devices of a pool in use, and what they refuse.
 
+use std::fs::File;
+use std::io::{Read as _, Seek as _, SeekFrom};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
 use crate::daemon::{House, has_fuse};
@@ -101,6 +104,22 @@ fn zinject_faults_the_data_of_a_file() {
         until("the device is no longer blamed", || std::fs::read(Path::new(&one)).is_ok());
         house.run("zpool clear t");
     }
+    // The first block alone.
+    let (objset, object) = {
+        let listed = house.run("zdb -d t/");
+        let id = listed.split(" ID ").nth(1).and_then(|rest| rest.split(',').next()).unwrap();
+        (id.parse::<u64>().unwrap(), std::fs::metadata(&one).unwrap().ino())
+    };
+    let added = house.run(&format!("zinject -a -b {objset:x}:{object:x}:0:0:0 t"));
+    assert!(added.contains(&format!("objset: {objset}\nobject: {object}\n")), "{added}");
+    let mut file = File::open(&one).unwrap();
+    let mut bytes = [0; 4096];
+    assert!(file.read_exact(&mut bytes).is_err());
+    file.seek(SeekFrom::Start(512 << 10)).unwrap();
+    file.read_exact(&mut bytes).unwrap();
+    house.run("zinject -c all");
+    let (_, said) = house.fails(&format!("zinject -b {objset:x}:2 t"));
+    assert!(said.starts_with(&format!("bad raw spec '{objset:x}:2'")), "{said}");
     let (_, said) = house.fails(&format!("zinject -t dnode {one}"));
     assert!(said.contains("cannot inject with '-t dnode'"), "{said}");
 }

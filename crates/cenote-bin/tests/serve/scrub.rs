@@ -217,6 +217,14 @@ fn labels_of_a_faulted_device_are_cleared_by_force() {
     house.run("zfs create t/b");
     house.run(&format!("zpool replace -w t {d0}"));
     until("the pool is healthy", || house.run("zpool status t").contains(" state: ONLINE"));
+    // An offline device that has lost its labels is replaced in its place without force.
+    house.run(&format!("zpool offline t {d0}"));
+    let file = File::options().write(true).open(&d0).unwrap();
+    let size = file.metadata().unwrap().len();
+    file.set_len(0).unwrap();
+    file.set_len(size).unwrap();
+    house.run(&format!("zpool replace -w t {d0}"));
+    until("the pool is healthy", || house.run("zpool status t").contains(" state: ONLINE"));
     house.run("zpool export t");
     house.run("daemon stop");
     judge(&house);

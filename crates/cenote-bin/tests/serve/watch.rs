@@ -24,15 +24,68 @@ pub(crate) fn read(path: &Path) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Returns a page of the daemon's metrics.
-fn page(house: &House, target: &str) -> String {
+/// Returns the head of the answer to a request, and its body.
+fn answer(house: &House, target: &str) -> (String, String) {
     let mut stream = UnixStream::connect(house.path("state/metrics.sock")).unwrap();
     write!(stream, "GET {target} HTTP/1.1\r\nHost: here\r\n\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
     let (head, body) = answer.split_once("\r\n\r\n").unwrap();
-    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
-    body.to_owned()
+    (head.to_owned(), body.to_owned())
+}
+
+/// Returns a page of the daemon's metrics.
+fn page(house: &House, target: &str) -> String {
+    let (head, body) = answer(house, target);
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{target}: {head}");
+    body
+}
+
+#[test]
+fn page_shows_pools_and_changes_nothing() {
+    let house = House::new("watch-page");
+    house.create("none");
+    house.run("zfs create -o mountpoint=none t/a");
+    let html = page(&house, "/");
+    for part in html.split('"').filter(|part| part.ends_with(".js") || part.ends_with(".css")) {
+        assert!(page(&house, &format!("/{part}")).len() > 100, "{part}");
+    }
+    let figures: serde_json::Value = serde_json::from_str(&page(&house, "/watch.json")).unwrap();
+    let pool = &figures["pools"][0];
+    assert_eq!((pool["name"].as_str(), pool["state"].as_str()), (Some("t"), Some("ONLINE")));
+    assert!(pool["io"]["write"]["times"]["counts"].as_array().unwrap().len() > 1, "{pool}");
+    let map: serde_json::Value = serde_json::from_str(&page(&house, "/map/t.json")).unwrap();
+    let cells = map["vdevs"][0]["cells"].as_array().unwrap();
+    let used: u64 = cells
+        .iter()
+        .map(|cell| cell["size"].as_u64().unwrap() - cell["free"].as_u64().unwrap())
+        .sum();
+    assert_eq!(Some(used), map["vdevs"][0]["allocated"].as_u64());
+    assert_eq!(page(&house, "/status/t.txt"), house.run("zpool status t"));
+    // The command shows the same vdev.
+    assert!(house.run("map t").contains(&format!(", normal: {} metaslabs of ", cells.len())));
+
+    assert_eq!(page(&house, "/lab.json"), "[]");
+    std::fs::create_dir(house.path("state/lab")).unwrap();
+    std::fs::write(house.path("state/lab/pads.svg"), "<svg/>").unwrap();
+    assert_eq!(page(&house, "/lab.json"), "[\"pads\"]");
+    assert_eq!(page(&house, "/lab/pads.svg"), "<svg/>");
+    for target in [
+        "/map/none.json",
+        "/status/none.txt",
+        "/status/-v.txt",
+        "/status/t%2fa.txt",
+        "/lab/..%2f..%2fdaemon.svg",
+        "/lab/%00.svg",
+        "/page/index.html",
+        "/x",
+    ] {
+        assert!(answer(&house, target).0.starts_with("HTTP/1.1 404 "), "{target}");
+    }
+    // A client that names files has them read by its own process, with its own rights.
+    let (status, said) = house.fails("map -d /etc t");
+    assert!(status == 1 && said.contains("no such pool"), "{said}");
+    house.run("daemon stop");
 }
 
 #[test]

@@ -263,7 +263,7 @@ impl State {
     ) -> Result<SearchResult<u64>, Violation> {
         let stream = self.stream(request);
         let policy = self.policy.clone();
-        let is_recording = self.recording_txg.is_some();
+        let (is_recording, keeps_third) = (self.recording_txg.is_some(), !self.has_logs);
         let Some(vdev) = self.vdevs.get_mut(&vdev_id) else { return Ok(SearchResult::Nothing) };
         let Some(group) = vdev.group_for(class) else { return Ok(SearchResult::Nothing) };
         let wanted = PickRequest { size: asize, align: vdev.spec.align };
@@ -287,6 +287,7 @@ impl State {
             side,
             distance: policy.copy_distance(count as u64) as usize,
             is_secondary: !dvas.is_empty(),
+            keeps_third,
             asize,
             effort,
             taken: own.map(|dva| (dva.offset >> shift) as usize).collect(),
@@ -330,6 +331,8 @@ struct Search {
     /// Least number of metaslabs between two copies.
     distance: usize,
     is_secondary: bool,
+    /// Whether third copies stay in one metaslab.
+    keeps_third: bool,
     asize: u64,
     effort: Effort,
     /// Metaslabs of this vdev that already have a copy.
@@ -357,12 +360,17 @@ impl Vdev {
 
     /// The next metaslab to try: the stream's open one, else the best by weight.
     fn next_candidate(&mut self, search: &Search, tried: &[usize]) -> Option<usize> {
-        let own = *self.groups[search.group].open[search.slot].of(search.is_secondary);
-        if let Some(id) = own
-            && !tried.contains(&id)
-            && self.may_serve(id, search)
-        {
-            return Some(id);
+        let open = &mut self.groups[search.group].open[search.slot];
+        let (own, former) = (*open.of(search.is_secondary), open.former);
+        // Without logs each used metaslab writes its own map, with three copies: the third copy of
+        // a block goes where that of the last block went. Otherwise each block would open another
+        // metaslab, because one that was never used has the larger segment.
+        let is_closed = |id: &usize| self.metaslabs[*id].activation.is_none();
+        let former = former.filter(|id| search.keeps_third && search.is_secondary && is_closed(id));
+        for id in own.into_iter().chain(former) {
+            if !tried.contains(&id) && self.may_serve(id, search) {
+                return Some(id);
+            }
         }
         let is_hard = search.effort == Effort::Hard;
         let limit = if is_hard { usize::MAX } else { tunables::FIND_MAX_TRIES.get_usize() };
@@ -444,6 +452,9 @@ impl Vdev {
                 let open = *self.groups[search.group].open[search.slot].of(search.is_secondary);
                 if let Some(before) = open {
                     self.passivate(before, policy);
+                    if search.is_secondary {
+                        self.groups[search.group].open[search.slot].former = Some(before);
+                    }
                 }
                 self.activate(id, search.slot, search.is_secondary);
             }

@@ -25,6 +25,8 @@ use super::weight::Weight;
 pub(super) struct Open {
     pub(super) primary: Option<usize>,
     pub(super) secondary: Option<usize>,
+    /// The secondary one before the present one.
+    pub(super) former: Option<usize>,
 }
 
 impl Open {

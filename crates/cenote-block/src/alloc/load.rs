@@ -92,10 +92,7 @@ impl State {
             Some(metaslab) if metaslab.loaded.is_some() => Some(metaslab.loaded_segments()),
             _ => None,
         };
-        match segments {
-            Some(segments) => self.loaded.insert((vdev, id), segments),
-            None => self.loaded.remove(&(vdev, id)),
-        };
+        self.loaded.set((vdev, id), segments);
     }
 
     fn unload(&mut self, vdev: u64, id: usize) {
@@ -104,7 +101,7 @@ impl State {
             found.metaslabs[id].unload();
             found.passivate(id, policy.as_ref());
         }
-        self.loaded.remove(&(vdev, id));
+        self.loaded.set((vdev, id), None);
     }
 
     /// Unloads metaslabs that were unused for long.
@@ -121,7 +118,8 @@ impl State {
                     && now > used_at.saturating_add(delay)
             })
         };
-        let idle: Vec<_> = self.loaded.keys().filter(is_idle).copied().collect();
+        let idle: Vec<_> =
+            self.loaded.iter().map(|(key, _)| key).filter(is_idle).copied().collect();
         for (vdev, id) in idle {
             self.unload(vdev, id);
         }
@@ -132,7 +130,7 @@ impl State {
     fn unload_for_memory(&mut self, keep: Option<(u64, usize)>) {
         let percent = tunables::METASLAB_MEM_LIMIT.get();
         let limit = (u128::from(self.memory_bytes) * u128::from(percent) / 100) as u64;
-        let mut segments: u64 = self.loaded.values().sum();
+        let mut segments = self.loaded.sum();
         if segments.saturating_mul(SEGMENT_BYTES) <= limit {
             return;
         }

@@ -37,6 +37,41 @@ pub(super) struct Rotor {
     pub(super) used: u64,
 }
 
+/// Loaded metaslabs, by vdev and number, with their number of segments when last counted.
+#[derive(Debug, Default)]
+pub(super) struct LoadedMetaslabs {
+    segments: BTreeMap<(u64, usize), u64>,
+    /// The sum of `segments`: metaslabs are loaded one after the other, and each time the sum is
+    /// needed.
+    sum: u64,
+}
+
+impl LoadedMetaslabs {
+    /// Records the number of segments of a metaslab; `None` if it is not loaded any more.
+    pub(super) fn set(&mut self, key: (u64, usize), segments: Option<u64>) {
+        let before = match segments {
+            Some(segments) => self.segments.insert(key, segments),
+            None => self.segments.remove(&key),
+        };
+        self.sum = self.sum - before.unwrap_or(0) + segments.unwrap_or(0);
+    }
+
+    /// Forgets the metaslabs of a vdev.
+    pub(super) fn forget_vdev(&mut self, vdev: u64) {
+        self.segments.retain(|(id, _), _| *id != vdev);
+        self.sum = self.segments.values().sum();
+    }
+
+    /// The number of segments of all.
+    pub(super) fn sum(&self) -> u64 {
+        self.sum
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&(u64, usize), &u64)> {
+        self.segments.iter()
+    }
+}
+
 /// All state of the allocator.
 pub(super) struct State {
     pub(super) policy: Arc<dyn Policy>,
@@ -58,8 +93,7 @@ pub(super) struct State {
     /// Metaslabs with deferred ranges.
     pub(super) deferring: BTreeSet<(u64, usize)>,
     pub(super) flush: FlushState,
-    /// Loaded metaslabs, with their number of segments when last counted.
-    pub(super) loaded: BTreeMap<(u64, usize), u64>,
+    pub(super) loaded: LoadedMetaslabs,
     /// Permits for loading a metaslab: one task loads it, the others wait.
     pub(super) gates: FixedMap<(u64, usize), Arc<Semaphore>>,
     pub(super) memory_bytes: u64,

@@ -13,7 +13,7 @@ use super::group::{Group, Open, Vdev, percent};
 use super::metaslab::Metaslab;
 use super::policy::{self, Policy};
 use super::request::{MetaslabSpec, SpaceGeometry, VdevSpec};
-use super::state::State;
+use super::state::{LoadedMetaslabs, State};
 use super::{Options, SpaceAllocator};
 
 /// Aliquots of each vdev that may be in flight (spec 05 §8.3).
@@ -37,7 +37,7 @@ impl State {
             dirty: BTreeMap::new(),
             deferring: std::collections::BTreeSet::new(),
             flush: FlushState::default(),
-            loaded: BTreeMap::new(),
+            loaded: LoadedMetaslabs::default(),
             gates: FixedMap::default(),
             memory_bytes: MEMORY_BYTES,
             disabled: 0,
@@ -258,7 +258,7 @@ impl SpaceAllocator {
             .map(|metaslab| metaslab.unflushed.segments())
             .sum();
         state.flush.change_segments(-(segments as i64))?;
-        state.loaded.retain(|(id, _), _| *id != vdev);
+        state.loaded.forget_vdev(vdev);
         state.deferring.retain(|(id, _)| *id != vdev);
         state.dirty.values_mut().for_each(|marked| marked.retain(|(id, _)| *id != vdev));
         Ok(())

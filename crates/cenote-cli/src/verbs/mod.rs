@@ -10,6 +10,7 @@ mod cp;
 mod json;
 mod locate;
 mod ls;
+pub(crate) mod map;
 mod mount;
 mod nbd;
 mod progress;
@@ -42,6 +43,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "completions" => completions::run(args, io),
         "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
+        "map" => map::run(None, args, io),
         "mount" => mount::run(args, io),
         "nbd" => nbd::run(args, io),
         "where" => locate::run(args, io),

@@ -266,14 +266,23 @@ impl Show<'_, '_> {
         object::all(self, &set).await
     }
 
+    /// Returns the name of a dataset; that of its pool has OpenZFS's suffix for the checkpoint.
+    fn name_of(&self, name: &str) -> String {
+        let end = name.find(['/', '@']).unwrap_or(name.len());
+        let suffix = if self.options.has('k') { "_CHECKPOINTED_UNIVERSE" } else { "" };
+        let (pool, rest) = name.split_at(end);
+        format!("{pool}{suffix}{rest}")
+    }
+
     async fn objset_line(&mut self, target: &Target<'_>, objset: &ObjSet) -> CommandResult {
         let (name, id, txg, bytes, is_inconsistent) = match target {
-            Target::Mos => ("mos", 0, MOS_TXG, self.mos_bytes().await?, false),
+            Target::Mos => ("mos".to_owned(), 0, MOS_TXG, self.mos_bytes().await?, false),
             Target::Dataset(dataset) => {
                 let phys = dataset.phys();
                 let is_inconsistent = phys.is_inconsistent();
                 let bytes = phys.referenced_bytes;
-                (dataset.name(), dataset.object(), phys.creation_txg, bytes, is_inconsistent)
+                let name = self.name_of(dataset.name());
+                (name, dataset.object(), phys.creation_txg, bytes, is_inconsistent)
             }
         };
         let root = if self.options.count('d') >= 4 {

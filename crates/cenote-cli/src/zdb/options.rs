@@ -86,6 +86,8 @@ pub struct Options {
     pub key: Option<String>,
     /// The operands: pool or dataset first.
     pub operands: Vec<String>,
+    /// Whether the first one is a dataset although it is the name of a pool.
+    pub names_dataset: bool,
 }
 
 impl Options {
@@ -115,6 +117,7 @@ impl Options {
             cache_file: parsed.value('U').map(PathBuf::from),
             txg: txg(&parsed)?,
             key: parsed.value('K').map(str::to_owned),
+            names_dataset: has_slash(&parsed.operands),
             operands: without_slash(&parsed.operands),
         };
         options.check(&parsed)?;
@@ -204,11 +207,17 @@ pub(super) fn number(text: &str) -> Option<u64> {
     }
 }
 
-/// Returns the operands; as in OpenZFS, a slash at the end of the first one means nothing.
+/// Whether the first operand ends with a slash: as in OpenZFS, `zdb -d POOL/` is of the pool's own
+/// dataset alone.
+fn has_slash(operands: &[String]) -> bool {
+    operands.first().is_some_and(|first| first.ends_with('/') && !first.starts_with('/'))
+}
+
+/// Returns the operands without that slash.
 fn without_slash(operands: &[String]) -> Vec<String> {
     let mut operands = operands.to_vec();
-    if let Some(first) = operands.first_mut().filter(|first| !first.starts_with('/'))
-        && first.ends_with('/')
+    if has_slash(&operands)
+        && let Some(first) = operands.first_mut()
     {
         first.pop();
     }
@@ -232,6 +241,7 @@ mod tests {
         assert_eq!(options.operands.len(), 3);
         let slash = |text: &str| without_slash(&[text.to_owned()]).remove(0);
         assert_eq!(["t/", "t/a/", "t", "/"].map(slash), ["t", "t/a", "t", "/"]);
+        assert!(parse("-d t/").names_dataset && !parse("-d t").names_dataset);
         assert_eq!(options.size(4096), "4096");
     }
 

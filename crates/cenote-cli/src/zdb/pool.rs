@@ -129,7 +129,7 @@ impl Show<'_, '_> {
         if options.has('R') {
             return raw_block::run(self).await;
         }
-        let is_pool = !name.contains(['/', '@']);
+        let is_pool = !name.contains(['/', '@']) && !options.names_dataset;
         if options.has('O') || options.has('r') {
             let dataset = self.dataset(name).await?;
             return path::run(self, &dataset).await;

@@ -1,7 +1,7 @@
-//! `zinject -t data`: faults of the blocks of a file.
+//! `zinject -t data` and `zinject -b`: faults of the blocks of a file, and of an object.
 //!
-//! The blocks are those that the file has when the fault is injected: reads of their ranges on the
-//! devices fail, or return a wrong bit. Blocks that are written later have no faults.
+//! The blocks are those that the object has when the fault is injected: reads of their ranges on
+//! the devices fail, or return a wrong bit. Blocks that are written later have no faults.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use cenote_dmu::Dnode;
 use cenote_engine::{Engine, FaultEffect, FaultSpec, Faults, IoKind};
 use cenote_fs::{FileSystem, Follow};
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_pool::Pool;
 
 use super::{drop_caches, frequency, with_usage, wrong};
@@ -19,6 +20,9 @@ use crate::host::Session;
 use crate::io::{CommandResult, Exit, Io};
 use crate::zpool::block_on;
 use crate::{argument, out};
+
+/// Ranges on leaves, by guid.
+type LeafRanges = BTreeMap<u64, Vec<Range<u64>>>;
 
 /// Runs `zinject -t`.
 pub(super) fn run(
@@ -47,20 +51,89 @@ pub(super) fn run(
         let fs = FileSystem::open(&dataset).await?;
         let node = fs.walk(within.as_os_str().as_bytes(), Follow::Yes).await?;
         let ranges = ranges(&engine, dataset.pool(), node.dnode()).await?;
-        let id = Faults::of(engine.tree()).inject_into(spec, ranges);
-        if parsed.has('a') {
-            // Also what the sync has just written.
-            drop_caches(session);
-        }
-        if parsed.has('q') {
-            return out!(io, "{id}");
-        }
-        out!(io, "Added handler {id} with the following properties:")?;
-        out!(io, "  pool: {}", engine.name())?;
-        out!(io, "objset: {}", dataset.object())?;
-        out!(io, "object: {}", node.object())?;
-        out!(io, "  type: 0\n level: 0\n range: all\n  dvas: 0x0")
+        let blocks = Blocks {
+            objset: dataset.object(),
+            object: node.object(),
+            level: 0,
+            range: "all".to_owned(),
+        };
+        inject(session, &engine, (spec, ranges), &blocks, parsed, io)
     })
+}
+
+/// Runs `zinject -b`.
+pub(super) fn run_on_blocks(
+    session: &Session,
+    bookmark: &str,
+    parsed: &Parsed,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let spec = spec("data", parsed)?;
+    let [pool] = &parsed.operands[..] else {
+        return Err(with_usage(Exit::usage("injection requires a single pool name")));
+    };
+    let bad = || {
+        wrong(format!(
+            "bad raw spec '{bookmark}': must be of the form 'objset:object:level:start:end'"
+        ))
+    };
+    let numbers = bookmark.split(':').map(|word| u64::from_str_radix(word, 16));
+    let numbers = numbers.collect::<Result<Vec<_>, _>>().map_err(|_| bad())?;
+    let (objset, object, level, first, last) = match numbers[..] {
+        [objset, object, level, first] => (objset, object, level, first, first),
+        [objset, object, level, first, last] => (objset, object, level, first, last),
+        _ => return Err(bad()),
+    };
+    let level = u8::try_from(level).map_err(|_| bad())?;
+    block_on(async {
+        let engine = session.pool(pool)?;
+        engine.sync().await?;
+        let view = engine.view().await?;
+        let dataset = view.dataset_by_object(objset).await?;
+        let dnode = dataset.open().await?.dnode(object).await?;
+        let mut ranges = BTreeMap::new();
+        // Each level has fewer blocks than the one below it.
+        for blkid in first..=last.min(dnode.block_count()) {
+            if let Some(pointer) = dnode.block_pointer(level, blkid).await? {
+                add_extents(&engine, dataset.pool(), &pointer, &mut ranges);
+            }
+        }
+        let range = format!("[{first}, {last}]");
+        let blocks = Blocks { objset, object, level, range };
+        inject(session, &engine, (spec, ranges), &blocks, parsed, io)
+    })
+}
+
+/// Blocks of an object, as `zinject` prints them.
+struct Blocks {
+    objset: u64,
+    object: u64,
+    level: u8,
+    range: String,
+}
+
+/// Injects a fault into ranges of leaves, and prints it.
+fn inject(
+    session: &Session,
+    engine: &Engine,
+    (spec, ranges): (FaultSpec, LeafRanges),
+    blocks: &Blocks,
+    parsed: &Parsed,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let id = Faults::of(engine.tree()).inject_into(spec, ranges);
+    if parsed.has('a') {
+        // Also what the sync has just written.
+        drop_caches(session);
+    }
+    if parsed.has('q') {
+        return out!(io, "{id}");
+    }
+    let Blocks { objset, object, level, range } = blocks;
+    out!(io, "Added handler {id} with the following properties:")?;
+    out!(io, "  pool: {}", engine.name())?;
+    out!(io, "objset: {objset}\nobject: {object}")?;
+    out!(io, "  type: 0\n level: {level}\n range: {range}\n  dvas: 0x0")
 }
 
 /// Parses the fault from the options.
@@ -98,32 +171,33 @@ fn spec(what: &str, parsed: &Parsed) -> Result<FaultSpec, Exit> {
     Ok(FaultSpec { kind: Some(IoKind::Read), effect, frequency_ppm })
 }
 
-/// Returns the ranges of a file's data on the leaves, by guid.
-async fn ranges(
-    engine: &Engine,
-    pool: &Arc<Pool>,
-    dnode: &Arc<Dnode>,
-) -> Result<BTreeMap<u64, Vec<Range<u64>>>, Exit> {
-    let guid_at = |path: &str| {
-        let mut leaves = engine.tree().leaves();
-        leaves.find(|(_, leaf)| leaf.path() == path).map(|(_, leaf)| leaf.guid())
-    };
-    let mut ranges: BTreeMap<u64, Vec<Range<u64>>> = BTreeMap::new();
+/// Returns the ranges of a file's data on the leaves.
+async fn ranges(engine: &Engine, pool: &Arc<Pool>, dnode: &Arc<Dnode>) -> Result<LeafRanges, Exit> {
+    let mut ranges = BTreeMap::new();
     let size = dnode.geometry().block_size;
     let mut next = dnode.next_data(0).await?;
     while let Some(offset) = next {
         let blkid = offset / size;
         if let Some(pointer) = dnode.block_pointer(0, blkid).await? {
-            for extent in pool.vdevs().extents(&pointer) {
-                if let Some(guid) = guid_at(&extent.path) {
-                    let range = extent.offset..extent.offset + extent.len;
-                    ranges.entry(guid).or_default().push(range);
-                }
-            }
+            add_extents(engine, pool, &pointer, &mut ranges);
         }
         next = dnode.next_data(blkid.saturating_add(1).saturating_mul(size)).await?;
     }
     Ok(ranges)
+}
+
+/// Adds the ranges of a block on the leaves.
+fn add_extents(engine: &Engine, pool: &Arc<Pool>, pointer: &BlockPtr, ranges: &mut LeafRanges) {
+    let guid_at = |path: &str| {
+        let mut leaves = engine.tree().leaves();
+        leaves.find(|(_, leaf)| leaf.path() == path).map(|(_, leaf)| leaf.guid())
+    };
+    for extent in pool.vdevs().extents(pointer) {
+        if let Some(guid) = guid_at(&extent.path) {
+            let range = extent.offset..extent.offset + extent.len;
+            ranges.entry(guid).or_default().push(range);
+        }
+    }
 }
 
 #[cfg(test)]

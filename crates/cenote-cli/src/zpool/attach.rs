@@ -21,7 +21,7 @@ use cenote_rt::Error;
 
 use super::layout::{self, Devices, Layout};
 use super::setting::Wanted;
-use super::{block_on, names};
+use super::{block_on, names, wait};
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -52,6 +52,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     let (first, second) = if how == Attach::Replace { (old, new) } else { (new, old) };
     let cannot = format!("cannot {verb} {first} {join} {second}");
     let line = command_line(Tool::Zpool, verb, args);
+    let is_in_session = source.session.is_some();
     block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, _| {
         let spare = distributed_spare(engine, new, how, &cannot).await?;
         let device = match spare {
@@ -78,19 +79,24 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         let attached = engine.leaves().attach(beside, leaf, how).await;
         attached.map_err(|error| refusal(&cannot, words(&error)))?;
         // Without a daemon nobody would carry the resilver out: the command ends.
-        if source.session.is_none() && !parsed.has('w') {
+        if !is_in_session && !parsed.has('w') {
             return Ok(());
         }
         engine.scans().resume().await?;
-        if parsed.has('w') {
+        if parsed.has('w') && !is_in_session {
             let ended = engine.scans().wait(ScanFunc::Resilver);
             source.while_waited_for(ended).await.transpose()?;
         }
         Ok(())
-    }))
+    }))?;
+    // After the command is in the history, which takes a transaction group: the wait ends with the
+    // resilver.
+    let is_awaited = parsed.has('w') && is_in_session;
+    if is_awaited { wait::for_activity(source, pool, "resilver", io) } else { Ok(()) }
 }
 
-/// Opens the new device; with `force` also an empty one in the place of the old one.
+/// Opens the new device; also an empty one in the place of the old one, if that is out of service
+/// or with `force`.
 async fn device_in_place(
     source: &Source,
     engine: &Arc<Engine>,
@@ -98,8 +104,10 @@ async fn device_in_place(
     force: bool,
     how: Attach,
 ) -> Result<NewDevice, Exit> {
-    let is_tried = force && how == Attach::Replace;
-    let released = if is_tried { release_blank(source, engine, old, new).await? } else { None };
+    let released = match how {
+        Attach::Replace => release_blank(source, engine, (old, new), force).await?,
+        Attach::Mirror => None,
+    };
     let device = new_device(source, engine, new, force, how).await;
     if let (Err(_), Some(guid)) = (&device, released) {
         engine.leaves().online(guid, None).await?;
@@ -108,12 +116,13 @@ async fn device_in_place(
 }
 
 /// Releases the device of `old` if it is the new one, too, and has lost its labels: an empty disk
-/// in the same place replaces what was there. Returns the guid of the leaf, which is offline then.
+/// in the same place replaces what was there. Takes a leaf out of service for that only with
+/// `force`, and returns its guid then.
 async fn release_blank(
     source: &Source,
     engine: &Arc<Engine>,
-    old: &str,
-    new: &str,
+    (old, new): (&str, &str),
+    force: bool,
 ) -> Result<Option<u64>, Exit> {
     let root = engine.admin().vdev_config();
     let Ok(vdev) = names::find(&root, old, &source.path(old)) else { return Ok(None) };
@@ -124,10 +133,10 @@ async fn release_blank(
     let is_blank = layout::is_same(Path::new(&*known), &path)
         && !engine.is_read_only()
         && layout::owner(&path).await.is_none();
-    if !is_blank || engine.leaves().release_device(vdev.guid).await.is_err() {
+    if !is_blank || engine.leaves().close_device(vdev.guid).await || !force {
         return Ok(None);
     }
-    Ok(Some(vdev.guid))
+    Ok(engine.leaves().release_device(vdev.guid).await.is_ok().then_some(vdev.guid))
 }
 
 /// Lets the expansion of a RAID-Z vdev go on, and waits for its end if that is wanted.

@@ -126,6 +126,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     }))
 }
 
+/// Waits for the end of an activity, as `-w` of another command does.
+pub(super) fn for_activity(
+    source: &Source,
+    pool: &str,
+    activity: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    run(source, &["-t", activity, pool].map(str::to_owned), io)
+}
+
 /// Returns the remaining bytes of each selected activity.
 async fn left(engine: &Engine, wanted: &[usize]) -> Result<[u64; ACTIVITIES.len()], Exit> {
     let mut left = [0; ACTIVITIES.len()];

@@ -2,6 +2,7 @@
 
 mod commands;
 mod files;
+mod map;
 mod zdb;
 mod zdb_space;
 mod zdb_text;

@@ -234,6 +234,11 @@ fn paths_pieces_maps_and_checkpoints() {
         let what = format!("{options:?} {targets:?}");
         assert!(!ours.is_empty() && said.is_success() && status == 0, "{what}: {err}{said}");
         compare::assert_text(&what, &lines(&ours), &lines(&said.stdout));
+        let named = |text: &str| {
+            let datasets = text.lines().filter(|line| line.starts_with("Dataset "));
+            datasets.filter(|line| line.contains("_CHECKPOINTED_UNIVERSE")).count()
+        };
+        assert_eq!(named(&ours), named(&said.stdout), "{what}");
     }
     let Some(golden) = golden("g-basic") else { return };
     let target = PrivateFolder::create("zdb-copies");

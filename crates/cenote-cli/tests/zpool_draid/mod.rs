@@ -102,3 +102,38 @@ fn distributed_spares_are_of_their_vdev() {
     shed.succeeds("zpool scrub -w t");
     shed.judge("t");
 }
+
+/// As OpenZFS does it: a distributed spare whose device was detached is still in the list of spares,
+/// and available once another device has replaced it.
+#[test]
+fn a_distributed_spare_stays_a_spare_without_its_device() {
+    let shed = Shed::new("draid-spare-alone", 6);
+    shed.succeeds("zpool create t draid1:1d:4c:2s d0 d1 d2 d3 spare d4");
+    shed.succeeds("zfs create t/a");
+    shed.succeeds("zpool replace -w t d3 draid1-0-0");
+    shed.succeeds("zpool detach t d3");
+    let spares = || {
+        let status = shed.succeeds("zpool status t");
+        let (_, spares) = status.split_once("\tspares\n").expect("spares");
+        let rows = spares.lines().map(|row| row.split_whitespace().take(2).collect::<Vec<_>>());
+        rows.filter(|row| row.len() == 2 && row[0].starts_with("draid"))
+            .map(|row| row.join(" "))
+            .collect::<Vec<_>>()
+    };
+    let in_use = ["draid1-0-0 INUSE", "draid1-0-1 AVAIL"];
+    assert_eq!(spares(), in_use);
+    shed.fails(
+        "zpool remove t draid1-0-0",
+        "cannot remove draid1-0-0: dRAID spares cannot be removed",
+    );
+    let (_, said, status) = shed.run("zpool replace t d2 draid1-0-0");
+    let busy = "cannot replace d2 with draid1-0-0: draid1-0-0 is busy";
+    assert!(status == 255 && said.starts_with(busy), "{status}: {said}");
+    shed.succeeds("zpool export t");
+    shed.succeeds("zpool import t");
+    assert_eq!(spares(), in_use);
+    shed.succeeds("zpool replace -w t draid1-0-0 d5");
+    assert_eq!(spares(), ["draid1-0-0 AVAIL", "draid1-0-1 AVAIL"]);
+    shed.succeeds("zpool scrub -w t");
+    shed.judge("t");
+}

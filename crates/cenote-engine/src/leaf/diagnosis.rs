@@ -10,19 +10,20 @@
 //! The vdev layer measures the rates (`cenote_vdev::ErrorRates`); this module applies them. State
 //! and cause (`err_exceeded`) are in the config of the txg in which they become known. An
 //! [`Event::State`] with the cause [`StateCause::Diagnosis`] tells the host, which may call in a
-//! hot spare.
+//! hot spare. While `cenote_diagnosis_auto` is 0, errors are counted and no state changes, as in
+//! OpenZFS while no `zed` runs; when it is set, the rates that were exceeded meanwhile are applied.
 //!
 //! Guarantees
-//! * O4  A leaf that has the only copy of some data is degraded instead of faulted (O3), as in
-//!   OpenZFS.
+//! * O4  A leaf that has the only copy of some data, or would have it if the devices that are being
+//!   replaced failed, is degraded instead of faulted (O3), as in OpenZFS.
 //!
 //! Sources: spec 06 §17.2; the manual page vdevprops(7).
 
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::zap::Value;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{ErrorRate, ErrorRates, Faults, Symptom, Vdev, VdevAux, VdevState};
+use cenote_rt::{Error, Kind, Result, tunables};
+use cenote_vdev::{ErrorRate, ErrorRates, Faults, Need, Symptom, Vdev, VdevAux, VdevState};
 
 use crate::admin::events::StateCause;
 use crate::{Config, EngineError, Leaves, Scope};
@@ -64,12 +65,17 @@ impl RateSettings {
 }
 
 impl Leaves<'_> {
+    /// Whether error rates were exceeded that the next sync applies.
+    pub(crate) fn has_diagnoses(self) -> bool {
+        tunables::DIAGNOSIS_AUTO.get() != 0 && Faults::of(&self.engine.tree).has_diagnoses()
+    }
+
     /// Applies the error rates that were exceeded; in a sync, before its config is written.
     pub(crate) async fn diagnose(self, scope: &Scope<'_>) {
-        let faults = Faults::of(&self.engine.tree);
-        if !faults.has_diagnoses() {
+        if !self.has_diagnoses() {
             return;
         }
+        let faults = Faults::of(&self.engine.tree);
         let _probing = self.lock_service().await;
         for (id, symptom) in faults.take_diagnoses() {
             let guid = self.engine.tree.leaf(id).guid();
@@ -96,7 +102,12 @@ impl Leaves<'_> {
             && if is_forced {
                 tree.take_out_of_service(guid, VdevState::Faulted, aux)
             } else {
-                tree.take_out_of_service_unless_needed(guid, VdevState::Faulted, aux)
+                tree.take_out_of_service_unless_needed(
+                    guid,
+                    VdevState::Faulted,
+                    aux,
+                    Need::ReplacementsToo,
+                )
             };
         if goes {
             self.move_logs_off(guid);
@@ -162,8 +173,8 @@ impl Leaves<'_> {
     }
 }
 
-/// Records the state of a leaf with too many errors.
-fn record(config: &mut Config, guid: u64, state: VdevState) {
+/// Records the state of a leaf that has, or is taken to have, too many errors.
+pub(super) fn record(config: &mut Config, guid: u64, state: VdevState) {
     if let Some(vdev) = config.root.find_mut(guid) {
         vdev.leaf.faulted = state == VdevState::Faulted;
         vdev.leaf.degraded = state == VdevState::Degraded;

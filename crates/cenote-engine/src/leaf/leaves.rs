@@ -34,10 +34,11 @@ use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_pool::import::Found;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{LeafId, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
+use cenote_vdev::{LeafId, Need, ServiceError, Vdev, VdevAux, VdevKind, VdevState};
 use futures_util::future::{Either, select};
 
 use crate::admin::events::{Event, PoolEvent, StateCause};
+use crate::leaf::diagnosis;
 use crate::txg::closing::answer_timeout;
 use crate::{EngineError, Suspended};
 use crate::{Leaves, Scope};
@@ -173,7 +174,7 @@ impl Leaves<'_> {
         let goes = if self.is_spare_log(guid) {
             self.engine.tree.take_out_of_service(guid, state, aux)
         } else {
-            self.engine.tree.take_out_of_service_unless_needed(guid, state, aux)
+            self.engine.tree.take_out_of_service_unless_needed(guid, state, aux, Need::OnlyCopy)
         };
         if goes {
             self.move_logs_off(guid);
@@ -243,9 +244,10 @@ impl Leaves<'_> {
     }
 
     /// Like [`offline`](Self::offline), but faults the leaf, until it is cleared or brought online.
+    /// As in OpenZFS, a leaf that is needed is degraded instead, and stays in service.
     ///
     /// # Errors
-    /// The errors of [`offline`](Self::offline).
+    /// `Kind::NotFound` if there is no such leaf; errors of a sync.
     pub async fn fault(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Faulted, is_temporary).await
     }
@@ -263,10 +265,17 @@ impl Leaves<'_> {
             let goes = if is_out || is_log {
                 tree.take_out_of_service(guid, state, aux)
             } else {
-                tree.take_out_of_service_unless_needed(guid, state, aux)
+                let need = if is_fault { Need::ReplacementsToo } else { Need::OnlyCopy };
+                tree.take_out_of_service_unless_needed(guid, state, aux, need)
             };
             // Checks O3.
-            if !goes {
+            if !goes && is_fault {
+                tree.set_status(guid, VdevState::Degraded, VdevAux::ErrExceeded);
+                if !is_temporary {
+                    diagnosis::record(config, guid, VdevState::Degraded);
+                }
+                return Ok(VdevState::Degraded);
+            } else if !goes {
                 return Err(Error::new(Kind::Busy, EngineError::NoReplicas(guid)).into());
             }
             if let Some(vdev) = config.root.find_mut(guid).filter(|_| !is_temporary) {
@@ -274,15 +283,14 @@ impl Leaves<'_> {
                 vdev.leaf.aux_state = aux.in_config().map(Into::into);
                 config.touch();
             }
-            Ok(())
+            Ok(state)
         });
         let done = done.await;
         drop(frozen);
         if is_log {
             self.move_logs_off(guid);
         }
-        done?;
-        self.note_state(guid, state, StateCause::Request);
+        self.note_state(guid, done?, StateCause::Request);
         Ok(())
     }
 
@@ -435,7 +443,7 @@ impl Leaves<'_> {
             return;
         }
         let (state, aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
-        if self.engine.tree.take_out_of_service_unless_needed(guid, state, aux) {
+        if self.engine.tree.take_out_of_service_unless_needed(guid, state, aux, Need::OnlyCopy) {
             self.move_logs_off(guid);
             self.note_state(guid, state, StateCause::Probe);
         }

@@ -242,16 +242,30 @@ impl Scans<'_> {
             if is_possible { &mut possible } else { &mut impossible }.push(rebuild);
         }
         let figures = self.engine.alloc.vdev_figures();
-        let is_any = !possible.is_empty();
-        let (start_time, is_scrub_cancelled) = self
+        let (start_time, is_any, is_scrub_cancelled) = self
             .operate(move |tx, env, effects| {
+                // One whose last leaf was detached meanwhile has ended.
+                let mut is_active = |rebuild: &Rebuild| -> TxResult<bool> {
+                    Ok(find_begun(tx, &rebuild.top, rebuild.phys.start_time)?.is_some())
+                };
+                let (mut begun, mut given_up) = (Vec::new(), Vec::new());
+                for rebuild in &possible {
+                    if is_on(Bug::RebuildBegunTwice) || is_active(rebuild)? {
+                        begun.push(rebuild);
+                    }
+                }
                 for rebuild in &impossible {
+                    if is_on(Bug::RebuildBegunTwice) || is_active(rebuild)? {
+                        given_up.push(rebuild);
+                    }
+                }
+                for rebuild in given_up {
                     end(tx, env, rebuild, RebuildState::Canceled)?;
                 }
                 // Told apart from the one before, also within a second.
                 let start_time = env.now.max(latest.saturating_add(1));
                 let max_txg = missing.max().map_or(env.txg, |last| last.saturating_add(1));
-                for Rebuild { top, .. } in &possible {
+                for Rebuild { top, .. } in &begun {
                     let figures = figures.iter().find(|vdev| vdev.id == top.id);
                     let phys = RebuildPhys {
                         state: RebuildState::Active,
@@ -265,11 +279,11 @@ impl Scans<'_> {
                 effects.begun_scan = Some((start_time, (0, max_txg)));
                 // As in OpenZFS; another scrub follows the rebuild.
                 let is_scrub = |phys: ScanPhys| phys.func == ScanFunc::Scrub;
-                let cancels = !possible.is_empty() && record::scanning(tx)?.is_some_and(is_scrub);
+                let cancels = !begun.is_empty() && record::scanning(tx)?.is_some_and(is_scrub);
                 if cancels {
                     record::cancel(tx, env)?;
                 }
-                Ok((start_time, cancels))
+                Ok((start_time, !begun.is_empty(), cancels))
             })
             .await?;
         if is_scrub_cancelled {

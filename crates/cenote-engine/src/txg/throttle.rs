@@ -20,7 +20,6 @@ use std::time::Duration;
 
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Notify, Result, tunables};
-use cenote_vdev::Faults;
 
 use crate::leaf::deadman;
 use crate::txg::admission::Admission;
@@ -194,7 +193,7 @@ async fn tick(engine: &Weak<Engine>) -> bool {
     let is_clean = engine.dirty_bytes() == 0
         && !engine.heads.is_dirty(engine.open_txg())
         && !engine.health.damage.has_lost();
-    let has_bad_leaves = engine.tree.has_failed() || Faults::of(&engine.tree).has_diagnoses();
+    let has_bad_leaves = engine.tree.has_failed() || engine.leaves().has_diagnoses();
     if is_clean && !has_bad_leaves && !has_background {
         return engine.check_stopped().is_ok();
     }

@@ -111,6 +111,7 @@ impl IntentLogs<'_> {
         bursts: &mut Bursts,
         records: Vec<Queued>,
     ) -> Result<CommitPath> {
+        let since = cenote_rt::monotonic();
         if let CommitPath::Sync = self.prepare_chain(head).await? {
             return Ok(CommitPath::Sync);
         }
@@ -145,7 +146,7 @@ impl IntentLogs<'_> {
         if self.engine.tree.service_changes() != service {
             return Err(Error::new(Kind::Io, ZilError::LeafLeft));
         }
-        head.activity().committed(count);
+        head.activity().committed(count, since);
         Ok(CommitPath::Chain)
     }
 

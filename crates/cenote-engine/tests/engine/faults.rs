@@ -6,15 +6,18 @@ use std::time::Duration;
 
 use cenote_device::ImageDevice;
 use cenote_engine::{
-    Engine, Event, FaultEffect, FaultSpec, Faults, Head, IoKind, ScrubOptions, StateCause, Symptom,
+    Attach, Engine, Event, FaultEffect, FaultSpec, Faults, Head, IoKind, ScrubOptions, StateCause,
+    Symptom,
 };
 use cenote_ondisk::scan::ScanFunc;
 use cenote_ondisk::zap::Value;
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices, judge_devices};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{World, simulate, sleep, tunables};
+use cenote_rt::{World, monotonic, simulate, sleep, tunables};
 use cenote_vdev::{LeafStats, VdevAux, VdevState};
+
+use crate::shapes::{leaf_on, new_device};
 
 const BLOCKS: u64 = 24;
 
@@ -197,6 +200,89 @@ async fn last_replica() {
     pool.engine.leaves().clear(None).await.unwrap();
     assert_eq!(pool.status(0), WELL);
     pool.finish().await;
+}
+
+/// Returns the states of leaves that are faulted one after the other.
+async fn states_after_faults(parity: usize, is_replacing: bool) -> Vec<VdevState> {
+    let pool = Fixture::new(&format!("raidz{parity}"), 6).await;
+    if is_replacing {
+        let new = leaf_on(&new_device());
+        pool.engine.leaves().attach(pool.guid(5), new, Attach::Replace).await.unwrap();
+    }
+    for index in 0..4 {
+        pool.engine.leaves().fault(pool.guid(index), false).await.unwrap();
+    }
+    pool.read().await;
+    for index in 0..4 {
+        let (state, record) = (pool.status(index).0, pool.recorded(index));
+        let is_faulted = state == VdevState::Faulted;
+        assert_eq!((record.0, record.1), (is_faulted, !is_faulted));
+    }
+    (0..4).map(|index| pool.status(index).0).collect()
+}
+
+/// As the kernel module of OpenZFS 2.3.2 was seen to do it: leaves are faulted as long as the
+/// parity can stand it, and others are degraded. A child that is being replaced counts as a fault.
+#[test]
+fn a_replacement_counts_as_a_fault_below_raidz() {
+    let tunables = vec![(&tunables::SCAN_SUSPEND_PROGRESS, 1)];
+    simulate(World { tunables, ..World::new(1) }, async {
+        for parity in 1..=3 {
+            for (is_replacing, count) in [(false, parity), (true, parity - 1)] {
+                let mut want = [VdevState::Degraded; 4];
+                want[..count].fill(VdevState::Faulted);
+                let found = states_after_faults(parity, is_replacing).await;
+                assert_eq!(found, want, "parity {parity}, replacing: {is_replacing}");
+            }
+        }
+    })
+    .unwrap();
+}
+
+/// A diagnosis that is switched off is made up for when it is switched on.
+#[test]
+fn cenote_diagnosis_auto_leaves_states_alone() {
+    let tunables = vec![(&tunables::DIAGNOSIS_AUTO, 0)];
+    simulate(World { tunables, ..World::new(1) }, async {
+        let pool = Fixture::new("mirror", 2).await;
+        pool.inject(1, Some(IoKind::Write), FaultEffect::Fail);
+        for salt in 2..5 {
+            pool.write(salt).await;
+        }
+        assert!(pool.stats(1).write_errors > 20);
+        assert_eq!(pool.status(1), WELL);
+        tunables::DIAGNOSIS_AUTO.set(1).unwrap();
+        pool.write(5).await;
+        assert_eq!(pool.status(1), FAULTED);
+        pool.finish().await;
+    })
+    .unwrap();
+}
+
+/// Returns the seconds that a scrub of a leaf takes of which each read takes a tenth of a second.
+async fn scrub_of_a_slow_leaf(limit: u64) -> f64 {
+    tunables::SCAN_VDEV_LIMIT.set(limit).unwrap();
+    let pool = Fixture::new("disk", 1).await;
+    let latency = Duration::from_millis(100);
+    pool.inject(0, Some(IoKind::Read), FaultEffect::Delay { latency, lanes: 64 });
+    let begun = monotonic();
+    pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    pool.engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    let took = monotonic().saturating_sub(begun);
+    pool.cancel_all();
+    pool.finish().await;
+    took.as_secs_f64()
+}
+
+#[test]
+fn zfs_scan_vdev_limit_bounds_what_is_in_flight() {
+    simulate(1, async {
+        let usual = scrub_of_a_slow_leaf(16 << 20).await;
+        let limited = scrub_of_a_slow_leaf(64 << 10).await;
+        // One block after the other.
+        assert!(limited > 0.1 * BLOCKS as f64 && usual < limited / 2.0, "{usual} s, {limited} s");
+    })
+    .unwrap();
 }
 
 #[test]

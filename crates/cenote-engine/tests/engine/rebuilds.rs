@@ -1,6 +1,7 @@
 //! Sequential rebuild of new sides (spec 06 §9.2): beside writers, with devices that fail, and with
 //! a crash at any point; those of OpenZFS continue here.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -207,6 +208,45 @@ fn rebuild_without_its_new_side_is_cancelled() {
     done.unwrap();
 }
 
+/// The new side is detached while its rebuild begins: the rebuild ends once.
+async fn rebuild_begins_beside_a_detach() {
+    let _unrepaired = NoScrub::new();
+    let mut pool = Fixture::new("mirror", 2).await;
+    for _ in 0..2 {
+        let device = new_device();
+        let mut leaf = leaf_on(&device);
+        leaf.is_sequential = true;
+        let guid = leaf.config.guid;
+        pool.devices.push(device);
+        pool.engine.leaves().attach(pool.leaf(0), leaf, Attach::Mirror).await.unwrap();
+        let engine = Arc::clone(&pool.engine);
+        let resuming = cenote_rt::spawn(async move { engine.scans().resume().await });
+        pool.engine.leaves().detach(guid, None).await.unwrap();
+        resuming.await.unwrap().unwrap();
+        pool.engine.sync().await.unwrap();
+    }
+    assert_eq!(rebuild_of(&pool.engine).await.state, RebuildState::Canceled);
+    let view = pool.engine.view().await.unwrap();
+    let state = view.features().state("device_rebuild");
+    assert_eq!(state, FeatureState::Enabled);
+}
+
+/// Orders in which the tasks run.
+const ORDERS: std::ops::Range<u64> = 0..60;
+
+/// Whether anything is wrong if the tasks run in this order.
+fn fails_beside_a_detach(order: u64, bug: Option<Bug>) -> bool {
+    let world = World { interleave: Some(order), bug, ..World::new(1) };
+    let run = AssertUnwindSafe(|| simulate(world, rebuild_begins_beside_a_detach()).unwrap());
+    catch_unwind(run).is_err()
+}
+
+#[test]
+fn rebuilds_that_begin_beside_a_detach_end_once() {
+    let failed = ORDERS.into_iter().find(|order| fails_beside_a_detach(*order, None));
+    assert_eq!(failed, None, "the order that fails");
+}
+
 /// A write to the new side fails: its log stays, and a resilver writes what it lacks.
 async fn failed_writes_are_kept() {
     let _unrepaired = NoScrub::new();
@@ -389,6 +429,9 @@ fn rebuild_of_openzfs_is_continued() {
 fn mistakes_are_found() {
     let found = |bug| match bug {
         Bug::RebuildForgetsFailures => fails(bug, failed_writes_are_kept()),
+        Bug::RebuildBegunTwice => {
+            ORDERS.into_iter().any(|order| fails_beside_a_detach(order, Some(bug)))
+        }
         _ => fails(bug, side_is_rebuilt(("mirror", 2), Attach::Mirror, 1)),
     };
     let unfound: Vec<_> = Bug::OF_REBUILDS.into_iter().filter(|bug| !found(*bug)).collect();

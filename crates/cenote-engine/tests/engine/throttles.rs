@@ -251,6 +251,40 @@ fn share_scrubs_faster_than_delays_at_equal_latency() {
     simulate(1, share_beats_the_delays()).unwrap();
 }
 
+/// Returns the seconds of a scrub of a file whose neighbouring blocks are far from each other.
+async fn scrub_of_scattered_blocks(is_legacy: u64) -> f64 {
+    set(&tunables::SCAN_LEGACY, is_legacy);
+    let Fixture { engine, .. } = Fixture::new(0).await;
+    let head = engine.head("tank/a").await.unwrap();
+    let object = pools::new_object(&engine, &head).await.unwrap();
+    let mut bytes = vec![0; RECORD as usize];
+    for first in 0..8 {
+        for record in (first..800).step_by(8) {
+            pattern::fill(record + 1, &mut bytes);
+            let write = engine
+                .apply(&head, ApplyOptions::new(), |tx| tx.write(object, record * RECORD, &bytes));
+            write.await.unwrap();
+        }
+        engine.sync().await.unwrap();
+    }
+    engine.store().clear_cache();
+    let begun = monotonic();
+    engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    since(begun).as_secs_f64()
+}
+
+#[test]
+fn zfs_scan_legacy_reads_in_the_order_of_the_walk() {
+    let run = async {
+        let sorted = scrub_of_scattered_blocks(0).await;
+        let legacy = scrub_of_scattered_blocks(1).await;
+        // Much of either is metadata.
+        assert!(legacy > 1.15 * sorted, "{sorted} s sorted, {legacy} s as found");
+    };
+    simulate(1, run).unwrap();
+}
+
 /// The model and its tunables may change while a scrub runs, and act within a second.
 #[test]
 fn throttles_change_while_a_scrub_runs() {

@@ -103,7 +103,7 @@ impl Mount {
     }
 
     async fn read_unlocked(&self, object: u64, offset: u64, into: &mut [u8]) -> Result<usize> {
-        let mut done = 0;
+        let (mut done, since) = (0, cenote_rt::monotonic());
         while let Some(rest) = into.get_mut(done..).filter(|rest| !rest.is_empty()) {
             let at = offset.saturating_add(done as u64);
             let count = self.read_some(object, at, rest).await?;
@@ -112,7 +112,7 @@ impl Mount {
             }
             done += count;
         }
-        self.head.activity().read(done as u64);
+        self.head.activity().read(done as u64, since);
         Ok(done)
     }
 
@@ -202,6 +202,7 @@ impl Mount {
         bytes: &[u8],
         options: WriteOptions,
     ) -> Result<WriteFacts> {
+        let since = cenote_rt::monotonic();
         let locks = self.locks_of(object);
         // Appends, and changes of the size of the only block, affect the whole file.
         let is_long = bytes.len() as u64 > CHUNK;
@@ -216,7 +217,7 @@ impl Mount {
         let facts = self.write_chunks(cred, object, (place, is_write_back), bytes).await?;
         let (start, len) = (facts.offset, facts.len);
         ensure!("R3", guard.covers(start, len), "{len} bytes at {start} of node {object}");
-        self.head.activity().written(bytes.len() as u64);
+        self.head.activity().written(bytes.len() as u64, since);
         drop(guard);
         if options.is_sync {
             self.fsync(object).await?;

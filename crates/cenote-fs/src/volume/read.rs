@@ -37,12 +37,18 @@ impl WritableVolume {
     /// `Kind::Invalid` with [`FsError::BehindEnd`](crate::FsError::BehindEnd) if the range reaches
     /// beyond the end of the volume; read errors.
     pub async fn read(&self, offset: u64, len: usize) -> Result<Buf> {
+        let since = cenote_rt::monotonic();
         let _lock = self.locks.shared(span(offset, len as u64)).await;
         let range = self.check(offset, len as u64)?;
         if range.is_empty() {
             return Ok(Buf::empty());
         }
-        self.head.activity().read(len as u64);
+        let bytes = self.read_range(range, len).await?;
+        self.head.activity().read(len as u64, since);
+        Ok(bytes)
+    }
+
+    async fn read_range(&self, range: Range<u64>, len: usize) -> Result<Buf> {
         let size = self.block_size();
         let blocks = range.start / size..range.end.div_ceil(size);
         if blocks.end - blocks.start == 1 {

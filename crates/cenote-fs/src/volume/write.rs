@@ -53,6 +53,7 @@ impl WritableVolume {
     /// have been written.
     pub async fn write(&self, offset: u64, bufs: Vec<Buf>, is_fua: bool) -> Result<()> {
         let len: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let since = cenote_rt::monotonic();
         {
             let _lock = self.locks.exclusive(span(offset, len as u64)).await;
             let range = self.check(offset, len as u64)?;
@@ -65,7 +66,7 @@ impl WritableVolume {
             for range in cut(range, TRANSACTION.max(self.block_size())) {
                 self.write_part(range, &mut bufs, is_kept).await?;
             }
-            self.head.activity().written(len as u64);
+            self.head.activity().written(len as u64, since);
         }
         self.settle(is_fua).await
     }

@@ -28,6 +28,12 @@ pub enum Theme {
     Dark,
 }
 
+/// Returns the colour of a part of a range, 0 to 1: dark for 0.
+#[must_use]
+pub fn colour(part: f64) -> [u8; 3] {
+    colours::cividis(part)
+}
+
 /// Returns the charts of a report as SVG. The reader's program chooses the theme; light is the
 /// default.
 #[must_use]

@@ -1,11 +1,13 @@
 //! The window: collected pointers, sorted by address.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{JoinHandle, Semaphore, tunables};
+use cenote_vdev::Tree;
 
 use super::{Finding, Run, batch, may_be_unwritten};
 
@@ -44,7 +46,7 @@ pub(super) struct Copy {
 /// Blocks that are read together.
 pub(super) struct Window {
     pub(super) jobs: Vec<Job>,
-    /// Sorted by address.
+    /// Sorted by address; for a scan with `zfs_scan_legacy` in the order of the jobs.
     pub(super) copies: Vec<Copy>,
 }
 
@@ -78,7 +80,8 @@ impl Collector {
     /// Starts reading the collected window after the previous one is finished.
     async fn flush(&mut self) {
         self.wait().await;
-        let window = Window::of(std::mem::take(&mut self.jobs));
+        let is_sorted = self.run.scrubbed.is_none() || tunables::SCAN_LEGACY.get() == 0;
+        let window = Window::of(std::mem::take(&mut self.jobs), is_sorted);
         let run = Arc::clone(&self.run);
         self.reading = Some(cenote_rt::spawn(read(run, window)));
     }
@@ -98,7 +101,7 @@ impl Collector {
 }
 
 impl Window {
-    fn of(jobs: Vec<Job>) -> Self {
+    fn of(jobs: Vec<Job>, is_sorted: bool) -> Self {
         let mut copies = Vec::with_capacity(jobs.len() * 2);
         for (job, Job { bp, .. }) in (0..).zip(&jobs) {
             if bp.is_gang() || bp.validate().is_err() || bp.dva(0).is_none() {
@@ -113,7 +116,9 @@ impl Window {
                 copies.push(Copy { vdev, dva: index, offset, asize, job });
             }
         }
-        copies.sort_unstable_by_key(|copy| (copy.vdev, copy.offset, copy.job));
+        if is_sorted {
+            copies.sort_unstable_by_key(|copy| (copy.vdev, copy.offset, copy.job));
+        }
         Self { jobs, copies }
     }
 
@@ -136,11 +141,33 @@ impl Window {
     }
 }
 
+/// Returns the bytes of a batch, and the number of batches in flight. A scan has at most
+/// `zfs_scan_vdev_limit` bytes in flight for each leaf of the smallest top-level vdev.
+fn limits(run: &Run) -> (u64, u64) {
+    let batch_bytes = tunables::VERIFY_BATCH_BYTES.get();
+    let bytes = tunables::SCAN_MEMORY_BYTES.get() / 4;
+    let in_flight = bytes.div_ceil(batch_bytes).clamp(2, 64);
+    if run.scrubbed.is_none() {
+        return (batch_bytes, in_flight);
+    }
+    let limit = tunables::SCAN_VDEV_LIMIT.get().saturating_mul(least_leaves(run.pool.tree()));
+    let batch_bytes = batch_bytes.min(limit);
+    (batch_bytes, in_flight.min(limit / batch_bytes))
+}
+
+/// Returns the number of leaves of the top-level vdev that has the fewest.
+fn least_leaves(tree: &Tree) -> u64 {
+    let mut counts = BTreeMap::new();
+    for top in tree.leaves().filter_map(|(_, leaf)| tree.top_of(leaf.guid())) {
+        *counts.entry(top.guid()).or_insert(0) += 1;
+    }
+    counts.into_values().min().unwrap_or(1)
+}
+
 /// Reads a window and reports errors.
 async fn read(run: Arc<Run>, window: Window) {
     let window = Arc::new(window);
-    let batch_bytes = tunables::VERIFY_BATCH_BYTES.get();
-    let in_flight = (tunables::SCAN_MEMORY_BYTES.get() / 4).div_ceil(batch_bytes).clamp(2, 64);
+    let (batch_bytes, in_flight) = limits(&run);
     let permits = Arc::new(Semaphore::new(in_flight as usize));
     for copies in window.batches(batch_bytes) {
         let Ok(permit) = Arc::clone(&permits).acquire_owned().await else { return };

@@ -154,6 +154,7 @@ ranks! {
         Salt = ("pool salt", "cenote-block", "The pool's checksum salt."),
         MovedBytes = ("moved bytes", "cenote-block", "The mapping of the vdev that is being removed, and obsolete ranges."),
         Allocator = ("allocator", "cenote-block", "Allocation classes and metaslabs of a pool."),
+        GangFindings = ("findings of a gang block", "cenote-block", "Bad parts of a gang block that are neither counted nor repaired yet."),
         AllocatorLanes = ("allocation throttle", "cenote-block", "Limits of bytes in flight, by allocation class."),
         VdevStates = ("vdev states", "cenote-vdev", "One derivation of interior vdevs' states at a time."),
         IndirectMaps = ("indirect maps", "cenote-vdev", "Mappings of removed vdevs."),

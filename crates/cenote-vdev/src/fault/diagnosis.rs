@@ -119,7 +119,8 @@ impl Window {
 struct State {
     rates: ErrorRates,
     windows: [Window; 3],
-    due: Vec<Symptom>,
+    /// Rates that were exceeded, and when.
+    due: Vec<(Duration, Symptom)>,
 }
 
 /// The error rates of a leaf, and its recent errors.
@@ -147,8 +148,9 @@ impl Diagnosis {
     pub(crate) fn record(&self, symptom: Symptom, offset: Option<u64>) {
         let mut state = self.state.lock();
         let Some(rate) = state.rates.of(symptom) else { return };
-        if state.windows[symptom as usize].record(monotonic(), offset, rate) {
-            state.due.push(symptom);
+        let now = monotonic();
+        if state.windows[symptom as usize].record(now, offset, rate) {
+            state.due.push((now, symptom));
             self.is_due.store(true, Ordering::Release);
         }
     }
@@ -157,8 +159,8 @@ impl Diagnosis {
         self.is_due.load(Ordering::Acquire)
     }
 
-    /// Returns the kinds of errors whose rates were exceeded since the last call.
-    pub(super) fn take_due(&self) -> Vec<Symptom> {
+    /// Returns the kinds of errors whose rates were exceeded since the last call, and when.
+    pub(super) fn take_due(&self) -> Vec<(Duration, Symptom)> {
         if !self.is_due() {
             return Vec::new();
         }
@@ -257,7 +259,8 @@ mod tests {
         assert!(!diagnosis.is_due() && !diagnosis.is_active(Symptom::SlowIo));
         diagnosis.set_rates(ErrorRates { slow_io: Some(RATE), ..ErrorRates::default() });
         record();
-        assert_eq!(diagnosis.take_due(), [Symptom::SlowIo]);
+        let due: Vec<_> = diagnosis.take_due().into_iter().map(|(_, symptom)| symptom).collect();
+        assert_eq!(due, [Symptom::SlowIo]);
         assert!(diagnosis.take_due().is_empty());
         record();
         assert!(!diagnosis.is_due(), "it was reported already");

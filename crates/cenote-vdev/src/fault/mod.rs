@@ -296,15 +296,24 @@ impl<'t> Faults<'t> {
     /// The leaves with an error rate that was exceeded since the last call. Left out are those with
     /// a sibling that has such errors as well: the cause is then what they have in common, such as
     /// a cable or a controller, and their rates are measured anew.
+    ///
+    /// As in OpenZFS's `zed`, which handles one event after the other, rates that were exceeded
+    /// later are judged without the errors that were just forgotten. So of two siblings that fail
+    /// at the same time, one goes, and the other one once it has failed again as often.
     pub fn take_diagnoses(self) -> Vec<(LeafId, Symptom)> {
         let mut due = Vec::new();
         for (id, leaf) in self.tree.leaves() {
-            due.extend(leaf.watch.diagnosis.take_due().into_iter().map(|symptom| (id, symptom)));
+            let exceeded = leaf.watch.diagnosis.take_due().into_iter();
+            due.extend(exceeded.map(|(at, symptom)| (at, id, symptom)));
         }
-        let (shared, own): (Vec<_>, Vec<_>) =
-            due.into_iter().partition(|(id, symptom)| self.has_suspect_sibling(*id, *symptom));
-        for (id, symptom) in shared {
-            self.tree.leaf(id).watch.diagnosis.reset_one(symptom);
+        due.sort_by_key(|(at, ..)| *at);
+        let mut own = Vec::new();
+        for (_, id, symptom) in due {
+            if self.has_suspect_sibling(id, symptom) {
+                self.tree.leaf(id).watch.diagnosis.reset_one(symptom);
+            } else {
+                own.push((id, symptom));
+            }
         }
         own
     }

@@ -141,6 +141,35 @@ fn siblings_with_errors_are_not_blamed() {
     done.expect("simulated");
 }
 
+/// When both sides fail again and again, one is blamed, and then the other one: not both at once.
+#[test]
+fn siblings_that_fail_together_are_blamed_one_by_one() {
+    let done = simulate(1, async {
+        let mirror = Mirror::new();
+        let fail_both = async |from: u64| {
+            for number in from..from + 10 {
+                for leaf in 0..2 {
+                    let fault = mirror.inject(leaf, IoKind::Write, FaultEffect::Fail);
+                    mirror.write(number).await;
+                    mirror.faults().cancel(fault);
+                }
+            }
+            mirror.faults().take_diagnoses()
+        };
+        let id = |leaf: usize| mirror.tree.leaf_of(mirror.guids[leaf]).expect("a leaf");
+        assert_eq!(fail_both(0).await, [(id(1), Symptom::Io)]);
+        // Without the one that was blamed.
+        mirror.leaf(1).watch.diagnosis.reset();
+        for number in 20..30 {
+            let fault = mirror.inject(0, IoKind::Write, FaultEffect::Fail);
+            mirror.write(number).await;
+            mirror.faults().cancel(fault);
+        }
+        assert_eq!(mirror.faults().take_diagnoses(), [(id(0), Symptom::Io)]);
+    });
+    done.expect("simulated");
+}
+
 #[test]
 fn zio_slow_io_ms_counts_slow_ios() {
     let tunables = vec![(&tunables::SLOW_IO_MS, 100), (&tunables::SLOW_IO_EVENTS_PER_SECOND, 3)];

@@ -1,7 +1,7 @@
 //! Counts by powers of two.
 
 /// Number of buckets: the last begins at 2^47, which is more than a day in nanoseconds.
-const BUCKETS: usize = 48;
+pub const BUCKETS: usize = 48;
 
 /// Number of values in `2^i .. 2^(i+1)`, for each `i`; zeros count as ones.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,10 +17,21 @@ impl Default for Histogram {
 }
 
 impl Histogram {
+    /// Returns the bucket of a value.
+    #[must_use]
+    pub fn bucket(value: u64) -> usize {
+        (value.max(1).ilog2() as usize).min(BUCKETS - 1)
+    }
+
+    /// Returns the histogram with these counts and this sum of the values.
+    #[must_use]
+    pub fn of(counts: [u64; BUCKETS], sum: u64) -> Self {
+        Self { counts, sum }
+    }
+
     /// Counts a value.
     pub fn add(&mut self, value: u64) {
-        let bucket = value.max(1).ilog2() as usize;
-        self.counts[bucket.min(BUCKETS - 1)] += 1;
+        self.counts[Self::bucket(value)] += 1;
         self.sum = self.sum.saturating_add(value);
     }
 

@@ -65,7 +65,7 @@ use cenote_rt::{Buf, BufMut, Error, FixedMap, Kind, Op, Result, ensure, oneshot,
 use crate::fault::{IoKind, LeafWatch};
 use crate::{DATA_START, IoClass};
 use completion::{Answer, Batch, Failed};
-pub use histogram::Histogram;
+pub use histogram::{BUCKETS, Histogram};
 use limits::Limits;
 pub use limits::Load;
 pub use plug::Plug;
@@ -160,9 +160,6 @@ struct State {
     /// When the next task looks at scan reads that are held back.
     scan_timer_ns: Option<u64>,
 }
-
-/// Longest read of a scan that shares a leaf without a moving head.
-const SHARED_EXTENT_MAX: u64 = 256 << 10;
 /// Bytes of the labels at the end of a device.
 const LABELS_AT_END: u64 = 512 << 10;
 
@@ -301,12 +298,10 @@ impl Queue {
     pub(crate) fn scan_extent_max(&self) -> u64 {
         let limit = tunables::AGGREGATION_LIMIT.get();
         if ThrottleModel::now() != ThrottleModel::Share {
-            limit
-        } else if self.shared.device.info().is_rotational {
-            limit.min(self.shared.lock().share.chunk())
-        } else {
-            limit.min(SHARED_EXTENT_MAX)
+            return limit;
         }
+        let is_rotational = self.shared.device.info().is_rotational;
+        limit.min(self.shared.lock().share.extent_max(now_ns(), is_rotational))
     }
 
     /// Keeps all submitted requests in the queue until the hold is dropped, like a busy device, so

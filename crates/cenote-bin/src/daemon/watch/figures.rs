@@ -4,12 +4,16 @@
 //! import.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::super::log;
 use cenote_engine::{ActivityCounts, Engine};
 use cenote_pool::figures::{CacheStats, LeafStats, QueueStats, StoreStats};
 use cenote_pool::status::{VdevReport, state_name};
 use cenote_rt::Result;
+
+/// Longest time in which a pool is read: its devices may hang.
+const POOL_TIME: Duration = Duration::from_secs(2);
 
 /// Figures of one pool.
 #[derive(Debug)]
@@ -57,11 +61,12 @@ pub(super) struct DatasetFigures {
 pub(super) async fn collect(engines: &[Arc<Engine>]) -> Vec<PoolFigures> {
     let mut all = Vec::with_capacity(engines.len());
     for engine in engines {
-        match of_pool(engine).await {
-            Ok(figures) => all.push(figures),
-            Err(error) => {
+        match cenote_rt::until(POOL_TIME, of_pool(engine)).await {
+            Some(Ok(figures)) => all.push(figures),
+            Some(Err(error)) => {
                 log::warn!(pool = %engine.name(), cause = %error, "no figures");
             }
+            None => log::warn!(pool = %engine.name(), "no figures: the pool does not answer"),
         }
     }
     all

@@ -2,9 +2,13 @@
 //!
 //! It shows nothing that `zpool` and `zfs` would not show to every user, and changes nothing: every
 //! client of the socket may read. Clients that send too much or too slowly are disconnected.
+//!
+//! A web site that a user of this machine visits may give its own name the address of this machine,
+//! and the browser then takes this server for that site. So a server that only this machine can
+//! reach answers no request that names another host.
 
 use std::io::{Read, Write};
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
@@ -25,6 +29,10 @@ const REQUEST_MAX: u64 = 8 << 10;
 /// Deadline for a client to send its request and read the answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// What a browser may load for a page: files of this server.
+const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; \
+                      img-src 'self' data:; connect-src 'self'; frame-ancestors 'none'";
+
 /// Returns the page at a path, with its content type.
 pub(super) type Page = dyn Fn(&str) -> Option<(&'static str, String)> + Send + Sync;
 
@@ -39,21 +47,26 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
         let uid = socket_peercred(&stream).map_or(u32::MAX, |peer| peer.uid.as_raw());
         Ok((stream, uid))
     };
-    accept::serve("metrics", SHARES, Arc::new(Clients { accept, page: Arc::clone(page) }))
+    let clients = Clients { accept, page: Arc::clone(page), is_local: false };
+    accept::serve("metrics", SHARES, Arc::new(clients))
 }
 
 /// Serves `HOST:PORT`; users are unknown there.
 pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> {
     let listener = TcpListener::bind(address)?;
+    let is_local = listener.local_addr()?.ip().is_loopback();
     let accept = move || Ok((listener.accept()?.0, u32::MAX));
     let shares = Shares { each: SHARES.others, ..SHARES };
-    accept::serve("metrics", shares, Arc::new(Clients { accept, page: Arc::clone(page) }))
+    let clients = Clients { accept, page: Arc::clone(page), is_local };
+    accept::serve("metrics", shares, Arc::new(clients))
 }
 
 /// The clients of a socket.
 struct Clients<A> {
     accept: A,
     page: Arc<Page>,
+    /// Only programs of this machine can connect, by network.
+    is_local: bool,
 }
 
 impl<A, S> Service for Clients<A>
@@ -70,7 +83,7 @@ where
     fn serve(&self, stream: S) {
         let mut stream = Timed { stream, deadline: monotonic() + TIMEOUT };
         // A client that disconnects needs no answer.
-        if answer(&mut stream, &*self.page).is_ok() {
+        if answer(&mut stream, &*self.page, self.is_local).is_ok() {
             shutdown(&stream.stream, Shutdown::Write).ok();
         }
     }
@@ -114,12 +127,17 @@ impl<S: Write + AsFd> Write for Timed<S> {
     }
 }
 
-fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> {
+fn answer(stream: &mut (impl Read + Write), page: &Page, is_local: bool) -> std::io::Result<()> {
     let request = request(stream)?;
     let mut words = request.lines().next().unwrap_or_default().split(' ');
     let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
     let path = target.split('?').next().unwrap_or_default();
-    let (status, kind, body) = match (method, page(path)) {
+    let is_foreign = is_local && !names_this_machine(&request);
+    let found = if is_foreign { None } else { page(path) };
+    let (status, kind, body) = match (method, found) {
+        _ if is_foreign => {
+            ("403 Forbidden", "text/plain", "not the name of this host\n".to_owned())
+        }
         ("GET" | "HEAD", Some((kind, body))) => ("200 OK", kind, body),
         ("GET" | "HEAD", None) => ("404 Not Found", "text/plain", "not found\n".to_owned()),
         _ => ("405 Method Not Allowed", "text/plain", "only GET\n".to_owned()),
@@ -127,13 +145,30 @@ fn answer(stream: &mut (impl Read + Write), page: &Page) -> std::io::Result<()> 
     let length = body.len();
     let head = format!(
         "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n\
-         Connection: close\r\n\r\n"
+         Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n\
+         Content-Security-Policy: {POLICY}\r\nConnection: close\r\n\r\n"
     );
     stream.write_all(head.as_bytes())?;
     if method != "HEAD" {
         stream.write_all(body.as_bytes())?;
     }
     stream.flush()
+}
+
+/// Whether a request names this machine as its host, by address or as `localhost`, or no host.
+fn names_this_machine(request: &str) -> bool {
+    let hosts = request.lines().skip(1).filter_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("host").then(|| value.trim())
+    });
+    let is_here = |host: &str| {
+        let host = match host.strip_prefix('[') {
+            Some(six) => six.split(']').next().unwrap_or_default(),
+            None => host.split(':').next().unwrap_or_default(),
+        };
+        host.eq_ignore_ascii_case("localhost") || host.parse::<IpAddr>().is_ok()
+    };
+    hosts.into_iter().all(is_here)
 }
 
 /// Reads the head of a request, to its empty line.
@@ -179,11 +214,35 @@ mod tests {
     }
 
     fn heard(asked: &str) -> Option<String> {
+        heard_by(asked, false)
+    }
+
+    fn heard_by(asked: &str, is_local: bool) -> Option<String> {
         let asks = std::io::Cursor::new(asked.as_bytes().to_vec());
         let mut client = Client { asks, hears: Vec::new() };
         let page = |path: &str| (path == "/x").then(|| ("text/plain", "all\n".to_owned()));
-        answer(&mut client, &page).ok()?;
+        answer(&mut client, &page, is_local).ok()?;
         Some(String::from_utf8(client.hears).expect("UTF-8"))
+    }
+
+    #[test]
+    fn http_of_this_machine_refuses_other_names() {
+        for (host, is_answered) in [
+            ("Host: localhost:9134\r\n", true),
+            ("host: 127.0.0.1\r\n", true),
+            ("Host: [::1]:9134\r\n", true),
+            ("", true),
+            ("Host: example.org\r\n", false),
+            ("Host: 127.0.0.1.example.org:9134\r\n", false),
+            ("Host: localhost\r\nHost: example.org\r\n", false),
+            ("Host:\r\n", false),
+        ] {
+            let asked = format!("GET /x HTTP/1.1\r\n{host}\r\n");
+            let said = heard_by(&asked, true).expect("an answer");
+            let status = if is_answered { "200" } else { "403" };
+            assert!(said.starts_with(&format!("HTTP/1.1 {status} ")), "{host}: {said}");
+            assert!(heard(&asked).expect("an answer").starts_with("HTTP/1.1 200 "), "{host}");
+        }
     }
 
     #[test]

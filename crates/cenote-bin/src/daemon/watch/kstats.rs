@@ -112,8 +112,8 @@ impl Kstats {
     fn log(&self, pools: &[PoolFigures]) -> String {
         let counts = || pools.iter().flat_map(|pool| &pool.datasets).map(|dataset| dataset.counts);
         self.named(&[
-            ("zil_commit_count", counts().map(|counts| counts.commits).sum()),
-            ("zil_commit_writer_count", counts().map(|counts| counts.commits).sum()),
+            ("zil_commit_count", counts().map(|counts| counts.commit_times.count()).sum()),
+            ("zil_commit_writer_count", counts().map(|counts| counts.commit_times.count()).sum()),
             ("zil_itx_count", counts().map(|counts| counts.records).sum()),
         ])
     }
@@ -123,11 +123,11 @@ impl Kstats {
         let mut text = self.header(7);
         let _ = writeln!(text, "{:31} {STRING:<4} {}", "dataset_name", dataset.name);
         text + &rows(&[
-            ("writes", counts.writes),
+            ("writes", counts.write_times.count()),
             ("nwritten", counts.written_bytes),
-            ("reads", counts.reads),
+            ("reads", counts.read_times.count()),
             ("nread", counts.read_bytes),
-            ("zil_commit_count", counts.commits),
+            ("zil_commit_count", counts.commit_times.count()),
             ("zil_itx_count", counts.records),
         ])
     }

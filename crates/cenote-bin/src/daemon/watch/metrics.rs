@@ -91,6 +91,8 @@ impl Families {
 
 /// A metric with one sample for each pool: name, help, type, and its value.
 type PoolMetric = (&'static str, &'static str, Kind, fn(&PoolFigures) -> u64);
+/// Times with one sample for each dataset.
+type DatasetTimes = (&'static str, &'static str, fn(&DatasetFigures) -> Histogram);
 /// A counter with one sample for each dataset.
 type DatasetMetric = (&'static str, &'static str, fn(&DatasetFigures) -> u64);
 
@@ -221,11 +223,13 @@ fn of_leaves(pools: &[PoolFigures], all: &mut Families) {
 fn of_datasets(pools: &[PoolFigures], all: &mut Families) {
     let datasets = || pools.iter().flat_map(|pool| &pool.datasets);
     let figures: [DatasetMetric; 6] = [
-        ("cenote_dataset_reads_total", "Requests to read.", |d| d.counts.reads),
+        ("cenote_dataset_reads_total", "Requests to read.", |d| d.counts.read_times.count()),
         ("cenote_dataset_read_bytes_total", "Bytes that they got.", |d| d.counts.read_bytes),
-        ("cenote_dataset_writes_total", "Requests to write.", |d| d.counts.writes),
+        ("cenote_dataset_writes_total", "Requests to write.", |d| d.counts.write_times.count()),
         ("cenote_dataset_written_bytes_total", "Bytes they wrote.", |d| d.counts.written_bytes),
-        ("cenote_dataset_log_commits_total", "Commits of the intent log.", |d| d.counts.commits),
+        ("cenote_dataset_log_commits_total", "Commits of the intent log.", |d| {
+            d.counts.commit_times.count()
+        }),
         ("cenote_dataset_log_records_total", "Records of them.", |d| d.counts.records),
     ];
     for (name, help, figure) in figures {
@@ -233,6 +237,20 @@ fn of_datasets(pools: &[PoolFigures], all: &mut Families) {
             (vec![("dataset", dataset.name.clone())], Number::Count(figure(dataset)))
         });
         all.one(name, help, Kind::Counter, samples);
+    }
+    let times: [DatasetTimes; 3] = [
+        ("cenote_dataset_read_seconds", "What requests to read took.", |d| d.counts.read_times),
+        ("cenote_dataset_write_seconds", "What requests to write took.", |d| d.counts.write_times),
+        ("cenote_dataset_log_commit_seconds", "What commits of the intent log took.", |d| {
+            d.counts.commit_times
+        }),
+    ];
+    for (name, help, figure) in times {
+        let samples = datasets().map(|dataset| {
+            let times = Number::Times(Box::new(figure(dataset)));
+            (vec![("dataset", dataset.name.clone())], times)
+        });
+        all.one(name, help, Kind::Histogram, samples);
     }
 }
 

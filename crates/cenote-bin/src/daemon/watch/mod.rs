@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   parameters/NAME           a tunable each, to be read and written
-//!   metrics.sock              GET /metrics (Prometheus), /metrics.json
+//!   metrics.sock              GET /metrics (Prometheus), /metrics.json; a page for browsers
 //!   kstat/zfs/...             the same figures as a kernel module's files
 //! ```
 //!
@@ -13,7 +13,9 @@ mod figures;
 mod http;
 mod kstats;
 mod metrics;
+mod page;
 mod parameters;
+mod shown;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
@@ -21,12 +23,11 @@ use std::time::Duration;
 
 use cenote_cli::Host;
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{Notify, Runtime, tunables};
+use cenote_rt::{Notify, tunables};
 
 use super::log;
 use super::place::Place;
 use super::pools::Pools;
-use http::Page;
 use kstats::Kstats;
 use parameters::Parameters;
 
@@ -72,7 +73,7 @@ impl Watch {
         };
         drop(cenote_rt::spawn(writer.run()));
         let socket = place.state.join("metrics.sock");
-        let page = page(pools);
+        let page = page::page(pools, place.state.join("lab"));
         told(&socket, http::serve_unix(&socket, &page));
         if let Some(address) = std::env::var("CENOTE_METRICS_LISTEN").ok().filter(|a| !a.is_empty())
         {
@@ -108,21 +109,6 @@ impl Watch {
             kstats.remove();
         }
     }
-}
-
-/// Returns the pages of metrics.
-fn page(pools: &Arc<Pools>) -> Arc<Page> {
-    let (runtime, pools) = (Runtime::here(), Arc::downgrade(pools));
-    Arc::new(move |path| {
-        let (kind, form): (_, fn(&[metrics::Family]) -> String) = match path {
-            "/metrics" => ("text/plain; version=0.0.4", metrics::text),
-            "/metrics.json" => ("application/json", metrics::json),
-            _ => return None,
-        };
-        let engines = pools.upgrade()?.pools();
-        let figures = runtime.lend(|| cenote_rt::block_on(0, figures::collect(&engines)));
-        Some((kind, form(&metrics::families(&figures.ok()?))))
-    })
 }
 
 /// Writes kstats every few seconds, as long as the pools exist.

@@ -1,5 +1,6 @@
 //! Tests of single rules.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_ondisk::blkptr::Dva;
@@ -41,6 +42,23 @@ fn freed_space_is_reused_after_three_txgs() {
     }
     let again = allocate(&space, &Request { txg: 9, ..all }).unwrap();
     assert_eq!(again, [dvas[0]]);
+}
+
+/// Without logs, the third copies of blocks do not use one metaslab after the other.
+#[test]
+fn three_copies_of_blocks_use_three_metaslabs() {
+    let vdevs = [TestVdev::plain(Class::Normal, 24, 40)];
+    let space = Disk { txg: 4, ..Disk::default() }.import(&vdevs, false, 0).0;
+    let mut used = BTreeSet::new();
+    for txg in 5..15 {
+        for _ in 0..20 {
+            let request = Request { copies: 3, ..Request::data(4096, txg) };
+            let dvas = allocate(&space, &request).unwrap();
+            used.extend(dvas.iter().map(|dva| dva.offset >> 24));
+        }
+        commit(&space, txg);
+    }
+    assert_eq!(used.len(), 3, "{used:?}");
 }
 
 #[test]

@@ -114,8 +114,9 @@ pub(super) fn detach(top: &mut VdevConfig, guid: u64) -> Option<Removed> {
     }
     let mut unspared = None;
     if parent.kind == VdevKind::Spare && at == 0 {
-        // The device that the spare stood in for is gone: the spare stays in its place.
-        for child in &mut parent.children {
+        // The device that the spare stood in for is gone: the spare stays in its place. A
+        // distributed spare is still one, since it is a part of its vdev.
+        for child in parent.children.iter_mut().filter(|child| child.kind.is_real_leaf()) {
             if std::mem::take(&mut child.leaf.is_spare) {
                 child.leaf.unspare = false;
                 unspared = Some(child.guid);

@@ -42,7 +42,7 @@ use cenote_ondisk::label;
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result, ensure};
-use cenote_vdev::{DtlKind, LeafId, TxgRanges, VdevAux, VdevState, labels};
+use cenote_vdev::{DtlKind, LeafId, Need, TxgRanges, VdevAux, VdevState, labels};
 
 use super::dtl;
 use crate::admin::aux::{self, Aux};
@@ -315,7 +315,7 @@ impl Leaves<'_> {
                 !tree.is_dtl_required(guid)
             } else {
                 let (state, aux) = (VdevState::Offline, VdevAux::None);
-                tree.take_out_of_service_unless_needed(guid, state, aux)
+                tree.take_out_of_service_unless_needed(guid, state, aux, Need::OnlyCopy)
             };
             // Checks SH1.
             if !is_free && !is_on(Bug::DetachIgnoresLogs) {

@@ -34,7 +34,7 @@ use cenote_pool::import::PoolDevice;
 use cenote_pool::pool::{PoolParts, assemble_apart};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
-use cenote_vdev::{BuildOptions, DtlKind, Tree, Vdev, VdevAux, VdevState};
+use cenote_vdev::{BuildOptions, DtlKind, Need, Tree, Vdev, VdevAux, VdevState};
 
 use super::{IDLE_TIMEOUT, Shape, ShapeError, config, free_objects, path_of};
 use crate::admin::PoolSetting;
@@ -171,7 +171,7 @@ impl Leaves<'_> {
                 for guid in &guids {
                     let (state, aux) = (VdevState::Offline, VdevAux::None);
                     let tree = &engine.tree;
-                    if !tree.take_out_of_service_unless_needed(*guid, state, aux) {
+                    if !tree.take_out_of_service_unless_needed(*guid, state, aux, Need::OnlyCopy) {
                         return Err(Error::from(SplitError::Busy).into());
                     }
                 }

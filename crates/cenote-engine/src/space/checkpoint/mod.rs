@@ -28,6 +28,7 @@ use std::sync::Arc;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_ondisk::words;
@@ -46,6 +47,9 @@ pub(crate) use maps::hold;
 
 /// The feature that is active while a checkpoint exists or is being discarded.
 pub(crate) const FEATURE: &str = "zpool_checkpoint";
+
+/// Bits of an offset, in sectors, in an entry of a space map of the old format.
+const OLD_OFFSET_BITS: u32 = 47;
 
 /// Reasons why a checkpoint operation fails, in OpenZFS's words.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +72,9 @@ pub enum CheckpointError {
     /// A vdev is being removed.
     #[error("device removal in progress")]
     Removing,
+    /// A vdev is too large for the offsets in space maps of the old format.
+    #[error("device exceeds supported size")]
+    TooLarge,
 }
 
 impl From<CheckpointError> for Error {
@@ -78,7 +85,7 @@ impl From<CheckpointError> for Error {
             | CheckpointError::Removing
             | CheckpointError::Expanding => Kind::Busy,
             CheckpointError::NotThere => Kind::NotFound,
-            CheckpointError::NotEnabled => Kind::Unsupported,
+            CheckpointError::NotEnabled | CheckpointError::TooLarge => Kind::Unsupported,
         };
         Self::new(kind, error)
     }
@@ -271,7 +278,11 @@ impl Task for Take {
                 Ok(()) if is_removing => Err(CheckpointError::Removing.into()),
                 // A rewind would find sectors that have moved.
                 Ok(()) if engine.is_reflowing() => Err(CheckpointError::Expanding.into()),
-                Ok(()) => engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock)).await,
+                Ok(()) => {
+                    let root = engine.config().root.clone();
+                    let is_large = root.children.iter().any(is_beyond_old_maps);
+                    engine.mos_apply(context.txg, |tx| take(tx, &env, &uberblock, is_large)).await
+                }
                 Err(error) => Err(error),
             };
             if self.answer.unless_refused(result)?.is_some() {
@@ -298,9 +309,23 @@ pub(crate) fn exists(tx: &mut Tx<'_>) -> TxResult<bool> {
     features::is_active(tx, FEATURE)
 }
 
-fn take(tx: &mut Tx<'_>, env: &Env, uberblock: &Uberblock) -> TxResult<()> {
+/// Whether offsets of a top-level vdev may be too large for entries of space maps of the old
+/// format, which have 47 bits for a number of sectors. The checkpoint's map has such offsets.
+fn is_beyond_old_maps(top: &VdevConfig) -> bool {
+    top.top.asize.checked_shr(top.top.ashift as u32 + OLD_OFFSET_BITS).unwrap_or(0) > 0
+}
+
+fn take(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    uberblock: &Uberblock,
+    is_beyond_old_maps: bool,
+) -> TxResult<()> {
     if !features::is_enabled(tx, FEATURE)? {
         return Err(Error::from(CheckpointError::NotEnabled).into());
+    }
+    if is_beyond_old_maps && !features::is_enabled(tx, "spacemap_v2")? {
+        return Err(Error::from(CheckpointError::TooLarge).into());
     }
     let kept = Uberblock { endian: Endian::Little, checkpoint_txg: uberblock.txg, ..*uberblock };
     let words: Vec<u64> = words::iter(&kept.encode()).collect();

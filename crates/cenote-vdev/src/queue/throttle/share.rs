@@ -75,6 +75,8 @@ const GENEROUS_PCT: u64 = 100;
 const CHUNK_MS: f64 = 8.0;
 const CHUNK_MIN: u64 = 128 << 10;
 const CHUNK_MAX: u64 = 1 << 20;
+/// Longest scan read of a leaf without a moving head that has ordinary I/O as well.
+const SHARED_EXTENT_MAX: u64 = 256 << 10;
 /// Part of the rate that is forgotten with each scan read that shows it.
 const RATE_DECAY: f64 = 1.0 / 64.0;
 /// Seconds over which the promised rate is averaged.
@@ -254,6 +256,22 @@ impl Share {
         self.rate.chunk()
     }
 
+    /// Longest extent that a scan reads at once, besides the limit of aggregation.
+    pub(in crate::queue) fn extent_max(&self, now_ns: u64, is_rotational: bool) -> u64 {
+        if self.quiet_ns(now_ns) >= self.pauses.idle_ns() {
+            u64::MAX
+        } else if is_rotational {
+            self.chunk()
+        } else {
+            SHARED_EXTENT_MAX
+        }
+    }
+
+    /// Time since ordinary I/O was there last.
+    fn quiet_ns(&self, now_ns: u64) -> u64 {
+        self.ordinary_ns.map_or(u64::MAX, |last| now_ns.saturating_sub(last))
+    }
+
     /// A scan read of `len` bytes starts.
     pub(in crate::queue) fn scan_started(&mut self, offset: u64, len: u64) {
         self.rate.started(offset, len, self.scans == 0);
@@ -283,7 +301,7 @@ impl Share {
         }
         self.adjust(now_ns);
         let (owed_seconds, look_ns) = (self.owe(now_ns), now_ns + LOOK_NS);
-        let quiet_ns = self.ordinary_ns.map_or(u64::MAX, |last| now_ns.saturating_sub(last));
+        let quiet_ns = self.quiet_ns(now_ns);
         if quiet_ns >= self.pauses.idle_ns() && leaf.background == 0 {
             self.probed_ns = now_ns;
             self.rest_end_ns = now_ns;

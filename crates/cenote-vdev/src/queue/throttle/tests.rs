@@ -15,6 +15,7 @@ use crate::queue::{Load, Queue, now_ns};
 
 const SIZE: u64 = 2_000_000_000_000;
 const EXTENT: u64 = 1 << 20;
+const MS: u64 = 1_000_000;
 /// Batches of a sweep under way.
 const BATCHES: u64 = 8;
 
@@ -158,6 +159,18 @@ fn length_of_scan_reads_follows_the_rate_of_the_disk() {
         }
         assert!(share.chunk().abs_diff(want) < 5000, "{rate} MB/s, {is_sequential}");
     }
+}
+
+#[test]
+fn extents_are_short_while_a_leaf_is_shared() {
+    let mut share = Share::default();
+    let at = |share: &Share, now| [true, false].map(|is_disk| share.extent_max(now, is_disk));
+    assert_eq!(at(&share, 0), [u64::MAX; 2]);
+    // A request each 20 ms.
+    (1..=100).for_each(|n| share.ordinary_ended(n * 20 * MS, (n * 20 - 5) * MS));
+    let last = 100 * 20 * MS;
+    assert_eq!(at(&share, last + 100 * MS), [1 << 20, 256 << 10]);
+    assert_eq!(at(&share, last + 300 * MS), [u64::MAX; 2]);
 }
 
 /// Pauses between requests are used, however short: a leaf that is never idle is read fast, and the
