@@ -137,11 +137,12 @@ fn now_ns() -> u64 {
     monotonic().as_nanos() as u64
 }
 
-/// Modelled disks of one kind.
+/// Modelled disks of one kind, and perhaps one for metadata.
 #[derive(Debug)]
 pub struct Machine {
-    /// The disks.
+    /// The disks; last the one for metadata.
     pub disks: Vec<Arc<ModelDisk>>,
+    has_special: bool,
     /// Record of their commands.
     pub tap: Arc<Tap>,
     hash: Arc<CommandHash>,
@@ -157,7 +158,17 @@ impl Machine {
             ModelDisk::with_sector(format!("disk{number}"), size, model, 1 << ashift)
         };
         let disks = (0..count).map(disk).collect();
-        Self { disks, tap: Tap::new(), hash: CommandHash::new(), seed }
+        let (tap, hash) = (Tap::new(), CommandHash::new());
+        Self { disks, has_special: false, tap, hash, seed }
+    }
+
+    /// Adds a disk of another kind, which is to be a special vdev.
+    #[must_use]
+    pub fn with_special(mut self, params: Params, (size, ashift): (u64, u64)) -> Self {
+        let model = params.build(size, self.seed.wrapping_add(self.disks.len() as u64));
+        self.disks.push(ModelDisk::with_sector("special".to_owned(), size, model, 1 << ashift));
+        self.has_special = true;
+        self
     }
 
     /// Creates the pool "tank" of one top-level vdev on all disks, and opens it. The name of the
@@ -168,15 +179,21 @@ impl Machine {
     pub async fn create_pool(&self, redundancy: Redundancy, ashift: u64) -> Result<Arc<Engine>> {
         let devices: Vec<Arc<dyn Device>> =
             (0..).zip(&self.disks).map(|(n, d)| self.tapped(n, d)).collect();
-        let leaves: Vec<_> = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
+        let mut leaves: Vec<_> = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
+        let special = if self.has_special { leaves.pop() } else { None };
         let class = VdevClass::Normal;
-        let tops = match redundancy {
+        let mut tops: Vec<_> = match redundancy {
             Redundancy::Single => {
                 let top = |leaf| TopSpec { redundancy, class, leaves: vec![leaf] };
                 leaves.into_iter().map(top).collect()
             }
             _ => vec![TopSpec { redundancy, class, leaves }],
         };
+        tops.extend(special.map(|leaf| TopSpec {
+            redundancy: Redundancy::Single,
+            class: VdevClass::Special,
+            leaves: vec![leaf],
+        }));
         let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
         let mut rng = Rng::seeded(self.seed);
         let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::new(|| Ok(rng.next_u64())))?;

@@ -30,13 +30,14 @@ impl Policy {
 const KIB_128: u64 = 128 << 10;
 
 /// All policies, oldest first.
-pub static POLICIES: [Policy; 6] = [
+pub static POLICIES: [Policy; 7] = [
     Policy {
         name: "historic-2013",
         about: "ZFS of 2013: allocator by space, 16K indirect blocks, scans with delays, optional \
                 writes within the aggregation limit of 128K",
         tunables: &[
             (&tunables::ALLOCATOR, 1),
+            (&tunables::NUM_ALLOCATORS, 1),
             (&tunables::DEFAULT_IBS, 14),
             (&tunables::SCAN_THROTTLE, ThrottleModel::Delays as u64),
             (&tunables::OPTIONAL_IS_LIMITED, 1),
@@ -64,6 +65,11 @@ pub static POLICIES: [Policy; 6] = [
         tunables: &[(&tunables::AGGREGATION_LIMIT, KIB_128)],
     },
     Policy { name: "openzfs-2.3", about: "OpenZFS 2.3", tunables: &[] },
+    Policy {
+        name: "cenote-separate",
+        about: "metadata in metaslabs of their own, and the metaslabs with the longest free runs first",
+        tunables: &[(&tunables::ALLOCATOR, 2)],
+    },
     Policy { name: "cenote", about: "the defaults of this engine", tunables: &[] },
 ];
 

@@ -214,6 +214,15 @@ pub struct Strip {
     pub spans: Vec<Span>,
 }
 
+/// A map of many cells, such as the metaslabs of a disk.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct CellMap {
+    /// Its name.
+    pub name: String,
+    /// Figures, row by row.
+    pub cells: Vec<f64>,
+}
+
 /// A picture's data.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "kind", rename_all = "lowercase")]
@@ -260,6 +269,21 @@ pub enum Chart {
         groups: Vec<String>,
         /// Bars of each colour.
         series: Vec<Series>,
+    },
+    /// Maps beside each other.
+    Maps {
+        /// Its title.
+        title: String,
+        /// Cells in a row of a map.
+        width: usize,
+        /// Maps in a row.
+        across: usize,
+        /// The maps, row by row.
+        maps: Vec<CellMap>,
+        /// Name of the figure.
+        figure: String,
+        /// Figures of the first and the last colour.
+        range: (f64, f64),
     },
     /// Rows of ranges over one axis.
     Strips {

@@ -357,6 +357,8 @@ tunables! {
         "sets of children whose bytes RAID-Z leaves out in turn before a block counts as lost";
     SLOP_SHIFT = "spa_slop_shift", 5, (1, 31),
         "the pool keeps 1/2^shift of its space back";
+    SLOP_MIN = "cenote_min_slop", 128 * MIB, (MIB, 1 << 40),
+        "bytes that a pool keeps back at least, unless that is more than half of it";
     MULTIHOST_IMPORT_INTERVALS = "zfs_multihost_import_intervals", 20, (1, 1000),
         "heartbeat intervals to watch a pool that another host may hold";
     MULTIHOST_INTERVAL = "zfs_multihost_interval", 1000, (100, 1 << 32),
@@ -375,8 +377,8 @@ tunables! {
         "bytes from which on a write goes to its place at once, and the log points there";
     DDT_DATA_IS_SPECIAL = "zfs_ddt_data_is_special", 1, (0, 1),
         "whether dedup tables may go to the special class";
-    ALLOCATOR = "cenote_allocator", 0, (0, 1),
-        "which free ranges are taken: 0 as OpenZFS does today, 1 as it did in 2013";
+    ALLOCATOR = "cenote_allocator", 0, (0, 2),
+        "which free ranges are taken: 0 as OpenZFS does today, 1 as it did in 2013, 2 apart from metadata, where free ranges are longest";
     DF_ALLOC_THRESHOLD = "metaslab_df_alloc_threshold", 128 * KIB, (0, 1 << 40),
         "bytes of the largest free segment below which a metaslab goes over to best fit";
     DF_FREE_PCT = "metaslab_df_free_pct", 4, (0, 100),
@@ -455,8 +457,10 @@ tunables! {
         "whether data that is there already is not written again";
     WRITE_ATTEMPTS = "cenote_write_attempts", 3, (1, 64),
         "places at which a block is tried when devices fail";
-    METASLAB_DEFAULT_SHIFT = "zfs_vdev_default_ms_shift", 29, (24, 40),
+    METASLAB_DEFAULT_SHIFT = "zfs_vdev_default_ms_shift", 29, (17, 40),
         "log2 of the size of a metaslab where the number of them does not matter";
+    METASLAB_MIN_SHIFT = "cenote_vdev_min_ms_shift", 24, (17, 24),
+        "log2 of the smallest metaslab; blocks that are longer than a metaslab are split";
     METASLAB_MAX_SHIFT = "zfs_vdev_max_ms_shift", 34, (24, 50),
         "log2 of the largest metaslab";
     METASLAB_DEFAULT_COUNT = "zfs_vdev_default_ms_count", 200, (1, 1 << 20),

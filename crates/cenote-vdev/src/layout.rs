@@ -15,9 +15,6 @@ pub const ASIZE_MIN: u64 = label::leaf_asize(label::DEVICE_SIZE_MIN);
 /// Bytes that a dRAID reserves on each child.
 const DRAID_RESERVE: u64 = 32 << 20;
 
-/// Log2 of the smallest metaslab: the largest block must fit.
-const METASLAB_SHIFT_MIN: u32 = 24;
-
 /// Capacity of a leaf on a device of that size; `None` if the device is too small to be a leaf.
 pub fn leaf_asize(device_size: u64) -> Option<u64> {
     (label::usable_size(device_size) >= label::DEVICE_SIZE_MIN)
@@ -113,8 +110,9 @@ pub fn metaslab_shift(asize: u64) -> u32 {
     } else {
         usual
     };
-    if shift < METASLAB_SHIFT_MIN {
-        METASLAB_SHIFT_MIN
+    let least = tunables::METASLAB_MIN_SHIFT.get() as u32;
+    if shift < least {
+        least
     } else if shift > most {
         if asize >> most > limit { bits(asize / limit) } else { most }
     } else {

@@ -22,6 +22,7 @@ use cenote_ondisk::blkptr::Dva;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{ensure, tunables};
 
+use super::area::Side;
 use super::class::Class;
 use super::error::{AllocError, Violation};
 use super::group::{Vdev, percent};
@@ -270,13 +271,21 @@ impl State {
         if !asize.is_multiple_of(wanted.align) && vdev.spec.align > 1 << vdev.spec.ashift {
             return Err(Violation::Place { vdev: vdev_id, offset: 0, asize });
         }
-        // A group with few metaslabs does not serve many streams.
-        let slot = if stream < vdev.groups[group].order.len() / 3 { stream } else { 0 };
+        let side = vdev.side(group, request.is_metadata, policy.as_ref());
+        let count = vdev.groups[group].order.len();
+        let slot = match side {
+            Side::Metadata => vdev.groups[group].open.len() - 1,
+            // A group with few metaslabs does not serve many streams.
+            _ if stream < count / 3 => stream,
+            _ => 0,
+        };
         let shift = vdev.spec.metaslab_shift;
         let own = dvas.iter().filter(|dva| u64::from(dva.vdev) == vdev_id);
-        let search = Search {
+        let mut search = Search {
             group,
             slot,
+            side,
+            distance: policy.copy_distance(count as u64) as usize,
             is_secondary: !dvas.is_empty(),
             keeps_third,
             asize,
@@ -284,11 +293,12 @@ impl State {
             taken: own.map(|dva| (dva.offset >> shift) as usize).collect(),
         };
         let mut tried = Vec::new();
-        while let Some(id) = vdev.next_candidate(&search, &tried) {
+        while let Some(id) = vdev.next_or_wider(&mut search, &tried) {
             if vdev.metaslabs[id].loaded.is_none() {
                 return Ok(SearchResult::Load(vdev_id, id));
             }
-            let Some(offset) = vdev.pick(id, wanted, policy.as_ref()) else {
+            let must_find = effort == Effort::Hard;
+            let Some(offset) = vdev.pick(id, wanted, must_find, policy.as_ref()) else {
                 tried.push(id);
                 vdev.passivate(id, policy.as_ref());
                 continue;
@@ -302,6 +312,9 @@ impl State {
             );
             metaslab.take(offset..offset + asize, request.txg)?;
             metaslab.used = (request.txg, cenote_rt::monotonic());
+            if request.is_metadata {
+                vdev.groups[group].metadata.note(asize);
+            }
             vdev.update_open_metaslab(id, &search, is_recording, policy.as_ref());
             self.mark(request.txg, vdev_id, id);
             return Ok(SearchResult::Found(offset));
@@ -314,6 +327,9 @@ impl State {
 struct Search {
     group: usize,
     slot: usize,
+    side: Side,
+    /// Least number of metaslabs between two copies.
+    distance: usize,
     is_secondary: bool,
     /// Whether third copies stay in one metaslab.
     keeps_third: bool,
@@ -324,6 +340,24 @@ struct Search {
 }
 
 impl Vdev {
+    /// The next metaslab to try. If there is none, the copies of the block may be closer to each
+    /// other, and then other metaslabs may serve this kind of block.
+    fn next_or_wider(&mut self, search: &mut Search, tried: &[usize]) -> Option<usize> {
+        loop {
+            if let Some(id) = self.next_candidate(search, tried) {
+                return Some(id);
+            }
+            if search.effort == Effort::Hard {
+                return None;
+            }
+            if search.distance > 1 && !search.taken.is_empty() {
+                search.distance /= 2;
+            } else {
+                search.side = self.widen(search.group, search.side)?;
+            }
+        }
+    }
+
     /// The next metaslab to try: the stream's open one, else the best by weight.
     fn next_candidate(&mut self, search: &Search, tried: &[usize]) -> Option<usize> {
         let open = &mut self.groups[search.group].open[search.slot];
@@ -340,13 +374,18 @@ impl Vdev {
         }
         let is_hard = search.effort == Effort::Hard;
         let limit = if is_hard { usize::MAX } else { tunables::FIND_MAX_TRIES.get_usize() };
-        let mut last = None;
-        for _ in 0..limit {
+        let (mut last, mut tries) = (None, 0);
+        while tries < limit {
             let from = last.map_or(Bound::Unbounded, Bound::Excluded);
             let order = &self.groups[search.group].order;
             let entry = *order.range((from, Bound::Unbounded)).next()?;
             let (Reverse(weight), id) = entry;
             last = Some(entry);
+            let is_on_side = self.groups[search.group].metadata.has(search.side, id);
+            if !is_hard && !is_on_side {
+                continue;
+            }
+            tries += 1;
             if !is_hard && weight == Weight::ZERO {
                 return None;
             }
@@ -367,12 +406,23 @@ impl Vdev {
             return false;
         }
         let is_known = metaslab.loaded.is_some();
+        // An empty metaslab is not opened for a second copy if there is another one nearly as far.
+        let is_empty = metaslab.usable() == metaslab.size;
+        let distance = if is_empty { search.distance * 3 / 2 } else { search.distance };
+        let is_apart = |other: &usize| other.abs_diff(id) >= distance.max(1);
         search.effort == Effort::Hard
-            || !search.taken.contains(&id)
+            || search.taken.iter().all(is_apart)
                 && (is_known || metaslab.weight.may_satisfy(search.asize))
+                && self.groups[search.group].metadata.has(search.side, id)
     }
 
-    fn pick(&mut self, id: usize, wanted: PickRequest, policy: &dyn Policy) -> Option<u64> {
+    fn pick(
+        &mut self,
+        id: usize,
+        wanted: PickRequest,
+        must_find: bool,
+        policy: &dyn Policy,
+    ) -> Option<u64> {
         let metaslab = &mut self.metaslabs[id];
         let loaded = metaslab.loaded.as_mut()?;
         let mut context = PickContext {
@@ -380,6 +430,7 @@ impl Vdev {
             cursors: &mut loaded.cursors,
             start: metaslab.start,
             size: metaslab.size,
+            must_find,
         };
         policy.pick(&mut context, wanted)
     }

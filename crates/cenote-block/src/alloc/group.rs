@@ -11,6 +11,7 @@ use std::collections::BTreeSet;
 
 use cenote_rt::{ensure, tunables};
 
+use super::area::MetadataArea;
 use super::class::Class;
 use super::error::Violation;
 use super::fragmentation;
@@ -39,7 +40,9 @@ impl Open {
 pub(super) struct Group {
     /// Metaslabs by weight, best first.
     pub(super) order: BTreeSet<(Reverse<Weight>, usize)>,
+    /// Open metaslabs of each stream, and last those for metadata apart from data.
     pub(super) open: Vec<Open>,
+    pub(super) metadata: MetadataArea,
     /// Fragmentation in percent, if enough metaslabs have a value.
     pub(super) fragmentation: Option<u64>,
     /// Sum of the metaslabs' sizes in bytes.

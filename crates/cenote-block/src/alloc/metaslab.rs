@@ -580,6 +580,17 @@ impl Metaslab {
         Some(Weight::of_stored(&self.histogram, &unusable, self.ashift))
     }
 
+    /// Number of free segments; without deferred ones where that is known.
+    fn segment_count(&self) -> Option<u64> {
+        if let Some(loaded) = &self.loaded {
+            return Some(loaded.free.ranges().len() as u64);
+        }
+        if self.usable() == self.size {
+            return Some(1);
+        }
+        self.has_histogram.then(|| self.histogram.iter().sum())
+    }
+
     /// Its present weight.
     pub(super) fn weigh(&self, policy: &dyn Policy, count: u64) -> Weight {
         if self.is_broken || self.usable() == 0 {
@@ -589,6 +600,8 @@ impl Metaslab {
             metaslab: self.id,
             count,
             free: self.usable(),
+            deferred: self.deferred() + self.freed.bytes(),
+            segments: self.segment_count(),
             fragmentation: self.fragmentation,
             by_segments: self.segment_weight(),
         })

@@ -23,6 +23,7 @@
 //! [`sync_done`](SpaceAllocator::sync_done), which must not be called before the uberblock of its
 //! txg is durable: that, and the deferral, keeps older uberblocks usable (spec 05 §5.4).
 
+mod area;
 mod choose;
 mod class;
 mod condense;

@@ -27,6 +27,8 @@ pub struct Request {
     /// Whether it is part of a gang block, header or member: `metaslab_force_ganging` does not
     /// apply.
     pub is_gang_part: bool,
+    /// Whether it is metadata, which a policy may place apart from data.
+    pub is_metadata: bool,
 }
 
 impl Request {
@@ -41,6 +43,7 @@ impl Request {
             stream: 0,
             near: None,
             is_gang_part: false,
+            is_metadata: false,
         }
     }
 }

@@ -11,7 +11,7 @@ use cenote_rt::seeded::{Bug, is_on};
 
 use super::class::Class;
 use super::error::Violation;
-use super::metaslab::{Deferral, Metaslab};
+use super::metaslab::{Deferral, Loaded, Metaslab};
 use super::state::State;
 
 /// Changes of one metaslab to record in a pass: ALLOC of `allocs`, then FREE of `frees`, in the log
@@ -140,10 +140,12 @@ impl State {
         self.committed = txg;
         self.freeing_txg = None;
         self.recording_txg = None;
+        let policy = self.policy.clone();
         let vdevs: BTreeSet<_> = touched.iter().map(|(vdev, _)| *vdev).collect();
         for vdev in vdevs {
             if let Some(vdev) = self.vdevs.get_mut(&vdev) {
                 vdev.update_fragmentation();
+                vdev.resize_area(policy.as_ref());
             }
         }
         self.unload_idle(txg);
@@ -245,11 +247,21 @@ impl State {
             metaslab.matured = epoch;
         }
         metaslab.update_fragmentation();
+        let size = metaslab.size;
+        let should_close = |loaded: &mut Loaded| {
+            policy.should_close(loaded.free.largest(), loaded.free.bytes(), size)
+        };
+        let is_open = metaslab.activation.is_some();
+        let is_worn = is_open && metaslab.loaded.as_deref_mut().is_some_and(should_close);
         let (after, group) = (metaslab.deferred(), metaslab.group);
         let group = &mut vdev.groups[group];
         let deferred = after as i64 - deferred as i64;
         group.change(recorded.bytes() as i64 - freed.bytes() as i64 + deferred, deferred)?;
-        vdev.reweigh(id, policy.as_ref());
+        if is_worn {
+            vdev.passivate(id, policy.as_ref());
+        } else {
+            vdev.reweigh(id, policy.as_ref());
+        }
         self.flush.change_segments(now as i64 - segments as i64)?;
         if after > 0 {
             self.deferring.insert((vdev_id, id));

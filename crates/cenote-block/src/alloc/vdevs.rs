@@ -51,7 +51,7 @@ impl State {
 
     fn add_vdev(&mut self, spec: VdevSpec, metaslabs: Vec<MetaslabSpec>, new_in: Option<u64>) {
         let (id, streams) = (spec.id, self.streams);
-        let group = || Group { open: vec![Open::default(); streams], ..Group::default() };
+        let group = || Group { open: vec![Open::default(); streams + 1], ..Group::default() };
         let mut vdev =
             Vdev { spec, metaslabs: Vec::new(), groups: [group(), group()], embedded_log: None };
         vdev.extend(metaslabs, new_in);
@@ -286,6 +286,9 @@ impl SpaceAllocator {
     /// Changes the policy and recomputes all weights.
     pub fn set_policy(&self, policy: Arc<dyn Policy>) {
         let mut state = self.lock();
+        for group in state.vdevs.values_mut().flat_map(|vdev| &mut vdev.groups) {
+            group.metadata.dissolve(0);
+        }
         state.policy = policy;
         for id in state.vdevs.keys().copied().collect::<Vec<_>>() {
             state.recount_vdev(id);

@@ -6,15 +6,22 @@
 //!  | 0     | 0       | 0    | 0    |   index   |   segments of that     | by segments
 //!  +-------+---------+------+------+-----------+------------------------+
 //!  | prim. | second. | claim| 1    |               free bytes           | by space
+//!  | 0     | 0       | 1    |  mean run, sectors |     free, sectors     | by runs
 //!  +-------+---------+------+------+------------------------------------+
 //! ```
 //!
-//! `index` is the logarithm of the largest segment size. Bits 63 to 61 say how the metaslab is
-//! used; here that is stored beside the weight, and the bits are set for display only.
+//! `index` is the logarithm of the largest segment size. Weights by runs are this engine's own.
+//! Bits 63 to 61 of the others say how the metaslab is used; here that is stored beside the weight,
+//! and the bits are set for display only.
 
 use cenote_ondisk::spacemap::HISTOGRAM_BUCKETS;
 
 const BY_SPACE: u64 = 1 << 60;
+const BY_RUNS: u64 = 1 << 61;
+/// Log2 of the unit of weights by runs, and of the place of the mean run.
+const SECTOR_SHIFT: u32 = 9;
+const RUN_SHIFT: u32 = 36;
+const RUN_MAX: u64 = (1 << 24) - 1;
 const INDEX_SHIFT: u32 = 54;
 const COUNT_MAX: u64 = (1 << INDEX_SHIFT) - 1;
 
@@ -36,6 +43,17 @@ impl Weight {
     #[must_use]
     pub fn of_space(bytes: u64) -> Self {
         if bytes < 512 { Self::ZERO } else { Self(BY_SPACE | bytes.min(BY_SPACE - 1)) }
+    }
+
+    /// Weight by the mean length of free segments; of equal ones, by free bytes.
+    #[must_use]
+    pub fn of_runs(free: u64, segments: u64) -> Self {
+        if free < 1 << SECTOR_SHIFT {
+            return Self::ZERO;
+        }
+        let sectors = free >> SECTOR_SHIFT;
+        let run = (sectors / segments.max(1)).min(RUN_MAX);
+        Self(BY_RUNS | run << RUN_SHIFT | sectors.min((1 << RUN_SHIFT) - 1))
     }
 
     /// Weight from an in-core histogram, by log2 of bytes. Segments beyond the stored histogram's
@@ -81,7 +99,7 @@ impl Weight {
     /// Log2 of the size of the largest segments, if it is a weight by segments.
     #[must_use]
     pub const fn index(self) -> Option<u32> {
-        if self.0 == 0 || self.0 & BY_SPACE != 0 {
+        if self.0 == 0 || self.0 & (BY_SPACE | BY_RUNS) != 0 {
             return None;
         }
         Some((self.0 >> INDEX_SHIFT) as u32)
@@ -95,6 +113,10 @@ impl Weight {
         }
         match self.index() {
             Some(index) => index >= 63 || size < 2 << index,
+            None if self.0 & BY_RUNS != 0 => {
+                let sectors = self.0 & ((1 << RUN_SHIFT) - 1);
+                sectors == (1 << RUN_SHIFT) - 1 || size >> SECTOR_SHIFT <= sectors
+            }
             None => size <= self.0 & !BY_SPACE,
         }
     }
@@ -127,6 +149,10 @@ mod tests {
         assert_eq!((space.index(), Weight::of_space(511)), (None, Weight::ZERO));
         assert!(Weight::of_segments(20, 1) > Weight::of_segments(19, 50));
         assert!(!Weight::ZERO.may_satisfy(512));
+        let (long, short) = (Weight::of_runs(1 << 20, 8), Weight::of_runs(2 << 20, 64));
+        assert!(long > short && short > Weight::of_runs(1 << 20, 32));
+        assert!(long.may_satisfy(1 << 20) && !long.may_satisfy((1 << 20) + 512));
+        assert_eq!((long.index(), Weight::of_runs(511, 1)), (None, Weight::ZERO));
         // Beyond the last bucket, each step doubles the count of a segment.
         let mut histogram = [0; 64];
         histogram[42] = 1;

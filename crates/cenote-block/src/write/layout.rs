@@ -76,13 +76,14 @@ struct LayoutRequest {
     gang_copies: u8,
     txg: u64,
     stream: u64,
+    is_metadata: bool,
     units: super::Units,
 }
 
 impl LayoutRequest {
     fn request(&self, psize: u64, copies: u8, near: Option<u64>, is_gang_part: bool) -> Request {
-        let Self { class, txg, stream, .. } = *self;
-        Request { class, psize, copies, txg, stream, near, is_gang_part }
+        let Self { class, txg, stream, is_metadata, .. } = *self;
+        Request { class, psize, copies, txg, stream, near, is_gang_part, is_metadata }
     }
 
     /// Allocates space for `range`, split if necessary; all of it or none.
@@ -225,6 +226,7 @@ impl BlockWrite<'_> {
             gang_copies: self.policy.gang_copies,
             txg: self.context.txg,
             stream: place.objset.rotate_left(32) ^ place.object,
+            is_metadata: self.policy.is_metadata,
             units: self.store.units(),
         };
         // Beyond the last vdev the first follows.

@@ -3,6 +3,7 @@
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_device::ImageDevice;
@@ -13,7 +14,7 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::props::PropValue;
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
-use cenote_rt::{Error, Kind, Rng};
+use cenote_rt::{Error, Kind, Rng, tunables};
 
 /// Size of the device.
 const SIZE: u64 = 64 << 20;
@@ -78,6 +79,24 @@ impl Fixture {
             }
         }
         panic!("the pool takes anything");
+    }
+
+    /// Returns the metaslabs that hold data blocks of an object, and those that hold its indirect
+    /// blocks.
+    async fn metaslabs_of(&self, object: u64, blocks: u64) -> [BTreeSet<u64>; 2] {
+        let size = self.engine.allocator().metaslab_figures(0)[0].size;
+        let view = self.engine.view().await.unwrap();
+        let objset = view.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let dnode = objset.dnode(object).await.unwrap();
+        let mut found = [BTreeSet::new(), BTreeSet::new()];
+        for (level, metaslabs) in (0..).zip(&mut found) {
+            for number in 0..blocks {
+                // Numbers beyond the last indirect block have no pointer.
+                let Ok(Some(pointer)) = dnode.block_pointer(level, number).await else { continue };
+                metaslabs.extend(pointer.dvas().map(|dva| dva.offset / size));
+            }
+        }
+        found
     }
 
     async fn free(&self, object: u64, offset: u64, len: Option<u64>) {
@@ -231,6 +250,43 @@ fn fragmented_pool_can_be_filled() {
         println!("{written} blocks of {large} in pieces");
         assert!(written * large > blocks * small / 8, "{written} blocks");
         fixture.engine.sync().await.unwrap();
+        fixture.finish().await;
+    });
+}
+
+/// `cenote_allocator=2`: metadata keep to few metaslabs while data are overwritten in others, and the
+/// pool can be filled to the end.
+#[test]
+fn metadata_is_apart_from_data_until_the_pool_is_full() {
+    simulate(async {
+        tunables::ALLOCATOR.set(2).unwrap();
+        let (block, long) = (8 << 10, 128 << 10);
+        let mut fixture = Fixture::of_size(512 << 20, 12).await;
+        let object = fixture.new_object(block).await;
+        let blocks = 100 * MIB / block;
+        for number in 0..blocks {
+            fixture.write(object, number * block, block).await.unwrap();
+        }
+        fixture.engine.sync().await.unwrap();
+        for _ in 0..20 {
+            for _ in 0..blocks / 10 {
+                let number = fixture.rng.below(blocks);
+                fixture.write(object, number * block, block).await.unwrap();
+            }
+            fixture.engine.sync().await.unwrap();
+        }
+        let [data, metadata] = fixture.metaslabs_of(object, blocks).await;
+        println!("data in {data:?}, metadata in {metadata:?}");
+        // One for each copy, and room to grow. A metaslab that becomes one for metadata may still
+        // hold data.
+        assert!(metadata.len() <= 3 && data.len() >= 8, "{data:?} {metadata:?}");
+        assert!(!metadata.is_subset(&data), "{data:?} {metadata:?}");
+        let second = fixture.new_object(long).await;
+        let (more, kind) = fixture.fill(second, long).await;
+        assert_eq!(kind, Kind::NoSpace);
+        // As much as fits with the other policies: half of it, up to 128 MiB, is kept back.
+        assert!(more * long > 200 * MIB, "{more} blocks");
+        fixture.free(second, 0, None).await;
         fixture.finish().await;
     });
 }

@@ -1,5 +1,6 @@
 //! The experiments by name.
 
+mod overwrite;
 mod pads;
 mod scrub;
 mod volume;
@@ -104,7 +105,8 @@ struct Measured {
 }
 
 /// All experiments.
-pub static EXPERIMENTS: [Experiment; 3] = [pads::EXPERIMENT, volume::EXPERIMENT, scrub::EXPERIMENT];
+pub static EXPERIMENTS: [Experiment; 4] =
+    [pads::EXPERIMENT, volume::EXPERIMENT, scrub::EXPERIMENT, overwrite::EXPERIMENT];
 
 /// Returns an experiment by its name.
 ///

@@ -10,7 +10,7 @@
 
 use super::colours::{cividis, is_light};
 use super::scene::{Anchor, Paint, Scene};
-use crate::report::{Axis, Chart, Report, Series, Strip};
+use crate::report::{Axis, CellMap, Chart, Report, Series, Strip};
 use crate::text::{footer, number_text};
 
 const WIDTH: f64 = 960.0;
@@ -70,6 +70,7 @@ fn draw(scene: &mut Scene, chart: &Chart, top: f64) -> f64 {
         Chart::Grid { title, .. }
         | Chart::Lines { title, .. }
         | Chart::Bars { title, .. }
+        | Chart::Maps { title, .. }
         | Chart::Strips { title, .. } => scene.title((MARGIN, top + 12.0), title),
     }
     let top = top + TITLE_HEIGHT;
@@ -77,6 +78,11 @@ fn draw(scene: &mut Scene, chart: &Chart, top: f64) -> f64 {
         Chart::Grid { .. } => grid(scene, chart, top),
         Chart::Lines { x, y, series, marks, .. } => lines(scene, (x, y), series, marks, top),
         Chart::Bars { y, groups, series, .. } => bars(scene, y, groups, series, top),
+        Chart::Maps { width, across, maps, figure, range, .. } => {
+            let y = self::maps(scene, (*width, *across), maps, *range, top);
+            scale(scene, figure, *range, 0, (MARGIN + 30.0, y));
+            y + LEGEND_HEIGHT
+        }
         Chart::Strips { x, classes, strips, .. } => self::strips(scene, x, classes, strips, top),
     }
 }
@@ -115,6 +121,35 @@ fn grid(scene: &mut Scene, chart: &Chart, top: f64) -> f64 {
     }
     scale(scene, figure, *range, *decimals, (left, y + 10.0));
     y + 10.0 + LEGEND_HEIGHT
+}
+
+/// Draws maps beside each other, and returns the lower edge.
+fn maps(
+    scene: &mut Scene,
+    (width, across): (usize, usize),
+    maps: &[CellMap],
+    range: (f64, f64),
+    top: f64,
+) -> f64 {
+    let room = (WIDTH - 2.0 * MARGIN) / across.max(1) as f64;
+    let cell = ((room - 14.0) / width.max(1) as f64).floor().max(1.0);
+    let mut y = top;
+    for row in maps.chunks(across.max(1)) {
+        let mut lowest: f64 = 0.0;
+        for (index, map) in row.iter().enumerate() {
+            let left = MARGIN + index as f64 * room;
+            scene.text((left, y + 10.0), 11.0, Anchor::Start, Paint::Ink, &map.name);
+            for (number, value) in map.cells.iter().enumerate() {
+                let (line, column) = (number / width.max(1), number % width.max(1));
+                let at = (left + column as f64 * cell, y + 16.0 + line as f64 * cell);
+                let colour = cividis(part_of(*value, range));
+                scene.rect(at, (cell - 1.0, cell - 1.0), Paint::Rgb(colour));
+            }
+            lowest = lowest.max(map.cells.len().div_ceil(width.max(1)) as f64 * cell);
+        }
+        y += 16.0 + lowest + 12.0;
+    }
+    y
 }
 
 /// Draws the legend of colours for figures.

@@ -10,8 +10,6 @@ use cenote_rt::tunables;
 pub const RATIO_ONE: u64 = 512;
 /// Largest slop space.
 const SLOP_MAX: u64 = 128 << 30;
-/// Smallest slop space, unless half of the pool is less.
-const SLOP_MIN: u64 = 128 << 20;
 
 /// Returns the deflate ratio of a vdev on which a 128 KiB block allocates `asize` bytes.
 #[must_use]
@@ -34,7 +32,7 @@ pub fn slop(rdspace: u64, embedded_log: u64) -> u64 {
     }
     let mut slop = (rdspace >> tunables::SLOP_SHIFT.get()).min(SLOP_MAX);
     slop -= embedded_log.min(slop / 2);
-    slop.max((rdspace / 2).min(SLOP_MIN))
+    slop.max((rdspace / 2).min(tunables::SLOP_MIN.get()))
 }
 
 #[cfg(test)]

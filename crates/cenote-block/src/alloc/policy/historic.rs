@@ -1,8 +1,10 @@
 //! The policy of 2013, before histograms (spec 05 §12).
 //!
-//! Prefers the emptiest metaslab, and those at the start of the disk. Within one, first fit from
-//! the cursor on, wrapping around; best fit over all segments once the largest is below a threshold
-//! or little is free. A metaslab is closed when it cannot serve.
+//! Prefers the emptiest metaslab, and those at the start of the disk; deferred frees count as free.
+//! Within one, first fit from the cursor on, wrapping around; best fit over all segments once the
+//! metaslab is worn: its largest segment is below a threshold, or little is free. A metaslab is
+//! closed when it cannot serve, and a worn one at the end of the txg. Copies of a block are an
+//! eighth of the vdev apart (spec 09 §4.1).
 
 use cenote_rt::tunables;
 
@@ -26,7 +28,8 @@ impl Policy for Historic {
     }
 
     fn weigh(&self, info: &MetaslabInfo) -> Weight {
-        let (free, count) = (u128::from(info.free), u128::from(info.count.max(1)));
+        let free = u128::from(info.free) + u128::from(info.deferred);
+        let count = u128::from(info.count.max(1));
         let mut weight = free;
         if tunables::LBA_WEIGHTING_ENABLED.get() != 0 {
             // Outer tracks are twice as fast as inner ones.
@@ -40,8 +43,7 @@ impl Policy for Historic {
         if largest < wanted.size {
             return None;
         }
-        let percent = context.free.bytes().saturating_mul(100) / context.size.max(1);
-        if largest < tunables::DF_ALLOC_THRESHOLD.get() || percent < tunables::DF_FREE_PCT.get() {
+        if self.should_close(largest, context.free.bytes(), context.size) {
             return best_fit(context.free, wanted);
         }
         let cursor = context.cursors.of(wanted.size);
@@ -54,6 +56,15 @@ impl Policy for Historic {
 
     fn should_leave(&self, _: Weight, _: Weight, _: u64, _: u64) -> bool {
         false
+    }
+
+    fn should_close(&self, largest: u64, free: u64, size: u64) -> bool {
+        let percent = free.saturating_mul(100) / size.max(1);
+        largest < tunables::DF_ALLOC_THRESHOLD.get() || percent < tunables::DF_FREE_PCT.get()
+    }
+
+    fn copy_distance(&self, count: u64) -> u64 {
+        (count / 8).max(1)
     }
 
     fn aliquot(&self, width: u64, _: u64) -> u64 {

@@ -1,14 +1,17 @@
 //! Allocation policies: which free range to allocate (spec 05 §8, §12).
 //!
 //! Any free range that is aligned, large enough and inside one metaslab makes a valid pool; the
-//! choice decides how fast the pool is as it fills. There are two policies, OpenZFS's present one
-//! ([`Dynamic`]) and that of 2013 ([`Historic`]), so that they can be compared.
+//! choice decides how fast the pool is as it fills. There are three policies, OpenZFS's present one
+//! ([`Dynamic`]), that of 2013 ([`Historic`]) and one of this engine ([`Separate`]), so that they
+//! can be compared.
 
 mod dynamic;
 mod historic;
+mod separate;
 
 pub use dynamic::Dynamic;
 pub use historic::Historic;
+pub use separate::Separate;
 
 use std::fmt::Debug;
 use std::ops::Range;
@@ -28,6 +31,10 @@ pub struct MetaslabInfo {
     pub count: u64,
     /// Bytes that can be allocated now.
     pub free: u64,
+    /// Bytes freed and not yet usable.
+    pub deferred: u64,
+    /// Number of free segments, if known.
+    pub segments: Option<u64>,
     /// Fragmentation in percent, if known.
     pub fragmentation: Option<u64>,
     /// Weight by segments; `None` without a histogram.
@@ -81,6 +88,8 @@ pub struct PickContext<'a> {
     pub start: u64,
     /// Its size.
     pub size: u64,
+    /// Whether a free range must be found if there is one: no other metaslab is left.
+    pub must_find: bool,
 }
 
 /// Strategy for choosing metaslabs and ranges.
@@ -94,12 +103,30 @@ pub trait Policy: Send + Sync + Debug {
     /// Weight of a metaslab.
     fn weigh(&self, info: &MetaslabInfo) -> Weight;
 
-    /// Returns the start of a free range, or `None` if none fits. Must find one if there is one.
+    /// Returns the start of a free range, or `None` if none fits, or if the metaslab is to be
+    /// closed; the latter only without `must_find`.
     fn pick(&self, context: &mut PickContext<'_>, wanted: PickRequest) -> Option<u64>;
 
     /// Whether to close a metaslab after an allocation: its weight was `activation` when it was
     /// opened and is `now`, and the largest of its segments has `largest` of its `free` bytes.
     fn should_leave(&self, activation: Weight, now: Weight, free: u64, largest: u64) -> bool;
+
+    /// Whether to close an open metaslab at the end of a txg, with the largest of its segments and
+    /// its free bytes, of `size`.
+    fn should_close(&self, _largest: u64, _free: u64, _size: u64) -> bool {
+        false
+    }
+
+    /// Number of metaslabs by which two copies of a block on one of `count` metaslabs should be
+    /// apart at least. Smaller distances are tried when there is no space.
+    fn copy_distance(&self, _count: u64) -> u64 {
+        1
+    }
+
+    /// Whether metadata gets metaslabs of its own.
+    fn separates_metadata(&self) -> bool {
+        false
+    }
 
     /// Bytes allocated on a vdev of `width` children, `nparity` of them parity, before the rotor
     /// advances (`mg_aliquot`).
@@ -114,6 +141,7 @@ pub trait Policy: Send + Sync + Debug {
 pub fn by_tunable() -> Arc<dyn Policy> {
     match tunables::ALLOCATOR.get() {
         1 => Arc::new(Historic),
+        2 => Arc::new(Separate),
         _ => Arc::new(Dynamic),
     }
 }

@@ -12,8 +12,13 @@ fn pick(policy: &dyn Policy, ranges: &[Range<u64>], cursor: u64, size: u64) -> O
     let mut free = FreeTree::new(free, policy.size_floor());
     let mut cursors = Cursors::new(0);
     *cursors.of(size) = cursor;
-    let mut context =
-        PickContext { free: &mut free, cursors: &mut cursors, start: 0, size: 16 * MIB };
+    let mut context = PickContext {
+        free: &mut free,
+        cursors: &mut cursors,
+        start: 0,
+        size: 16 * MIB,
+        must_find: false,
+    };
     policy.pick(&mut context, PickRequest { size, align: 512 })
 }
 
@@ -53,12 +58,17 @@ fn starts_are_aligned_and_a_fit_is_always_found() {
         let wanted = PickRequest { size: 1536 * (1 + rng.below(4)), align: 1536 };
         let free: RangeSet = ranges.into_iter().collect();
         let fits = free.iter().any(|segment| wanted.fit(&segment).is_some());
-        for policy in [&Dynamic as &dyn Policy, &Historic] {
+        for policy in [&Dynamic as &dyn Policy, &Historic, &Separate] {
             let mut tree = FreeTree::new(free.clone(), policy.size_floor());
             let mut cursors = Cursors::new(0);
             *cursors.of(wanted.size) = rng.below(2048) * 512;
-            let mut context =
-                PickContext { free: &mut tree, cursors: &mut cursors, start: 0, size: 2 * MIB };
+            let mut context = PickContext {
+                free: &mut tree,
+                cursors: &mut cursors,
+                start: 0,
+                size: 2 * MIB,
+                must_find: true,
+            };
             let found = policy.pick(&mut context, wanted);
             assert_eq!(found.is_some(), fits, "{}", policy.name());
             if let Some(start) = found {
@@ -74,18 +84,62 @@ fn policies_weigh_and_close_metaslabs() {
         metaslab: 0,
         count: 10,
         free: MIB,
+        deferred: 0,
+        segments: Some(4),
         fragmentation: Some(50),
         by_segments: Some(Weight::of_segments(18, 2)),
     };
     assert_eq!(Dynamic.weigh(&info), Weight::of_segments(18, 2));
     assert_eq!(Historic.weigh(&info), Weight::of_space(2 * MIB));
-    info.by_segments = None;
+    assert_eq!(Separate.weigh(&info), Weight::of_runs(MIB, 4));
+    (info.by_segments, info.segments) = (None, None);
     info.metaslab = 5;
     assert_eq!(Dynamic.weigh(&info), Weight::of_space(MIB * 51 / 100));
     assert_eq!(Historic.weigh(&info), Weight::of_space(MIB * 3 / 2));
+    assert_eq!(Separate.weigh(&info), Weight::of_space(MIB));
+    info.deferred = MIB;
+    assert_eq!(Historic.weigh(&info), Weight::of_space(MIB * 3));
     let (high, low) = (Weight::of_segments(20, 1), Weight::of_segments(18, 1));
     assert!(Dynamic.should_leave(high, low, MIB, MIB / 4));
     assert!(!Dynamic.should_leave(high, low, MIB, MIB - 512));
     assert!(!Dynamic.should_leave(high, Weight::of_segments(19, 1), MIB, MIB / 4));
     assert!(!Historic.should_leave(high, low, MIB, MIB / 4));
+    // A worn metaslab of 2013: no run of 128K, or less than 4 percent free.
+    let size = 16 * MIB;
+    assert!(
+        Historic.should_close(MIB / 16, MIB, size) && Historic.should_close(MIB / 4, MIB / 2, size)
+    );
+    assert!(!Historic.should_close(MIB / 4, MIB, size) && !Dynamic.should_close(512, 512, size));
+    assert_eq!((Historic.copy_distance(256), Dynamic.copy_distance(256)), (32, 1));
+}
+
+#[test]
+fn one_pass_by_address_never_goes_back() {
+    let free: RangeSet =
+        [0..65536, MIB..MIB + 8192, 2 * MIB..2 * MIB + 65536].into_iter().collect();
+    let mut free = FreeTree::new(free, 0);
+    let mut cursors = Cursors::new(0);
+    let mut take = |free: &mut FreeTree, size, must_find| {
+        let (start, cursors) = (0, &mut cursors);
+        let mut context = PickContext { free, cursors, start, size: 16 * MIB, must_find };
+        let found = Separate.pick(&mut context, PickRequest { size, align: 512 })?;
+        free.try_remove(found..found + size).unwrap();
+        Some(found)
+    };
+    assert_eq!(take(&mut free, 8192, false), Some(0));
+    // A long block passes over the hole, and leaves it to short ones.
+    assert_eq!(take(&mut free, 65536, false), Some(2 * MIB));
+    free.try_add(0..8192).unwrap();
+    for expected in (1..8).map(|block| block * 8192).chain([MIB]) {
+        assert_eq!(take(&mut free, 8192, false), Some(expected));
+    }
+    // At the end it is closed; the next pass begins at its start.
+    assert_eq!(take(&mut free, 8192, false), None);
+    assert_eq!(take(&mut free, 8192, false), Some(0));
+    free.try_add(0..8192).unwrap();
+    assert_eq!(take(&mut free, 16384, false), None);
+    assert_eq!(take(&mut free, 4096, false), Some(0));
+    assert_eq!(take(&mut free, 8192, false), None);
+    free.try_add(8192..16384).unwrap();
+    assert_eq!(take(&mut free, 8192, true), Some(4096));
 }

@@ -17,7 +17,7 @@ use cenote_rt::{Kind, Rng, yield_now};
 use cenote_testkit::shrink::{play, steps};
 
 use super::disk::{Disk, Store, TestLayout, TestVdev};
-use crate::alloc::policy::{Dynamic, Historic, Policy};
+use crate::alloc::policy::{Dynamic, Historic, Policy, Separate};
 use crate::alloc::{Class, MapFigures, Request, SpaceAllocator};
 
 /// State of the model.
@@ -72,8 +72,11 @@ impl Run {
     }
 
     fn choose_policy(&self) {
-        let policy: Arc<dyn Policy> =
-            if self.seed.is_multiple_of(2) { Arc::new(Dynamic) } else { Arc::new(Historic) };
+        let policy: Arc<dyn Policy> = match (self.seed + self.seed / 4) % 3 {
+            0 => Arc::new(Dynamic),
+            1 => Arc::new(Historic),
+            _ => Arc::new(Separate),
+        };
         self.space.set_policy(policy);
         // So little memory that metaslabs are loaded and unloaded all the time.
         self.space.set_memory(if self.seed.is_multiple_of(3) { 4096 } else { 1 << 30 });
@@ -126,6 +129,7 @@ impl Run {
             stream: self.dice(4),
             near: (self.dice(8) == 0).then(|| self.dice(self.vdevs.len() as u64)),
             is_gang_part: self.dice(2) == 0,
+            is_metadata: self.dice(3) == 0,
         };
         match self.space.allocate(&request).await {
             Ok(dvas) => {

@@ -1,7 +1,9 @@
 //! Writes the block tree of an object, from the changed blocks up to the pointers of the dnode.
 //!
 //! Each node returns its new pointer: a data block is written or freed; an indirect block gets the
-//! new pointers of its changed children, and is written if one of them differs.
+//! new pointers of its changed children, and is written if one of them differs. Indirect blocks
+//! below one are written together when all blocks below them are on disk, so that they are adjacent
+//! and need few writes.
 //!
 //! * Freeing (spec 02 §9.5): a freed block leaves a hole with the birth of this txg; an existing
 //!   hole keeps its birth. An indirect block whose entries are all holes becomes a hole itself,
@@ -30,8 +32,13 @@ use crate::geometry::Geometry;
 use crate::live::error::LiveError;
 use crate::live::view::{check, geometry_of};
 
-/// Most indirect blocks below one that are processed concurrently.
+/// Most indirect blocks below one that are freed concurrently, and least that may be written
+/// concurrently.
 const CHILDREN_MAX: usize = 32;
+/// Bytes of indirect blocks below one that are written concurrently. Random changes are few below
+/// each, and a queue that holds many of them can aggregate neighbours.
+const CHILDREN_BYTES: u64 = 8 << 20;
+const CHILDREN_WRITTEN_MAX: u64 = 512;
 /// Bytes and number of data blocks that are prepared together: enough to justify a change of
 /// thread, few enough to keep all threads busy.
 const BATCH_BYTES: u64 = 512 << 10;
@@ -84,6 +91,14 @@ impl Freed {
         self.charged += more.charged;
         self.has_leaks |= more.has_leaks;
     }
+}
+
+/// A node whose children are written.
+enum Step {
+    /// Its pointer, and the change of space.
+    Done(BlockPtr, i64),
+    /// The block to write in its place, and the change of space below it.
+    Block(Block, i64),
 }
 
 /// The state of writing one tree.
@@ -273,7 +288,18 @@ impl TreeWriter<'_> {
         there.is_empty() || self.change.frees.contains(&there)
     }
 
-    fn write_node(&self, node: Node) -> BoxFuture<'_, Result<(BlockPtr, i64)>> {
+    async fn write_node(&self, node: Node) -> Result<(BlockPtr, i64)> {
+        match self.write_below(node).await? {
+            Step::Done(new, charged) => Ok((new, charged)),
+            Step::Block(block, charged) => {
+                let (new, more) = self.pass.write_block(block, &node.old).await?;
+                Ok((new, charged + more))
+            }
+        }
+    }
+
+    /// Writes the blocks below a node, or a data block.
+    fn write_below(&self, node: Node) -> BoxFuture<'_, Result<Step>> {
         Box::pin(async move {
             let span = self.span_of(node.level, node.number);
             let is_new_level = node.level >= self.old_levels && node.number == 0;
@@ -282,17 +308,19 @@ impl TreeWriter<'_> {
                 let written = self.write_batch(vec![node]).await?;
                 let count = written.len();
                 ensure!("D5", count == 1, "{count} pointers of block {}", node.number);
-                return Ok(written.first().map_or((node.old, 0), |(_, new, more)| (*new, *more)));
+                let done = written.first().map_or((node.old, 0), |(_, new, more)| (*new, *more));
+                return Ok(Step::Done(done.0, done.1));
             }
             if !has_writes && !is_new_level {
                 if node.old.is_hole() {
-                    return Ok((node.old, 0));
+                    return Ok(Step::Done(node.old, 0));
                 }
                 if self.is_freed(&span) {
-                    return self.punch(node).await;
+                    let (hole, charged) = self.punch(node).await?;
+                    return Ok(Step::Done(hole, charged));
                 }
             }
-            self.write_indirect(node, is_new_level).await
+            self.write_below_indirect(node, is_new_level).await
         })
     }
 
@@ -322,7 +350,17 @@ impl TreeWriter<'_> {
             };
             written.push((node, new, more));
         }
-        let bytes = self.shape.size_at(0).saturating_mul(drafts.len() as u64);
+        written.extend(self.write_drafts(kept, drafts).await?);
+        Ok(written)
+    }
+
+    /// Writes the block of each node. All blocks are of one level.
+    async fn write_drafts(
+        &self,
+        nodes: Vec<Node>,
+        drafts: Vec<Draft>,
+    ) -> Result<Vec<(Node, BlockPtr, i64)>> {
+        let bytes = drafts.iter().map(|draft| draft.data.len() as u64).sum();
         let _room = self.pass.room(bytes).await?;
         let drafts: Arc<[Draft]> = drafts.into();
         let results = self.pass.blocks.write_all(Arc::clone(&drafts)).await?;
@@ -332,7 +370,8 @@ impl TreeWriter<'_> {
             let cause = LiveError::Layer("not all blocks of a batch were written");
             return Err(broken(&self.pass.place(self.change.object, 0, 0), cause));
         }
-        for ((node, draft), result) in kept.into_iter().zip(&*drafts).zip(results) {
+        let mut written = Vec::with_capacity(nodes.len());
+        for ((node, draft), result) in nodes.into_iter().zip(&*drafts).zip(results) {
             let (new, more) = self.pass.finish_write(draft, result?)?;
             written.push((node, new, more));
         }
@@ -382,7 +421,8 @@ impl TreeWriter<'_> {
         }
     }
 
-    async fn write_indirect(&self, node: Node, is_new_level: bool) -> Result<(BlockPtr, i64)> {
+    /// Writes the blocks below an indirect block.
+    async fn write_below_indirect(&self, node: Node, is_new_level: bool) -> Result<Step> {
         let Node { level, number, old } = node;
         let mut entries = self.load(node, is_new_level).await?;
         let mut children = self.changed(level - 1, self.span_of(level, number));
@@ -391,13 +431,13 @@ impl TreeWriter<'_> {
         }
         let (charged, is_changed) = self.write_children(&mut entries, level, children).await?;
         if !is_changed && !is_new_level {
-            return Ok((old, charged));
+            return Ok(Step::Done(old, charged));
         }
         if entries.iter().all(BlockPtr::is_hole) {
             // One hole for all of them, with a birth if any of them, or the block, had one.
             let had_birth = old.birth() != 0 || is_new_level && entries.iter().any(has_birth);
             let birth = if had_birth { self.pass.hole_birth() } else { 0 };
-            return Ok((self.hole(level, birth)?, charged - self.pass.kill(&old)));
+            return Ok(Step::Done(self.hole(level, birth)?, charged - self.pass.kill(&old)));
         }
         let mut data = BufMut::for_filling(entries.len() * BLOCK_PTR_LEN);
         let (targets, _none) = data.as_chunks_mut::<BLOCK_PTR_LEN>();
@@ -407,8 +447,7 @@ impl TreeWriter<'_> {
         let fill = entries.iter().map(BlockPtr::fill).sum();
         let place = self.pass.place(self.change.object, level, number);
         let block = Block { data: data.freeze(), place, spec: self.spec(level), fill };
-        let (new, more) = self.pass.write_block(block, &old).await?;
-        Ok((new, charged + more))
+        Ok(Step::Block(block, charged))
     }
 
     /// The present entries of an indirect block.
@@ -461,20 +500,9 @@ impl TreeWriter<'_> {
                 Node { level: level - 1, number, old }
             })
             .collect();
-        let (batch, batches_max) = match level {
-            1 => ((BATCH_BYTES / self.shape.size_at(0)).clamp(1, BATCH_BLOCKS), BATCHES_MAX),
-            _ => (1, CHILDREN_MAX),
-        };
         let (mut charged, mut is_changed, mut count) = (0, false, 0);
-        let mut work = FuturesUnordered::new();
-        let mut batches = nodes.chunks(batch as usize);
-        loop {
-            while work.len() < batches_max {
-                let Some(batch) = batches.next() else { break };
-                work.push(self.write_nodes(batch));
-            }
-            let Some(result) = work.next().await else { break };
-            for (node, new, more) in result? {
+        let mut store = |written: Vec<(Node, BlockPtr, i64)>| {
+            for (node, new, more) in written {
                 charged += more;
                 if let Some(entry) = entries.get_mut(self.shape.index_in_parent(node.number)) {
                     is_changed |= *entry != new;
@@ -482,21 +510,66 @@ impl TreeWriter<'_> {
                     count += 1;
                 }
             }
+        };
+        if level == 1 {
+            let batch = (BATCH_BYTES / self.shape.size_at(0)).clamp(1, BATCH_BLOCKS);
+            let mut batches = nodes.chunks(batch as usize);
+            let mut work = FuturesUnordered::new();
+            loop {
+                while work.len() < BATCHES_MAX {
+                    let Some(batch) = batches.next() else { break };
+                    work.push(self.write_batch(batch.to_vec()));
+                }
+                let Some(result) = work.next().await else { break };
+                store(result?);
+            }
+        } else {
+            let most = CHILDREN_BYTES / self.shape.size_at(level - 1).max(1);
+            let most = (most.min(CHILDREN_WRITTEN_MAX) as usize).max(CHILDREN_MAX);
+            for nodes in nodes.chunks(most) {
+                store(self.write_indirects(nodes).await?);
+            }
         }
         let all = nodes.len();
         ensure!("D5", count == all, "{count} pointers of {all} blocks below level {level}");
         Ok((charged, is_changed))
     }
 
-    /// Writes nodes: several data blocks, or one indirect block.
-    async fn write_nodes(&self, nodes: &[Node]) -> Result<Vec<(Node, BlockPtr, i64)>> {
-        match nodes {
-            [node] if node.level > 0 => {
-                let (new, more) = self.write_node(*node).await?;
-                Ok(vec![(*node, new, more)])
+    /// Writes indirect blocks of one level: first all blocks below them, then the blocks themselves
+    /// in the order of their numbers.
+    async fn write_indirects(&self, nodes: &[Node]) -> Result<Vec<(Node, BlockPtr, i64)>> {
+        let below = |node: Node| async move { (node, self.write_below(node).await) };
+        let mut work: FuturesUnordered<_> = nodes.iter().copied().map(below).collect();
+        let (mut written, mut due) = (Vec::with_capacity(nodes.len()), Vec::new());
+        while let Some((node, step)) = work.next().await {
+            match step? {
+                Step::Done(new, charged) => written.push((node, new, charged)),
+                Step::Block(block, charged) => due.push((node, block, charged)),
             }
-            nodes => self.write_batch(nodes.to_vec()).await,
         }
+        due.sort_by_key(|(node, ..)| node.number);
+        let bytes = nodes.first().map_or(1, |node| self.shape.size_at(node.level)).max(1);
+        let batch = (BATCH_BYTES / bytes).clamp(1, BATCH_BLOCKS) as usize;
+        let (mut drafts, mut kept) = (Vec::with_capacity(due.len()), Vec::with_capacity(due.len()));
+        for (node, block, charged) in due {
+            drafts.push(self.pass.draft(block, node.old)?);
+            kept.push((node, charged));
+        }
+        let mut work = FuturesUnordered::new();
+        for (nodes, drafts) in kept.chunks(batch).zip(drafts.chunks(batch)) {
+            let nodes = nodes.iter().map(|(node, _)| *node).collect();
+            work.push(self.write_drafts(nodes, drafts.to_vec()));
+        }
+        let below: BTreeMap<u64, i64> =
+            kept.iter().map(|(node, charged)| (node.number, *charged)).collect();
+        while let Some(result) = work.next().await {
+            let result = result?.into_iter().map(|(node, new, more)| {
+                let charged = below.get(&node.number).copied().unwrap_or(0);
+                (node, new, more + charged)
+            });
+            written.extend(result);
+        }
+        Ok(written)
     }
 }
 
