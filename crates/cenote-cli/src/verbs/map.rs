@@ -51,7 +51,7 @@ const UNKNOWN: char = '?';
 const LETTERS: &str = "fm:";
 const LONGS: [Long; 2] = [Long::flag("color", 'C'), Long::flag("json", 'J')];
 
-/// What is shown.
+/// The figure that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Figure {
     Used,
