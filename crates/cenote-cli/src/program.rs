@@ -74,8 +74,8 @@ pub fn run_captured(args: &[&str]) -> (String, String, i32) {
     (text(out), text(err), status)
 }
 
-/// Runs `zpool`, `zfs`, `map`, `tunable` or `zinject` (the name of the tool first) in a session. Returns
-/// the exit status.
+/// Runs `zpool`, `zfs`, `map`, `tunable` or `zinject` (the name of the tool first) in a session.
+/// Returns the exit status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
 }
