@@ -227,7 +227,9 @@ impl BlockStore {
             // A nested gang whose checksum is wrong is judged by that of the leader.
             let Search { result, findings, .. } = self.search(member, depth + 1, reading).await?;
             if let Some(outer) = reading.findings {
-                findings.into_iter().for_each(|finding| outer.note(finding));
+                for finding in findings {
+                    outer.note(finding);
+                }
             }
             result
         }))

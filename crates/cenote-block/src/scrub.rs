@@ -260,20 +260,17 @@ impl BlockStore {
     ) -> BoxFuture<'a, Result<ScrubReport>> {
         Box::pin(async move {
             let proven = self.proven_header(bp, depth, grounds).await?;
-            let (mut report, members) = match &proven {
-                Some(header) => {
-                    let same = |data: &[u8]| data == &header[..];
-                    let size = header.len() as u64;
-                    let report = self.scrub_copies(bp, size, &same, reader, true).await;
-                    (report, gang::members(header, bp).map_err(Error::corrupt)?)
+            let (mut report, members) = if let Some(header) = &proven {
+                let same = |data: &[u8]| data == &header[..];
+                let size = header.len() as u64;
+                let report = self.scrub_copies(bp, size, &same, reader, true).await;
+                (report, gang::members(header, bp).map_err(Error::corrupt)?)
+            } else {
+                let report = self.scrub_header(bp, reader).await;
+                if !report.is_readable() {
+                    return Ok(report);
                 }
-                None => {
-                    let report = self.scrub_header(bp, reader).await;
-                    if !report.is_readable() {
-                        return Ok(report);
-                    }
-                    (report, self.gang_members(bp, grounds).await?)
-                }
+                (report, self.gang_members(bp, grounds).await?)
             };
             for member in members {
                 let part = if member.is_gang() {

@@ -178,8 +178,9 @@ fn a_leaf_that_lost_a_rewrite_is_found_and_destroys_nothing() {
         (Top::RaidZ { width: 5, nparity: 2 }, 5),
     ];
     let wrong = || {
-        let cases = tops.iter().flat_map(|&(top, count)| (0..count).map(move |n| (top, count, n)));
-        cases.filter_map(|(top, count, stale)| lost_rewrites(top, count, stale)).next()
+        let mut cases =
+            tops.iter().flat_map(|&(top, count)| (0..count).map(move |n| (top, count, n)));
+        cases.find_map(|(top, count, stale)| lost_rewrites(top, count, stale))
     };
     forced(2048, || {
         assert_eq!(wrong(), None);

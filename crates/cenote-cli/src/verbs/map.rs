@@ -47,6 +47,10 @@ const CELLS_MAX: usize = 64 * 64;
 const SHADES: [char; 10] = [' ', '.', ':', '-', '=', '+', '*', '#', '%', '@'];
 /// Shown for a metaslab whose fragmentation is unknown.
 const UNKNOWN: char = '?';
+const UNKNOWN_COLOUR: [u8; 3] = [128; 3];
+/// Numbers of the terminal's layers in codes that set colours.
+const FOREGROUND: u8 = 38;
+const BACKGROUND: u8 = 48;
 
 const LETTERS: &str = "fm:";
 const LONGS: [Long; 2] = [Long::flag("color", 'C'), Long::flag("json", 'J')];
@@ -285,8 +289,13 @@ fn picture(vdev: &VdevFigures, name: &str, figure: Figure, has_colours: bool) ->
         for (index, pair) in rows.chunks(2).enumerate() {
             let _ = write!(text, "{:8} ", index * 2 * row * each);
             for column in 0..pair[0].len() {
-                let lower = pair.get(1).and_then(|row| row.get(column)).copied();
-                text.push_str(&two_cells(pair[0][column], lower));
+                let below = match pair.get(1).and_then(|row| row.get(column)) {
+                    Some(part) => colour_code(*part, BACKGROUND),
+                    None => "\x1b[49m".to_owned(),
+                };
+                text.push_str(&colour_code(pair[0][column], FOREGROUND));
+                text.push_str(&below);
+                text.push('\u{2580}');
             }
             text.push_str("\x1b[0m\n");
         }
@@ -312,20 +321,11 @@ fn shade(part: Option<f64>) -> char {
     SHADES[index]
 }
 
-/// Returns a character with the colours of two cells, one above the other.
-fn two_cells(upper: Option<f64>, lower: Option<Option<f64>>) -> String {
-    let code = |part: Option<f64>, layer: u8| match part {
-        Some(part) => {
-            let [red, green, blue] = cenote_lab::picture::colour(1.0 - part);
-            format!("\x1b[{layer};2;{red};{green};{blue}m")
-        }
-        None => format!("\x1b[{layer};2;128;128;128m"),
-    };
-    let below = match lower {
-        Some(part) => code(part, 48),
-        None => "\x1b[49m".to_owned(),
-    };
-    format!("{}{below}\u{2580}", code(upper, 38))
+/// Returns the code that sets the colour of a layer for a part.
+fn colour_code(part: Option<f64>, layer: u8) -> String {
+    let [red, green, blue] =
+        part.map_or(UNKNOWN_COLOUR, |part| cenote_lab::picture::colour(1.0 - part));
+    format!("\x1b[{layer};2;{red};{green};{blue}m")
 }
 
 #[cfg(test)]
