@@ -62,11 +62,12 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
     let now = cenote_rt::wall_clock().as_secs();
     let (rebuild, error_scrub) = (shown_rebuild(status), status.other_scans.error_scrub.as_ref());
-    let starts = [status.scan.map(|scan| scan.start_time), error_scrub.map(|of| of.start_time)];
+    let is_error_scrub_last = error_scrub
+        .is_some_and(|error_scrub| is_error_scrub_last(error_scrub, status.scan.as_ref()));
     if let Some(scan) = &status.scan
         // A scrub that is older than the last error scrub is not shown, nor a resilver that is
         // older than the last rebuild.
-        && (scan.func != ScanFunc::Scrub || starts[0] > starts[1])
+        && (scan.func != ScanFunc::Scrub || !is_error_scrub_last)
         && (scan.func != ScanFunc::Resilver || rebuild.is_none())
         && let Some(line) = self::scan(scan, pass, now)
     {
@@ -76,7 +77,7 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
         }
     }
     if let Some(scrub) = error_scrub
-        && starts[1] >= starts[0]
+        && is_error_scrub_last
         && let Some(line) = error_scrub_text(scrub, pass)
     {
         let _ = writeln!(text, " scrub: {line}");
@@ -101,6 +102,16 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
         text.push_str(&expansion_lines(expansion, &name, is_waiting, now));
     }
     text
+}
+
+/// Whether no other scan began after an error scrub. Of two that began in the same second, the
+/// other scan is the last one if it has not ended.
+fn is_error_scrub_last(error_scrub: &ErrorScrubPhys, scan: Option<&ScanPhys>) -> bool {
+    scan.is_none_or(|scan| {
+        let is_scanning = scan.state == ScanState::Scanning;
+        error_scrub.start_time > scan.start_time
+            || error_scrub.start_time == scan.start_time && !is_scanning
+    })
 }
 
 /// Returns the text after `scan:`.
@@ -484,6 +495,16 @@ mod tests {
             to_examine: 8,
             ..ErrorScrubPhys::decode(&[]).expect("no words are zeros")
         };
+        for (start_time, state, is_last) in [
+            (999, ScanState::Scanning, true),
+            (1000, ScanState::Scanning, false),
+            (1000, ScanState::Finished, true),
+            (1001, ScanState::Finished, false),
+        ] {
+            let scan = ScanPhys { start_time, state, ..self::scrub() };
+            assert_eq!(is_error_scrub_last(&scrub, Some(&scan)), is_last, "{start_time} {state:?}");
+        }
+        assert!(is_error_scrub_last(&scrub, None));
         let (start, end) = (ctime(1000), ctime(1007));
         let shown = |scrub| error_scrub_text(&scrub, None).expect("a text");
         assert_eq!(

@@ -137,7 +137,9 @@ fn one_pass_by_address_never_goes_back() {
     assert_eq!(take(&mut free, 8192, false), None);
     assert_eq!(take(&mut free, 8192, false), Some(0));
     free.try_add(0..8192).unwrap();
+    // Nothing as long is free, wherever the cursor is: it stays.
     assert_eq!(take(&mut free, 16384, false), None);
+    assert_eq!(take(&mut free, 4096, false), None);
     assert_eq!(take(&mut free, 4096, false), Some(0));
     assert_eq!(take(&mut free, 8192, false), None);
     free.try_add(8192..16384).unwrap();
