@@ -240,7 +240,9 @@ async fn run(engine: &Weak<Engine>, runner: &Arc<Runner>) -> Result<()> {
             Ok(Step::Again | Step::Idle) => FAILED_PAUSE,
             Err(error) if error.kind() == Kind::Closed => return Err(error),
             Err(error) => {
-                if !std::mem::replace(&mut is_told, true) {
+                // Closing a pool stops it, too; its scan goes on when it is opened again.
+                let is_closed = held.check_stopped().is_err() && held.health().stopped().is_none();
+                if !is_closed && !std::mem::replace(&mut is_told, true) {
                     held.health().add_notice(Notice::ScanStalled { cause: error.to_string() });
                 }
                 FAILED_PAUSE

@@ -209,7 +209,7 @@ function drawStrip(frames) {
 
 function drawScale() {
   const context = $("scale").getContext("2d");
-  context.clearRect(0, 0, 240, 34);
+  context.clearRect(0, 0, 270, 34);
   for (let x = 0; x < 200; x += 1) { context.fillStyle = cividis(1 - x / 200); context.fillRect(20 + x, 2, 1, 10); }
   context.fillStyle = css("--faint");
   context.font = "11px system-ui, sans-serif";
