@@ -236,31 +236,25 @@ impl Scans<'_> {
         self.stop_error_scrub().await?;
         self.until_missing_is_synced().await?;
         let missing = self.missing();
-        let (mut possible, mut impossible) = (Vec::new(), Vec::new());
-        for rebuild in rebuilds {
-            let is_possible = Sides::of(self.engine, &rebuild.top).is_some();
-            if is_possible { &mut possible } else { &mut impossible }.push(rebuild);
-        }
+        let is_possible = |rebuild: &Rebuild| Sides::of(self.engine, &rebuild.top).is_some();
+        let rebuilds: Vec<_> =
+            rebuilds.into_iter().map(|rebuild| (is_possible(&rebuild), rebuild)).collect();
         let figures = self.engine.alloc.vdev_figures();
         let (start_time, is_any, is_scrub_cancelled) = self
             .operate(move |tx, env, effects| {
-                // One whose last leaf was detached meanwhile has ended.
-                let mut is_active = |rebuild: &Rebuild| -> TxResult<bool> {
-                    Ok(find_begun(tx, &rebuild.top, rebuild.phys.start_time)?.is_some())
-                };
-                let (mut begun, mut given_up) = (Vec::new(), Vec::new());
-                for rebuild in &possible {
-                    if is_on(Bug::RebuildBegunTwice) || is_active(rebuild)? {
+                let mut begun = Vec::new();
+                for (is_possible, rebuild) in &rebuilds {
+                    // One whose last leaf was detached meanwhile has ended.
+                    let is_active =
+                        find_begun(tx, &rebuild.top, rebuild.phys.start_time)?.is_some();
+                    if !is_active && !is_on(Bug::RebuildBegunTwice) {
+                        continue;
+                    }
+                    if *is_possible {
                         begun.push(rebuild);
+                    } else {
+                        end(tx, env, rebuild, RebuildState::Canceled)?;
                     }
-                }
-                for rebuild in &impossible {
-                    if is_on(Bug::RebuildBegunTwice) || is_active(rebuild)? {
-                        given_up.push(rebuild);
-                    }
-                }
-                for rebuild in given_up {
-                    end(tx, env, rebuild, RebuildState::Canceled)?;
                 }
                 // Told apart from the one before, also within a second.
                 let start_time = env.now.max(latest.saturating_add(1));
