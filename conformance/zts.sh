@@ -96,7 +96,7 @@ end_daemon() {
 }
 
 # Groups that want disks which can be partitioned get loop devices on the files.
-on_loops=" zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait zpool_resilver mmp "
+on_loops=" zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait zpool_resilver mmp pool_checkpoint "
 loops=()
 attach_loops() {
   local file

@@ -184,6 +184,8 @@ pub enum Bug {
     RebuildCutsRanges,
     /// A rebuild begins, or is given up, although it has ended since it was looked up.
     RebuildBegunTwice,
+    /// The object of a leaf is looked up before the task that uses it, and may be another's then.
+    LeafObjectOfBefore,
     /// A rebuild reads from a leaf that lacks some txgs.
     RebuildReadsStale,
     /// A resilver does not write parts that are on a distributed spare.
@@ -338,6 +340,8 @@ impl Bug {
     /// Bugs found by RAID-Z expansions of whole pools.
     pub const OF_REFLOWS: [Self; 3] =
         [Self::ReflowIgnoresMissing, Self::ReflowSkipsScratch, Self::ReflowWidensEarly];
+    /// Bugs found by commands beside each other.
+    pub const OF_RACES: [Self; 1] = [Self::LeafObjectOfBefore];
     /// Bugs found by attaching, replacing and detaching leaves.
     pub const OF_SHAPES: [Self; 9] = [
         Self::DetachIgnoresLogs,

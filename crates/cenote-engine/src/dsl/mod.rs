@@ -55,6 +55,7 @@ use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
@@ -99,6 +100,8 @@ pub(crate) struct Env {
     pub(crate) context: Context,
     /// The vdevs, for the allocated sizes of blocks.
     pub(crate) tree: Arc<Tree>,
+    /// The config of the vdevs, as the tasks before this one left it.
+    pub(crate) vdevs: VdevConfig,
     /// Name of the pool.
     pub(crate) pool: String,
     /// Name of this host, for the history.

@@ -32,6 +32,7 @@ use cenote_rt::{BoxFuture, Error, Kind, Result};
 use cenote_vdev::Leaf;
 
 use crate::Datasets;
+use crate::config::Config;
 use crate::dsl;
 use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
@@ -222,16 +223,14 @@ impl Datasets<'_> {
 
     /// Returns the environment of an operation in `txg`.
     pub(crate) fn env(self, txg: u64) -> Env {
-        let (pool, host) = {
-            let config = self.engine.config();
-            (config.facts.name, config.facts.hostname.unwrap_or_default())
-        };
+        let Config { facts, root, .. } = self.engine.config();
         let dirty = self.engine.heads.dirty(txg);
         Env {
             context: self.engine.context(txg),
             tree: Arc::clone(&self.engine.tree),
-            pool,
-            host,
+            vdevs: root,
+            pool: facts.name,
+            host: facts.hostname.unwrap_or_default(),
             space: self.pool_space(),
             unwritten: dirty
                 .iter()

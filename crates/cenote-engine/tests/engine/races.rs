@@ -8,15 +8,18 @@ use std::time::Duration;
 
 use cenote_device::Device;
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::{ApplyOptions, Engine, EngineError};
+use cenote_engine::{ApplyOptions, Engine, EngineError, LeafWorkError};
 use cenote_ondisk::config::PoolState;
+use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::Found;
+use cenote_rt::seeded::Bug;
 use cenote_rt::{BoxFuture, JoinHandle, Result, simulate, spawn};
 use cenote_vdev::VdevState;
 
 use crate::hooks::{at_stage, is_done};
 use crate::pools::{self, as_devices};
+use crate::scans::fails;
 use crate::unplugged::Fixture;
 
 /// Lets other tasks run until nothing more happens without the devices.
@@ -266,4 +269,41 @@ fn offline_beside_online_leaves_one_state() {
         })
         .unwrap();
     }
+}
+
+/// A leaf is detached by the sync in which an initialize of it was to begin: nothing is written to
+/// the object that it had.
+async fn work_on_a_detached_leaf() {
+    let (fixture, ..) = mirror().await;
+    let engine = &fixture.engine;
+    let leaf = engine.leaves().data_guids()[1];
+    // Both commands wait for the next sync, the detach first.
+    fixture.bus.hang_at_flush();
+    let setting = comment(engine, "before");
+    fixture.bus.until_hung().await;
+    let of_detach = Arc::clone(engine);
+    let detaching = spawn(async move { of_detach.leaves().detach(leaf, None).await });
+    settle().await;
+    let of_work = Arc::clone(engine);
+    let begun = spawn(async move { of_work.leaves().start_initialize(&[leaf]).await });
+    settle().await;
+    fixture.bus.go_on();
+    setting.await.unwrap().unwrap();
+    detaching.await.unwrap().unwrap();
+    let gone = Some(LeafWorkError::NoDevice(leaf));
+    assert_eq!(begun.await.unwrap().unwrap_err().cause().copied(), gone);
+    let state = engine.leaves().work_state(leaf, LeafWorkKind::Initialize).await;
+    assert_eq!(state.unwrap_err().cause().copied(), gone);
+    engine.export().await.unwrap();
+}
+
+#[test]
+fn work_does_not_begin_on_a_detached_leaf() {
+    simulate(1, work_on_a_detached_leaf()).unwrap();
+}
+
+#[test]
+fn mistakes_are_found() {
+    let found = |bug| fails(bug, work_on_a_detached_leaf());
+    assert!(Bug::OF_RACES.into_iter().all(found));
 }

@@ -7,6 +7,9 @@
 //!                                                    next opening from there
 //! ```
 //!
+//! The object with the state of a leaf is looked up by the task that uses it: by then the leaf may
+//! have left the pool, and the number of its object may be another object's.
+//!
 //! Safety: work is done only on ranges that the allocator gives as free, in a metaslab that is
 //! disabled meanwhile: no open, syncing or recent txg uses them, no checkpoint holds them, and they
 //! are not allocated before the device has answered. So a crash at any time is harmless. All work
@@ -21,9 +24,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use cenote_dmu::TxStop;
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::leaf_work::{LeafWork, LeafWorkKind, LeafWorkState};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result, monotonic, tunables};
 
 use crate::Leaves;
@@ -64,6 +69,12 @@ impl LeafWorkError {
             | Self::NotRunning(leaf, _)
             | Self::NotSupported(leaf) => leaf,
         }
+    }
+}
+
+impl From<LeafWorkError> for TxStop {
+    fn from(error: LeafWorkError) -> Self {
+        Error::from(error).into()
     }
 }
 
@@ -177,6 +188,21 @@ fn data_leaves_of(root: &VdevConfig) -> impl Iterator<Item = &VdevConfig> {
     leaves.filter(|leaf| leaf.leaf.zap_leaf.is_some())
 }
 
+/// Finds a leaf on which work is possible.
+fn target_of(root: &VdevConfig, leaf: u64) -> std::result::Result<Target, LeafWorkError> {
+    let found = data_leaves_of(root).find(|found| found.guid == leaf);
+    let found = found.and_then(|found| Some((found, found.leaf.zap_leaf?)));
+    let (found, zap) = found.ok_or(LeafWorkError::NoDevice(leaf))?;
+    let path = found.leaf.path.as_ref();
+    let path = path.map_or_else(String::new, |path| path.to_string_lossy().into_owned());
+    Ok(Target { guid: leaf, zap, path })
+}
+
+/// Whether a leaf is below a vdev that is being removed.
+fn is_leaving(root: &VdevConfig, leaf: u64) -> bool {
+    root.children.iter().filter(|top| top.top.removing).any(|top| top.find(leaf).is_some())
+}
+
 impl Leaves<'_> {
     /// Returns the guids of all leaves with data or logs on which work is possible.
     pub fn data_guids(self) -> Vec<u64> {
@@ -190,7 +216,13 @@ impl Leaves<'_> {
     /// A [`LeafWorkError`], or errors of a device.
     pub async fn work_state(self, leaf: u64, kind: LeafWorkKind) -> Result<LeafWork> {
         let target = self.target(leaf)?;
-        let mut work = self.engine.mos.inspect(|tx| record::read(tx, target.zap, kind)).await?;
+        let work = self.engine.mos.inspect(|tx| record::read(tx, target.zap, kind)).await;
+        if work.is_err() {
+            // The task that removed the object may not have changed the config yet.
+            drop(self.engine.txgs.syncing.lock().await);
+        }
+        self.target(leaf)?;
+        let mut work = work?;
         if let Some(runner) = self.engine.leaf.works.running(leaf, kind) {
             work.offset = runner.offset();
         }
@@ -283,7 +315,6 @@ impl Leaves<'_> {
     /// # Errors
     /// A [`LeafWorkError`], and nothing was stopped; or errors of a sync.
     pub async fn stop_work(self, leaves: &[u64], kind: LeafWorkKind, stop: Stop) -> Result<()> {
-        let mut targets = Vec::new();
         for leaf in leaves {
             let work = self.work_state(*leaf, kind).await?;
             let is_running = self.engine.leaf.works.running(*leaf, kind).is_some();
@@ -296,16 +327,16 @@ impl Leaves<'_> {
                 | (Stop::Cancel, LeafWorkState::Suspended) => {}
                 _ => return Err(LeafWorkError::NotRunning(*leaf, kind).into()),
             }
-            targets.push(self.target(*leaf)?);
         }
         let mut done = Vec::new();
-        for target in &targets {
-            done.push(self.halt(target.guid, kind).await);
+        for leaf in leaves {
+            done.push((*leaf, self.halt(*leaf, kind).await));
         }
         self.engine
             .datasets()
             .operate(Request::free().changing(&[]), move |tx, env, _| {
-                for (target, done) in targets.iter().zip(&done) {
+                for &(leaf, done) in &done {
+                    let target = target_of(&env.vdevs, leaf)?;
                     let path = &target.path;
                     let (state, change) = match stop {
                         Stop::Cancel => (LeafWorkState::Canceled, "canceled"),
@@ -378,29 +409,31 @@ impl Leaves<'_> {
     }
 
     async fn start_work(self, leaves: &[u64], kind: LeafWorkKind, how: TrimOptions) -> Result<()> {
-        let mut targets = Vec::new();
         for leaf in leaves {
-            let target = self.target(*leaf)?;
+            self.target(*leaf)?;
             if !self.is_writable(*leaf) {
                 return Err(LeafWorkError::NotWritable(*leaf).into());
             }
-            let is_leaving = self.engine.with_config(|config| {
-                let tops = config.root.children.iter();
-                tops.filter(|top| top.top.removing).any(|top| top.find(*leaf).is_some())
-            });
+            let is_leaving = self.engine.with_config(|config| is_leaving(&config.root, *leaf));
             // OpenZFS has this error for vdevs that are being removed or expanded, too.
             let is_running = self.engine.leaf.works.running(*leaf, kind).is_some();
             if is_leaving || is_running || self.is_expanding(*leaf) {
                 return Err(LeafWorkError::Running(*leaf, kind).into());
             }
-            targets.push(target);
         }
+        let leaves = leaves.to_vec();
+        let before = self.engine.config().root;
         let begun = self
             .engine
             .datasets()
             .operate(Request::free().changing(&[]), move |tx, env, _| {
                 let mut begun = Vec::new();
-                for target in &targets {
+                let now = if is_on(Bug::LeafObjectOfBefore) { &before } else { &env.vdevs };
+                for &leaf in &leaves {
+                    let target = target_of(now, leaf)?;
+                    if is_leaving(now, leaf) {
+                        return Err(LeafWorkError::Running(leaf, kind).into());
+                    }
                     let mut work = record::read(tx, target.zap, kind)?;
                     let goes_on =
                         matches!(work.state, LeafWorkState::Suspended | LeafWorkState::Active);
@@ -429,34 +462,29 @@ impl Leaves<'_> {
     }
 
     fn target(self, leaf: u64) -> Result<Target> {
-        let target = self.engine.with_config(|config| {
-            let found = data_leaves_of(&config.root).find(|found| found.guid == leaf)?;
-            let path = found.leaf.path.as_ref();
-            let path = path.map_or_else(String::new, |path| path.to_string_lossy().into_owned());
-            Some(Target { guid: leaf, zap: found.leaf.zap_leaf?, path })
-        });
-        target.ok_or_else(|| LeafWorkError::NoDevice(leaf).into())
+        Ok(self.engine.with_config(|config| target_of(&config.root, leaf))?)
     }
 
     fn is_writable(self, leaf: u64) -> bool {
         self.engine.tree.leaf_of(leaf).is_some_and(|id| self.engine.tree.leaf(id).is_writable())
     }
 
-    /// Saves the progress of work on leaves.
+    /// Saves the progress of work on leaves, but of those that have left the pool.
     async fn save_progress(self, done: &[Progress]) -> Result<()> {
-        let of = |&(leaf, kind, offset): &Progress| Ok((self.target(leaf)?.zap, kind, offset));
-        let done = done.iter().map(of).collect::<Result<Vec<_>>>()?;
         if done.is_empty() {
             return Ok(());
         }
+        let done = done.to_vec();
         self.engine
-            .run(move |tx, _| {
-                for &(zap, kind, offset) in &done {
-                    let mut work = record::read(tx, zap, kind)?;
+            .datasets()
+            .operate(Request::free().changing(&[]), move |tx, env, _| {
+                for &(leaf, kind, offset) in &done {
+                    let Ok(target) = target_of(&env.vdevs, leaf) else { continue };
+                    let mut work = record::read(tx, target.zap, kind)?;
                     // It may have ended meanwhile.
                     if work.state == LeafWorkState::Active {
                         work.offset = offset;
-                        record::write(tx, zap, kind, &work)?;
+                        record::write(tx, target.zap, kind, &work)?;
                     }
                 }
                 Ok(())
@@ -472,10 +500,10 @@ impl Leaves<'_> {
         end: LeafWorkState,
         offset: u64,
     ) -> Result<()> {
-        let target = self.target(leaf)?;
         self.engine
             .datasets()
             .operate(Request::free().changing(&[]), move |tx, env, _| {
+                let target = target_of(&env.vdevs, leaf)?;
                 let mut work = record::read(tx, target.zap, kind)?;
                 (work.state, work.time, work.offset) = (end, env.now, offset);
                 record::write(tx, target.zap, kind, &work)?;
