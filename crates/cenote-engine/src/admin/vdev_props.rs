@@ -5,12 +5,13 @@
 //! entry.
 
 use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos;
 use cenote_rt::{Error, Kind, Result};
 
-use crate::{Admin, EngineError};
+use crate::{Admin, Engine, EngineError};
 
 impl Admin<'_> {
     /// Sets a property of the vdev with this guid; `None` removes it.
@@ -41,9 +42,28 @@ impl Admin<'_> {
         self.engine.leaves().apply_error_rates().await
     }
 
-    /// Returns the entries of a vdev's ZAP; none if it has no ZAP.
+    /// Returns the entries of a vdev's ZAP; none if it has no ZAP, or has left the pool.
     pub(crate) async fn properties_of(self, vdev: &VdevConfig) -> Result<Vec<(String, Value)>> {
         let Some(object) = vdev.properties_object() else { return Ok(Vec::new()) };
-        self.engine.mos.inspect(|tx| mos::named(tx, object)).await
+        let found = self.engine.inspect_vdev(vdev.guid, |tx| mos::named(tx, object)).await?;
+        Ok(found.unwrap_or_default())
+    }
+}
+
+impl Engine {
+    /// Looks at an object of a vdev; returns `None` if the vdev has left the pool: then the number
+    /// of its object may be another object's. Not to be called by a sync.
+    pub(crate) async fn inspect_vdev<T>(
+        &self,
+        guid: u64,
+        look: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
+    ) -> Result<Option<T>> {
+        let found = self.mos.inspect(look).await;
+        if found.is_err() {
+            // The task that freed the object may not have changed the config yet.
+            drop(self.txgs.syncing.lock().await);
+        }
+        let is_there = self.with_config(|config| config.root.find(guid).is_some());
+        if is_there { found.map(Some) } else { Ok(None) }
     }
 }

@@ -216,13 +216,8 @@ impl Leaves<'_> {
     /// A [`LeafWorkError`], or errors of a device.
     pub async fn work_state(self, leaf: u64, kind: LeafWorkKind) -> Result<LeafWork> {
         let target = self.target(leaf)?;
-        let work = self.engine.mos.inspect(|tx| record::read(tx, target.zap, kind)).await;
-        if work.is_err() {
-            // The task that removed the object may not have changed the config yet.
-            drop(self.engine.txgs.syncing.lock().await);
-        }
-        self.target(leaf)?;
-        let mut work = work?;
+        let work = self.engine.inspect_vdev(leaf, |tx| record::read(tx, target.zap, kind)).await?;
+        let mut work = work.ok_or(LeafWorkError::NoDevice(leaf))?;
         if let Some(runner) = self.engine.leaf.works.running(leaf, kind) {
             work.offset = runner.offset();
         }
