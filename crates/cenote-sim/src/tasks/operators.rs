@@ -304,7 +304,9 @@ async fn split(running: &Running, side: u32) -> Ended {
     if faults.any(|of| is_one(of.disk) && !of.fault.is_harmless()) {
         return Ok(Outcome::Done);
     }
-    let devices = claims.iter().map(|claim| Arc::clone(&claim.device)).collect();
+    // They may have become longer since.
+    let devices = history.machine.devices();
+    let devices = claims.iter().map(|claim| Arc::clone(&devices[claim.disk])).collect();
     match check::split_off(history, devices, guid).await {
         // The machine may be without power.
         Err(_) if running.is_ending() => Ok(Outcome::Interrupted),
