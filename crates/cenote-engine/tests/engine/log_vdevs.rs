@@ -9,10 +9,11 @@ use cenote_engine::zil::LogRecord;
 use cenote_engine::{ApplyOptions, CheckpointError, Engine, Event, PoolEvent, ShapeError};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_pool::import::scan_devices;
+use cenote_pool::leaks;
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{Error, Result, Rng, simulate};
+use cenote_rt::{Error, Kind, Result, Rng, simulate};
 use cenote_testkit::cuts;
 use cenote_vdev::create::{Redundancy, VdevClass};
 
@@ -102,6 +103,26 @@ async fn logs_are_removed() {
     commit(&engine, "tank/b", 5).await.unwrap();
     engine.export().await.unwrap();
     pools::judge_devices(&devices[..2], "with holes", &[]);
+}
+
+/// A view from before has log blocks on the vdev: it is overtaken, and its failures prove nothing.
+async fn view_is_overtaken() {
+    let (engine, _devices) = builder().create_in_memory().await;
+    engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+    commit(&engine, "tank/a", 20).await.unwrap();
+    engine.sync().await.unwrap();
+    let view = engine.view().await.unwrap();
+    assert!(leaks::check(&view).await.unwrap().is_clean());
+    engine.leaves().remove_log(tops(&engine)[1].guid).await.unwrap();
+    engine.store().clear_cache();
+    assert_eq!(leaks::check(&view).await.unwrap_err().kind(), Kind::Overtaken);
+    let view = engine.view().await.unwrap();
+    assert!(leaks::check(&view).await.unwrap().is_clean());
+}
+
+#[test]
+fn removal_of_a_log_overtakes_views() {
+    simulate(1, view_is_overtaken()).unwrap();
 }
 
 #[test]

@@ -47,7 +47,11 @@ impl Walk<'_> {
             }
             let found = match self.block(&bp, &header, limit_record).await {
                 Ok(found) => found,
-                Err(error) if error.kind().is_interruption() => return Err(error),
+                Err(error) if error.kind().is_interruption() => {
+                    // The log vdev may have left the pool.
+                    set.grounds().check()?;
+                    return Err(error);
+                }
                 Err(error) => {
                     // Without a limit of records the last block may not have any.
                     let more = limit_record != u64::MAX && last_record < limit_record;

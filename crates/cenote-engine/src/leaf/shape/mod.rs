@@ -35,6 +35,7 @@ pub use split::{SplitError, SplitPool};
 use std::sync::Arc;
 use std::time::Duration;
 
+use cenote_block::alloc::Pin;
 use cenote_device::Device;
 use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::config::{PoolFacts, PoolState, VdevConfig, VdevKind, label_list};
@@ -529,6 +530,8 @@ impl Leaves<'_> {
     ) -> Result<Vec<LeafId>> {
         let engine = self.engine;
         if shape.space == Space::Removed {
+            // Before its devices go: pinned states may have log blocks on it.
+            Pin::overtake_all(&engine.alloc);
             engine.alloc.remove_vdev(shape.top.id)?;
         }
         if shape.space == Space::Grown {
