@@ -206,17 +206,22 @@ pub(crate) fn is_honest(history: &History, disk: usize) -> bool {
         && !history.machine.has_replaced(disk)
 }
 
+/// Whether a disk without faults may have wrong bytes: a sequential rebuild copies those of other
+/// disks, and the scrub that follows it may not have come to them.
+pub(crate) fn may_have_copied_faults(history: &History, disk: usize) -> bool {
+    let layout = &history.plan.layout;
+    disk >= layout.disks() && layout.victims.iter().any(|victim| !is_honest(history, *victim))
+}
+
 /// Checks that no errors were counted on disks without faults, no wrong bytes on disks that report
 /// their errors, and nothing was lost.
 pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
     let victims = &history.plan.layout.victims;
     let victim_of = |path: &str| victims.iter().find(|victim| path == format!("d{victim}"));
     let mut victim_guids = Vec::new();
-    // A sequential rebuild copies wrong bytes of other disks, too.
     let may_be_wrong = |path: &str| {
-        let mut spares = history.plan.layout.disks()..history.plan.layout.all_disks();
-        spares.any(|spare| path == format!("d{spare}"))
-            && victims.iter().any(|victim| !is_honest(history, *victim))
+        let mut all = 0..history.plan.layout.all_disks();
+        all.any(|disk| path == format!("d{disk}") && may_have_copied_faults(history, disk))
     };
     for (_, leaf) in engine.tree().leaves() {
         let stats = leaf.stats();

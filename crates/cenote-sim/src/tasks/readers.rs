@@ -13,7 +13,7 @@ use super::files::part;
 use super::operators::leaf_on;
 use super::snapshots::dataset;
 use super::{Chosen, Ended, History, Outcome, Running, rest};
-use crate::check::is_honest;
+use crate::check::{is_honest, may_have_copied_faults};
 use crate::look;
 use crate::model::files::{Body, exact};
 use crate::plan::Op;
@@ -166,7 +166,7 @@ async fn list(running: &Running) -> Result<()> {
 /// Collects findings on disks without faults.
 struct Strict {
     view: Arc<Pool>,
-    /// Disks that may have faults, as they appear in findings, and whether they report all errors.
+    /// Disks that may have faults, or bytes of such, as they appear in findings, and whether they report all errors.
     victims: Vec<(String, bool)>,
     findings: Mutex<Vec<String>>,
 }
@@ -199,9 +199,14 @@ pub(crate) async fn verify_pool(
     view: &Arc<Pool>,
     history: &History,
 ) -> Result<std::result::Result<(), String>> {
-    let victims = history.plan.layout.victims.iter().filter_map(|disk| {
-        let leaf = leaf_on(&view.config().vdev_tree, *disk)?;
-        Some((format!("guid: {leaf},"), is_honest(history, *disk)))
+    let layout = &history.plan.layout;
+    let victims = (0..layout.all_disks()).filter_map(|disk| {
+        let has_copied = may_have_copied_faults(history, disk);
+        if !has_copied && !layout.victims.contains(&disk) {
+            return None;
+        }
+        let leaf = leaf_on(&view.config().vdev_tree, disk)?;
+        Some((format!("guid: {leaf},"), !has_copied && is_honest(history, disk)))
     });
     let victims = victims.collect();
     let findings = Mutex::default();
