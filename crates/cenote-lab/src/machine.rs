@@ -177,8 +177,7 @@ impl Machine {
     /// # Errors
     /// Errors of the engine; `Kind::Invalid` if the layout does not fit the number of disks.
     pub async fn create_pool(&self, redundancy: Redundancy, ashift: u64) -> Result<Arc<Engine>> {
-        let devices: Vec<Arc<dyn Device>> =
-            (0..).zip(&self.disks).map(|(n, d)| self.tapped(n, d)).collect();
+        let devices = self.devices();
         let mut leaves: Vec<_> = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
         let special = if self.has_special { leaves.pop() } else { None };
         let class = VdevClass::Normal;
@@ -198,6 +197,12 @@ impl Machine {
         let mut rng = Rng::seeded(self.seed);
         let vdevs = create::pool(&spec, FIRST_TXG, &mut Guids::new(|| Ok(rng.next_u64())))?;
         Engine::create(CreateSpec::new("tank", vdevs, devices)).await
+    }
+
+    /// Returns the disks as a pool opens them.
+    #[must_use]
+    pub fn devices(&self) -> Vec<Arc<dyn Device>> {
+        (0..).zip(&self.disks).map(|(number, disk)| self.tapped(number, disk)).collect()
     }
 
     fn tapped(&self, number: u64, disk: &Arc<ModelDisk>) -> Arc<dyn Device> {

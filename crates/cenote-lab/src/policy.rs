@@ -30,7 +30,7 @@ impl Policy {
 const KIB_128: u64 = 128 << 10;
 
 /// All policies, oldest first.
-pub static POLICIES: [Policy; 7] = [
+pub static POLICIES: [Policy; 10] = [
     Policy {
         name: "historic-2013",
         about: "ZFS of 2013: allocator by space, 16K indirect blocks, scans with delays, optional \
@@ -63,6 +63,21 @@ pub static POLICIES: [Policy; 7] = [
         about: "optional writes beyond the aggregation limit of 128K: only the fix differs from \
                 before-8005",
         tunables: &[(&tunables::AGGREGATION_LIMIT, KIB_128)],
+    },
+    Policy {
+        name: "indirect-16k",
+        about: "indirect blocks of 16K, as before illumos #7104",
+        tunables: &[(&tunables::DEFAULT_IBS, 14)],
+    },
+    Policy {
+        name: "indirect-32k",
+        about: "indirect blocks of 32K",
+        tunables: &[(&tunables::DEFAULT_IBS, 15)],
+    },
+    Policy {
+        name: "indirect-64k",
+        about: "indirect blocks of 64K",
+        tunables: &[(&tunables::DEFAULT_IBS, 16)],
     },
     Policy { name: "openzfs-2.3", about: "OpenZFS 2.3", tunables: &[] },
     Policy {

@@ -46,6 +46,11 @@ fn check(name: &str) {
 }
 
 #[test]
+fn indirect_is_as_committed() {
+    check("indirect");
+}
+
+#[test]
 fn pads_is_as_committed() {
     check("pads");
 }

@@ -1,5 +1,6 @@
 //! The experiments by name.
 
+mod indirect;
 mod overwrite;
 mod pads;
 mod scrub;
@@ -105,8 +106,13 @@ struct Measured {
 }
 
 /// All experiments.
-pub static EXPERIMENTS: [Experiment; 4] =
-    [pads::EXPERIMENT, volume::EXPERIMENT, scrub::EXPERIMENT, overwrite::EXPERIMENT];
+pub static EXPERIMENTS: [Experiment; 5] = [
+    indirect::EXPERIMENT,
+    scrub::EXPERIMENT,
+    pads::EXPERIMENT,
+    volume::EXPERIMENT,
+    overwrite::EXPERIMENT,
+];
 
 /// Returns an experiment by its name.
 ///

@@ -55,7 +55,8 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
             None => Ok(Outcome::Refused),
             Some((_, leaf)) => {
                 let done = engine.leaves().offline(leaf, disk % 2 == 0).await;
-                settle(running, done, &[Kind::Busy])
+                // Another command may have taken it out of the pool.
+                settle(running, done, &[Kind::Busy, Kind::NotFound])
             }
         },
         Op::Online { disk } => match victim(running, disk) {
@@ -63,8 +64,8 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
             Some((number, leaf)) => {
                 let device = running.history.machine.devices().get(number).cloned();
                 let done = engine.leaves().online(leaf, device).await;
-                // The disk may be failing, or have lost its labels.
-                settle(running, done, &[Kind::Io, Kind::Invalid, Kind::Busy])
+                // The disk may be failing, or have lost its labels, or have left the pool.
+                settle(running, done, &[Kind::Io, Kind::Invalid, Kind::Busy, Kind::NotFound])
             }
         },
         Op::Replace { disk, with } => attach(running, disk, with, Attach::Replace).await,

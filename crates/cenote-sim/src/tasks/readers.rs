@@ -166,7 +166,8 @@ async fn list(running: &Running) -> Result<()> {
 /// Collects findings on disks without faults.
 struct Strict {
     view: Arc<Pool>,
-    /// Disks that may have faults, or bytes of such, as they appear in findings, and whether they report all errors.
+    /// Disks that may have faults, or bytes of such disks, as they appear in findings, and whether
+    /// they report all errors.
     victims: Vec<(String, bool)>,
     findings: Mutex<Vec<String>>,
 }

@@ -180,7 +180,7 @@ fn leaf_with_rare_bursts_is_soon_idle() {
         let mut share = Share::default();
         let arrivals = (0..200).map(|n| n / 10 * pause_ms * MS + n % 10 * MS);
         arrivals.clone().for_each(|at| share.ordinary_ended(at + MS, at));
-        let last = arrivals.last().unwrap() + MS;
+        let last = arrivals.max().unwrap() + MS;
         let is_whole = |after: u64| share.extent_max(last + after * MS, false) == u64::MAX;
         assert_eq!((is_whole(200), is_whole(300)), (false, is_idle), "{pause_ms}");
         assert!(is_whole(2000));
