@@ -29,6 +29,10 @@ use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
 /// Length of the submission queue, and so the limit of operations in the kernel.
 const ENTRIES: u32 = 256;
+/// Limit of the kernel's threads for operations that block: one for each. Reads of files on FUSE
+/// and of network file systems block. If such a file is on a mount of this process, a read of it
+/// needs others to be answered, which must not wait for a thread that it holds.
+const WORKERS_MAX: u32 = ENTRIES;
 
 /// `user_data` of the read on the eventfd.
 const WAKE: u64 = u64::MAX;
@@ -138,7 +142,10 @@ fn make_ring() -> io::Result<IoUring> {
     // supported by kernels before 6.1.
     let mut builder = IoUring::builder();
     builder.setup_single_issuer().setup_defer_taskrun();
-    builder.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))
+    let ring = builder.build(ENTRIES).or_else(|_| IoUring::new(ENTRIES))?;
+    // Kernels before 5.15 have four for each processor, whatever is asked for.
+    let _ = ring.submitter().register_iowq_max_workers(&mut [WORKERS_MAX, 0]);
+    Ok(ring)
 }
 
 /// Returns the queue entry for the request. Its pointers are valid as long as the request is

@@ -5,9 +5,10 @@
 
 use std::io::Write;
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use cenote_rt::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::{House, has_fuse};
@@ -15,6 +16,9 @@ use crate::has;
 
 /// Number of mounted file systems when a daemon is killed.
 const FILESYSTEMS: usize = 24;
+/// Readers of a pool in a mount, and their limit.
+const READERS: u64 = 30;
+const READ_LIMIT: Duration = Duration::from_secs(100);
 /// Limit for the end of a killed process.
 const SOON: Duration = Duration::from_secs(10);
 
@@ -84,6 +88,54 @@ fn a_daemon_killed_while_it_mounts_is_gone_and_the_next_mounts_everything() {
     house.run("zpool export t");
     let left = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!left.contains(&house.text("mnt")), "{left}");
+}
+
+/// Returns a megabyte that do not compress.
+fn noise(seed: u64) -> Vec<u8> {
+    let mut bytes = vec![0; 1 << 20];
+    Rng::seeded(seed).fill(&mut bytes);
+    bytes
+}
+
+/// Pools on files in mounts of pools: reads of one wait for reads of the other, as many as there are.
+#[test]
+fn pools_in_mounts_of_pools_are_read_by_many() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("nested");
+    house.create(&house.text("mnt"));
+    let (outer, inner) = (house.text("outer"), house.text("inner"));
+    for (pool, folder, at, mib) in
+        [("u", house.text("mnt"), &outer, 128), ("v", outer.clone(), &inner, 80)]
+    {
+        let device = format!("{folder}/device");
+        std::fs::File::create(&device).unwrap().set_len(mib << 20).unwrap();
+        house.run(&format!("zpool create -O primarycache=metadata -m {at} {pool} {device}"));
+    }
+    let path = |number: u64| format!("{inner}/f{number}");
+    for number in 0..READERS {
+        std::fs::write(path(number), noise(number)).unwrap();
+    }
+    // Nothing stays in the kernel's memory.
+    house.run("zpool export v");
+    house.run("zpool export u");
+    house.run(&format!("zpool import -d {} u", house.text("mnt")));
+    house.run(&format!("zpool import -d {outer} v"));
+    let read = |number| {
+        let limit = format!("{}", READ_LIMIT.as_secs());
+        let mut command = Command::new("timeout");
+        command.args([&limit, "cat", &path(number)]).stdout(Stdio::piped());
+        std::thread::spawn(move || command.output().unwrap())
+    };
+    let readers: Vec<_> = (0..READERS).map(read).collect();
+    for (number, reader) in readers.into_iter().enumerate() {
+        let found = reader.join().unwrap();
+        assert!(found.status.success() && found.stdout == noise(number as u64), "{number}");
+    }
+    for pool in ["v", "u", "t"] {
+        house.run(&format!("zpool export {pool}"));
+    }
 }
 
 /// A pool on a file in another pool's mount makes the daemon its own client: its threads wait for

@@ -260,7 +260,11 @@ impl Leaves<'_> {
     pub(crate) async fn run_active_work(self) -> Result<()> {
         for leaf in self.data_guids() {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {
-                let work = self.work_state(leaf, kind).await?;
+                let work = match self.work_state(leaf, kind).await {
+                    // It has left the pool.
+                    Err(error) if error.cause::<LeafWorkError>().is_some() => continue,
+                    work => work?,
+                };
                 let is_free = self.is_writable(leaf) && !self.is_expanding(leaf);
                 if work.state == LeafWorkState::Active && is_free {
                     self.run_work(leaf, kind, work);
