@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn lab_lists_experiments_and_policies() {
         let (list, _, status) = run_captured(&["lab", "list", "-H"]);
-        assert!(status == 0 && list.starts_with("pads\t"), "{list}");
+        assert!(status == 0 && list.starts_with("indirect\t"), "{list}");
         let (policies, _, status) = run_captured(&["lab", "policies", "-H"]);
         assert_eq!(status, 0);
         let want = "historic-2013\tzfs_default_ibs\t14\t17\t\n";

@@ -7,9 +7,7 @@
 //! ```
 //!
 //! * A leaf without ordinary I/O for [`IDLE_NS`], and for [`IDLE_GAPS`] times as long as the pauses
-//!   between requests usually are, belongs to the scan: it reads as deep as its class may. Where
-//!   requests come less than once in [`RARE_NS`], as those of the transaction groups of an idle
-//!   pool, [`IDLE_NS`] is enough.
+//!   between requests usually are, belongs to the scan: it reads as deep as its class may.
 //! * Otherwise the leaf has one scan read at a time. It does not start while ordinary I/O is queued
 //!   or in flight, nor within [`QUIET_NS`] after it: the next request of the same caller often
 //!   follows at once. After a read that took t the scan rests.
@@ -42,10 +40,6 @@ const IDLE_NS: u64 = 250 * MS;
 const IDLE_GAPS: f64 = 8.0;
 /// Longest pause after which a leaf is idle in any case.
 const IDLE_MAX_NS: u64 = 2_000 * MS;
-/// Requests within this time are one burst.
-const BURST_NS: u64 = 50 * MS;
-/// Usual pauses between bursts from which on ordinary I/O is rare.
-const RARE_NS: u64 = 1_000 * MS;
 /// Time after ordinary I/O in which more of it is expected.
 const QUIET_NS: u64 = 2 * MS;
 /// Time after a scan read in which ordinary I/O may still be slower because of it.
@@ -133,25 +127,17 @@ struct Pauses {
     /// When the last request arrived.
     arrived_ns: Option<u64>,
     mean: Mean,
-    /// Of the pauses between bursts.
-    of_bursts: Mean,
 }
 
 impl Pauses {
     fn arrived(&mut self, now_ns: u64) {
-        let Some(before) = self.arrived_ns.replace(now_ns) else { return };
-        let pause_ns = now_ns.abs_diff(before).min(IDLE_MAX_NS);
-        self.mean.add(pause_ns as f64);
-        if pause_ns > BURST_NS {
-            self.of_bursts.add(pause_ns as f64);
+        if let Some(before) = self.arrived_ns.replace(now_ns) {
+            self.mean.add((now_ns.abs_diff(before) as f64).min(IDLE_MAX_NS as f64));
         }
     }
 
     /// Time without ordinary I/O after which the leaf is idle.
     fn idle_ns(&self) -> u64 {
-        if self.of_bursts.count >= SAMPLES_MIN && self.of_bursts.value >= RARE_NS as f64 {
-            return IDLE_NS;
-        }
         ((self.mean.value * IDLE_GAPS) as u64).clamp(IDLE_NS, IDLE_MAX_NS)
     }
 }

@@ -173,20 +173,6 @@ fn extents_are_short_while_a_leaf_is_shared() {
     assert_eq!(at(&share, last + 300 * MS), [u64::MAX; 2]);
 }
 
-#[test]
-fn leaf_with_rare_bursts_is_soon_idle() {
-    // Bursts of ten requests, as of a transaction group that reads metadata.
-    for (pause_ms, is_idle) in [(500, false), (900, false), (2000, true), (5000, true)] {
-        let mut share = Share::default();
-        let arrivals = (0..200).map(|n| n / 10 * pause_ms * MS + n % 10 * MS);
-        arrivals.clone().for_each(|at| share.ordinary_ended(at + MS, at));
-        let last = arrivals.max().unwrap() + MS;
-        let is_whole = |after: u64| share.extent_max(last + after * MS, false) == u64::MAX;
-        assert_eq!((is_whole(200), is_whole(300)), (false, is_idle), "{pause_ms}");
-        assert!(is_whole(2000));
-    }
-}
-
 /// Pauses between requests are used, however short: a leaf that is never idle is read fast, and the
 /// slowest requests are little slower.
 #[test]
