@@ -14,8 +14,13 @@ use std::thread;
 
 use cenote_device::model::{Op, Params};
 use cenote_device::{CommandHash, Device, DeviceInfo, ModelDisk};
-use cenote_engine::Engine;
+use cenote_dmu::Tx;
+use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::tunables::Tunable;
 use cenote_rt::{BoxFuture, Buf, BufMut, Costs, Result, Rng, World, monotonic};
@@ -215,6 +220,25 @@ impl Machine {
     pub fn hash(&self) -> u128 {
         self.hash.value()
     }
+}
+
+/// Creates the dataset "tank/a" with these properties, and an empty file with records of `record`
+/// bytes in it. Returns the dataset and the file's object.
+///
+/// # Errors
+/// Errors of the engine.
+pub async fn new_file(
+    engine: &Arc<Engine>,
+    props: Vec<(String, Value)>,
+    record: u64,
+) -> Result<(Arc<Head>, u64)> {
+    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
+    let name = "tank/a".to_owned();
+    engine.datasets().create(NewDataset { name, kind: ObjSetType::Other, props, fill }).await?;
+    let head = engine.head("tank/a").await?;
+    let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
+    let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;
+    Ok((head, object))
 }
 
 /// Returns a machine whose work takes processor time, with these tunables.

@@ -90,7 +90,7 @@ fn a_daemon_killed_while_it_mounts_is_gone_and_the_next_mounts_everything() {
     assert!(!left.contains(&house.text("mnt")), "{left}");
 }
 
-/// Returns a megabyte that do not compress.
+/// Returns a megabyte that does not compress.
 fn noise(seed: u64) -> Vec<u8> {
     let mut bytes = vec![0; 1 << 20];
     Rng::seeded(seed).fill(&mut bytes);

@@ -1,6 +1,6 @@
 //! The tables of the experiment, with their judgements.
 
-use super::worlds::{Case, Figures, LEVELS};
+use super::worlds::{Case, Figures, LEVELS, Plan};
 use super::{LARGEST, Measured, Run, SMALLEST};
 use crate::report::{Cell, Check, Table};
 
@@ -37,7 +37,7 @@ pub(super) fn add(measured: &mut Measured, runs: &[Run], is_large: bool) {
     add_trees(measured, runs);
     for (plan, outcome) in runs {
         for (case, figures) in plan.cases.iter().zip(&outcome.cases) {
-            judge_counts(measured, plan.policy.name, plan.records, case, figures, plan.rounds);
+            judge_counts(measured, plan, case, figures);
         }
     }
     judge_trees(measured, runs);
@@ -130,18 +130,11 @@ fn add_trees(measured: &mut Measured, runs: &[Run]) {
 }
 
 /// Judges the records that were read: random ones among `records / apart`, each once.
-fn judge_counts(
-    measured: &mut Measured,
-    name: &str,
-    records: u64,
-    case: &Case,
-    figures: &Figures,
-    rounds: u64,
-) {
-    let places = (records / case.apart) as f64;
+fn judge_counts(measured: &mut Measured, plan: &Plan, case: &Case, figures: &Figures) {
+    let places = (plan.records / case.apart) as f64;
     let distinct = places * (1.0 - (-(case.reads as f64) / places).exp());
-    let read = figures.levels[0].blocks as f64 / rounds as f64;
-    let what = format!("{name}, {} apart: records read from disks", case.apart);
+    let read = figures.levels[0].blocks as f64 / plan.rounds as f64;
+    let what = format!("{}, {} apart: records read from disks", plan.policy.name, case.apart);
     measured.checks.push(Check::near(what, read, distinct, COUNTS_SLACK, 0));
 }
 

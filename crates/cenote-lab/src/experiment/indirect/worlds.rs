@@ -5,13 +5,10 @@ use std::sync::Arc;
 
 use cenote_device::model::{Op, table};
 use cenote_device::pattern;
-use cenote_dmu::live::ObjectSpec;
-use cenote_dmu::{Dnode, Tx};
-use cenote_engine::{ApplyOptions, Engine, NewDataset};
+use cenote_dmu::Dnode;
+use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
@@ -21,7 +18,7 @@ use cenote_rt::{Result, Rng, monotonic, simulate, spawn};
 use cenote_vdev::DATA_START;
 use cenote_vdev::create::Redundancy;
 
-use crate::machine::{Machine, Recorded, world};
+use crate::machine::{Machine, Recorded, new_file, world};
 use crate::policy::Policy;
 
 const RECORD: u64 = 8 << 10;
@@ -168,12 +165,7 @@ async fn work(plan: Plan) -> Result<Outcome> {
 async fn fill(machine: &Machine, plan: &Plan) -> Result<(Arc<Engine>, u64)> {
     let engine = machine.create_pool(Redundancy::Single, 9).await?;
     let props = vec![("compression".to_owned(), Value::U64(COMPRESSION_OFF))];
-    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-    let name = "tank/a".to_owned();
-    engine.datasets().create(NewDataset { name, kind: ObjSetType::Other, props, fill }).await?;
-    let head = engine.head("tank/a").await?;
-    let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, RECORD);
-    let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;
+    let (head, object) = new_file(&engine, props, RECORD).await?;
     let mut record = vec![0; RECORD as usize];
     pattern::fill(1, &mut record);
     let several = record.repeat((FILL / RECORD) as usize);

@@ -13,17 +13,13 @@ use std::time::Duration;
 
 use cenote_device::model::{LunParams, Op, Params};
 use cenote_device::pattern;
-use cenote_dmu::Tx;
-use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
-use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::objset::ObjSetType;
+use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_ondisk::zap::Value;
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
 use cenote_vdev::create::Redundancy;
 
-use crate::machine::{Machine, Recorded, world};
+use crate::machine::{Machine, Recorded, new_file, world};
 use crate::policy::Policy;
 
 /// Bytes of a block of the file.
@@ -312,12 +308,7 @@ impl File {
         let is_compressed = plan.variant == Variant::Compressed;
         let compression = if is_compressed { COMPRESSION_LZ4 } else { COMPRESSION_OFF };
         let props = vec![("compression".to_owned(), Value::U64(compression))];
-        let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-        let name = "tank/a".to_owned();
-        engine.datasets().create(NewDataset { name, kind: ObjSetType::Other, props, fill }).await?;
-        let head = engine.head("tank/a").await?;
-        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK);
-        let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;
+        let (head, object) = new_file(&engine, props, BLOCK).await?;
         engine.sync().await?;
         let (rng, bytes) = (Rng::seeded(plan.seed), vec![0; BLOCK as usize]);
         let writer = Writer { engine: Arc::clone(&engine), head, object, rng, bytes };

@@ -5,18 +5,14 @@ use std::time::Duration;
 
 use cenote_device::model::{Op, table};
 use cenote_device::pattern;
-use cenote_dmu::Tx;
-use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, NewDataset, ScrubOptions, ThrottleModel};
-use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::objset::ObjSetType;
+use cenote_engine::{ApplyOptions, Engine, ScrubOptions, ThrottleModel};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
 use cenote_vdev::create::Redundancy;
 use cenote_vdev::{DATA_START, IoClass};
 
-use crate::machine::{Machine, Recorded, world};
+use crate::machine::{Machine, Recorded, new_file, world};
 
 /// Bytes of the disk; those of its model, so that seeks are as long as they should be.
 const DISK_BYTES: u64 = 2_000_000_000_000;
@@ -147,13 +143,7 @@ impl Fixture {
         let params = table::find("hdd-7200").expect("a device of the table");
         let machine = Machine::new(params, 1, (DISK_BYTES, 9), seed);
         let engine = machine.create_pool(Redundancy::Single, 9).await?;
-        let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-        let name = "tank/a".to_owned();
-        let new = NewDataset { name, kind: ObjSetType::Other, props: Vec::new(), fill };
-        engine.datasets().create(new).await?;
-        let head = engine.head("tank/a").await?;
-        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, RECORD);
-        let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;
+        let (head, object) = new_file(&engine, Vec::new(), RECORD).await?;
         let mut bytes = vec![0; RECORD as usize];
         for record in 0..records {
             pattern::fill(record + 1, &mut bytes);
