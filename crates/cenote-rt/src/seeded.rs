@@ -260,6 +260,8 @@ pub enum Bug {
     CondenseForgetsCounts,
     /// The closed obsolete map of a condensed mapping is not freed.
     CondenseKeepsOldMap,
+    /// An import leaves the uberblock that it found on the only leaf that has it.
+    FoundCommitIncomplete,
 }
 
 impl Bug {
@@ -340,6 +342,8 @@ impl Bug {
     /// Bugs found by RAID-Z expansions of whole pools.
     pub const OF_REFLOWS: [Self; 3] =
         [Self::ReflowIgnoresMissing, Self::ReflowSkipsScratch, Self::ReflowWidensEarly];
+    /// Bugs found by imports after a commit that was interrupted.
+    pub const OF_IMPORTS: [Self; 1] = [Self::FoundCommitIncomplete];
     /// Bugs found by commands beside each other.
     pub const OF_RACES: [Self; 1] = [Self::LeafObjectOfBefore];
     /// Bugs found by attaching, replacing and detaching leaves.

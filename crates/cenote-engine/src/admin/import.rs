@@ -21,7 +21,7 @@ use cenote_ondisk::dsl::key;
 use cenote_ondisk::spacemap::{Geometry, Item};
 use cenote_pool::accounting::{AllocationClass, VdevFigures, row_size};
 use cenote_pool::features::FeatureState;
-use cenote_pool::import::{Candidate, scan_devices};
+use cenote_pool::import::{Candidate, Found, scan_devices};
 use cenote_pool::pool::{OpenError, OpenOptions};
 use cenote_pool::{Pool, mos, spacemaps};
 use cenote_rt::{Error, Kind, Result, stages, trace, tunables};
@@ -94,7 +94,7 @@ impl Engine {
         // Leaves that other pools were made of, by a split of this one.
         let split = scan.candidates.iter().filter(|found| found.facts.split_guid == Some(guid));
         let split: Vec<_> = split.flat_map(|found| &found.devices).map(|dev| dev.guid()).collect();
-        let opened = Self::take_over(&pool, base_txg, &options, &split).await;
+        let opened = Self::take_over(&pool, candidate, base_txg, (&options, &split)).await;
         if opened.is_err() {
             // Running tasks may still reference the tree, and must not be waited for.
             pool.tree().close(closing::answer_timeout()).await;
@@ -105,9 +105,9 @@ impl Engine {
     /// Takes over the pool for this host, with all steps that must precede changes.
     async fn take_over(
         pool: &Arc<Pool>,
+        candidate: &Candidate,
         base_txg: u64,
-        options: &OpenOptions,
-        split: &[u64],
+        (options, split): (&OpenOptions, &[u64]),
     ) -> Result<Arc<Self>> {
         let engine = Self::from_pool(pool, base_txg).await?;
         stages::reach("import-space-loaded");
@@ -127,6 +127,11 @@ impl Engine {
         // the devices, and a power cut would take it back. An `fsync` of what is read unchanged
         // flushes nothing.
         engine.tree.flush().await?;
+        // A rewind goes back to an uberblock that newer ones hide in any case.
+        if pool.txg() == base_txg {
+            let holds = |found: &Arc<Found>| found.holds(pool.uberblock());
+            engine.complete_commit(|guid| candidate.found(guid).is_some_and(holds)).await?;
+        }
         // Before any write: the boot areas may have the only copy of the first rows.
         engine.leaves().restore_first_rows().await?;
         // Before any allocation: blocks of the logs must not be overwritten.

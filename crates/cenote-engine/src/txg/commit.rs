@@ -184,7 +184,7 @@ impl Engine {
             let resume_count = self.health.suspension.resume_count();
             let written = async {
                 self.check_host()?;
-                let taken = self.write_uberblock(&concrete(&config), &uberblock).await;
+                let taken = self.write_uberblock(&concrete(&config), &uberblock, |_| true).await;
                 self.flush_unless(Bug::NoFlushAfterUberblock, taken).await
             };
             match written.await {
@@ -194,6 +194,28 @@ impl Engine {
         }
         *self.txgs.uberblock.lock() = uberblock;
         Ok(())
+    }
+
+    /// Writes the uberblock with which the pool was opened to the leaves that do not hold it in
+    /// each of their labels, and makes it durable.
+    ///
+    /// A power cut in a commit may leave the uberblock in one label of one leaf. Once anything is
+    /// told of its txg it must not depend on that copy: the label is not found any more when the
+    /// device grows, and the device may fail while others go on without it.
+    pub(crate) async fn complete_commit(&self, holds: impl Fn(u64) -> bool) -> Result<()> {
+        if is_on(Bug::FoundCommitIncomplete) {
+            return Ok(());
+        }
+        let (config, uberblock) = (self.config(), self.uberblock());
+        let tops = concrete(&config);
+        let data = tops.iter().filter(|top| !top.top.is_log);
+        let is_held = data.flat_map(|top| top.leaves()).any(|leaf| holds(leaf.guid));
+        self.check_host()?;
+        let mut taken = self.write_uberblock(&tops, &uberblock, |guid| !holds(guid)).await;
+        for leaves in &mut taken {
+            leaves.is_optional |= is_held;
+        }
+        self.flush_unless(Bug::NoFlushAfterUberblock, taken).await.map(drop)
     }
 
     /// One attempt.
@@ -207,7 +229,7 @@ impl Engine {
         let tops = if is_dirty { concrete(config) } else { some_tops(config, txg) };
 
         if is_on(Bug::UberblockFirst) {
-            self.write_uberblock(&tops, uberblock).await;
+            self.write_uberblock(&tops, uberblock, |_| true).await;
         }
         // Order 1.
         self.flush_unless(Bug::NoFlushBeforeLabels, Vec::new()).await?;
@@ -225,7 +247,7 @@ impl Engine {
         // Importers can find the txg from here on: the last moment to check that no other host has
         // the pool.
         self.check_host()?;
-        let taken = self.write_uberblock(&tops, uberblock).await;
+        let taken = self.write_uberblock(&tops, uberblock, |_| true).await;
         // Order 3.
         let durable = self.flush_unless(Bug::NoFlushAfterUberblock, taken).await?;
         stages::reach("commit-uberblock");
@@ -291,12 +313,14 @@ impl Engine {
         Ok(all)
     }
 
-    /// Writes the uberblock to all four labels of every leaf. Returns the written leaves: those of
-    /// data vdevs, one of which must make it durable, and those of log vdevs.
+    /// Writes the uberblock to all four labels of every leaf whose guid is wanted. Returns the
+    /// written leaves: those of data vdevs, one of which must make it durable, and those of log
+    /// vdevs.
     async fn write_uberblock(
         &self,
         tops: &[&VdevConfig],
         uberblock: &Uberblock,
+        is_wanted: impl Fn(u64) -> bool,
     ) -> Vec<PendingLeaves> {
         let (mut holders, mut logs) =
             (PendingLeaves::none("uberblock"), PendingLeaves::optional("uberblock"));
@@ -305,7 +329,7 @@ impl Engine {
         let txg = uberblock.txg - u64::from(is_beside);
         for top in tops {
             let taken = if top.top.is_log { &mut logs } else { &mut holders };
-            for leaf in top.leaves() {
+            for leaf in top.leaves().filter(|leaf| is_wanted(leaf.guid)) {
                 let ashift = top.top.ashift;
                 let slot = slot_of(txg, ashift, self.health.multihost.is_on());
                 let Some(id) = self.tree.leaf_of(leaf.guid) else { continue };

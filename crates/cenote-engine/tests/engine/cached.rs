@@ -3,8 +3,12 @@
 use std::sync::{Arc, Mutex};
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
+use cenote_ondisk::label::{LABEL_COUNT, RING, label_offset};
 use cenote_poolkit::{PoolBuilder, pools};
-use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on};
+use cenote_rt::seeded::Bug;
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on, simulate};
+
+use crate::scans::fails;
 
 /// A device with a write cache.
 #[derive(Debug)]
@@ -59,4 +63,48 @@ fn import_flushes_what_a_killed_process_left() {
         })
         .unwrap();
     }
+}
+
+/// An import after a power cut that left the uberblock of the last txg in the last label of one
+/// leaf: what is shown does not depend on this copy.
+async fn completed_commit() {
+    for builder in [PoolBuilder::disks(1), PoolBuilder::of("mirror", 2), PoolBuilder::disks(2)] {
+        let (engine, devices) = builder.create_in_memory().await;
+        engine.sync().await.unwrap();
+        let before = pools::devices(pools::images_of(&devices));
+        engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
+        let txg = engine.sync().await.unwrap();
+        drop(engine);
+        for (number, (device, before)) in devices.iter().zip(&before).enumerate() {
+            for label in 0..LABEL_COUNT {
+                if (number, label) == (0, LABEL_COUNT - 1) {
+                    continue;
+                }
+                let offset = label_offset(device.info().size, label).unwrap() + RING.at;
+                let ring = before.read(offset, BufMut::zeroed(RING.len as usize)).await.unwrap();
+                device.write(offset, vec![ring.freeze()]).await.unwrap();
+            }
+        }
+        let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
+        assert_eq!(engine.uberblock().txg, txg);
+        engine.head("tank/b").await.unwrap();
+        drop(engine);
+        for device in &devices {
+            let labels = cenote_vdev::labels::read(&**device).await.labels;
+            for label in labels {
+                let has = label.uberblocks.iter().any(|found| found.uberblock.txg == txg);
+                assert!(has, "{} lacks it in label {}", device.info().path, label.index);
+            }
+        }
+    }
+}
+
+#[test]
+fn import_completes_a_commit() {
+    simulate(1, completed_commit()).unwrap();
+}
+
+#[test]
+fn mistakes_are_found() {
+    assert!(Bug::OF_IMPORTS.into_iter().all(|bug| fails(bug, completed_commit())));
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cenote_device::Device;
 use cenote_ondisk::config::{LabelConfig, VdevConfig};
+use cenote_ondisk::label::LABEL_COUNT;
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_vdev::VdevState;
 use cenote_vdev::labels::{self, Label};
@@ -88,6 +89,11 @@ impl Found {
     /// Returns the guid of its leaf.
     pub fn guid(&self) -> u64 {
         self.config.guid
+    }
+
+    /// Whether each of its labels has this uberblock.
+    pub fn holds(&self, uberblock: &Uberblock) -> bool {
+        self.uberblocks.iter().filter(|found| *found == uberblock).count() >= LABEL_COUNT
     }
 
     /// Returns the pool's guid, `None` for idle spares and cache devices.
