@@ -9,7 +9,7 @@ use cenote_rt::Rng;
 
 use crate::daemon::{House, has_fuse};
 use crate::succeeds;
-use crate::watch::until;
+use crate::watch::{eventually, until};
 
 /// Size of a record.
 const RECORD: usize = 128 << 10;
@@ -147,6 +147,16 @@ fn devices_are_replaced_under_load() {
     judge(&house);
 }
 
+/// Waits until the status of the pool has these texts and lacks another.
+fn shows(house: &House, wanted: &[&str], absent: &str) {
+    let mut status = String::new();
+    let is_shown = eventually(|| {
+        status = house.run("zpool status t");
+        wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
+    });
+    assert!(is_shown, "never: {wanted:?} and no {absent}; at last:\n{status}");
+}
+
 /// A device dies; a spare is called in, unless that is switched off, and given back once the device
 /// is replaced.
 #[test]
@@ -170,18 +180,13 @@ fn spare_is_called_in_and_given_back() {
     house.run("zpool clear t");
     house.run("tunable set cenote_spares_auto=1");
     house.run(&format!("zpool offline -f t {old}"));
-    let shows = |wanted: &[&str], absent: &str| {
-        until(&format!("{wanted:?} and no {absent}"), || {
-            let status = house.run("zpool status t");
-            wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
-        });
-    };
+    let shows = |wanted: &[&str], absent: &str| shows(&house, wanted, absent);
     shows(&["    spare-0 ", "INUSE     currently in use", "scan: resilvered "], "replacing");
     let (_, said) = house.fails(&format!("zpool remove t {spare}"));
     let why = "Pool busy; removal may already be in progress";
     assert_eq!(said, format!("cannot remove {spare}: {why}\n"));
     house.run(&format!("zpool replace -w t {old} {new}"));
-    shows(&[&new, "AVAIL", " state: ONLINE"], "spare-0");
+    shows(&[&new, "AVAIL", " state: ONLINE"], " spare-0 ");
     house.run(&format!("zpool add t cache {cache}"));
     house.run(&format!("zpool remove t {spare} {cache}"));
     shows(&[&new], "\tspares\n");
@@ -234,7 +239,7 @@ fn labels_of_a_faulted_device_are_cleared_by_force() {
 /// back once the device is replaced.
 #[test]
 fn distributed_spare_is_called_in_and_given_back() {
-    let house = House::new("draid-spare");
+    let house = House::new("draid-called");
     let devices: Vec<_> = (0..7)
         .map(|number| {
             let name = format!("pool/e{number}");
@@ -248,12 +253,7 @@ fn distributed_spare_is_called_in_and_given_back() {
         house.run(&format!("zfs create t/a{number}"));
     }
     house.run(&format!("zpool offline -f t {}", members[3]));
-    let shows = |wanted: &[&str], absent: &str| {
-        until(&format!("{wanted:?} and no {absent}"), || {
-            let status = house.run("zpool status t");
-            wanted.iter().all(|text| status.contains(text)) && !status.contains(absent)
-        });
-    };
+    let shows = |wanted: &[&str], absent: &str| shows(&house, wanted, absent);
     let rebuilt = "scan: resilvered (draid2:2d:6c:1s-0) ";
     shows(&["    spare-3 ", "INUSE     currently in use"], "UNKNOWN");
     // Also if the rebuild has not begun yet.
@@ -262,7 +262,7 @@ fn distributed_spare_is_called_in_and_given_back() {
     assert!(status.contains(rebuilt), "{status}");
     shows(&[rebuilt], "in progress");
     house.run(&format!("zpool replace -w t {} {new}", members[3]));
-    shows(&[new, "AVAIL", " state: ONLINE"], "spare-3");
+    shows(&[new, "AVAIL", " state: ONLINE"], " spare-3 ");
     house.run("zpool scrub -w t");
     house.run("zpool export t");
     house.run("daemon stop");

@@ -9,15 +9,20 @@ use std::time::Duration;
 use crate::daemon::{House, has_fuse};
 
 /// Waits until a condition holds: effects of files and other processes are delayed.
+pub(crate) fn until(what: &str, holds: impl FnMut() -> bool) {
+    assert!(eventually(holds), "never: {what}");
+}
+
+/// Waits for a condition, and returns whether it holds.
 #[expect(clippy::disallowed_methods, reason = "other processes have a time of their own")]
-pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
+pub(crate) fn eventually(mut holds: impl FnMut() -> bool) -> bool {
     for _ in 0..2000 {
         if holds() {
-            return;
+            return true;
         }
         std::thread::sleep(Duration::from_millis(10));
     }
-    panic!("never: {what}");
+    false
 }
 
 pub(crate) fn read(path: &Path) -> String {
