@@ -63,7 +63,7 @@ pub struct Row {
 
 /// Mistakes for which histories need more than seconds, or that they do not find. They are searched
 /// for when they are named.
-const RARE: [Bug; 17] = [
+const RARE: [Bug; 18] = [
     // Space that was freed two txgs ago is only needed by an import that goes back to then.
     Bug::NoDeferral,
     Bug::NoFlushBeforeUberblock,
@@ -82,6 +82,7 @@ const RARE: [Bug; 17] = [
     Bug::LastWaiterForgotten,
     Bug::LinkedFileForgotten,
     Bug::ExchangeLoggedAsRename,
+    Bug::FoundCommitIncomplete,
 ];
 
 /// Mistakes that change what a history does.
@@ -91,6 +92,7 @@ fn known() -> Vec<Bug> {
     known.extend(Bug::OF_READERS);
     known.extend(Bug::OF_CLOSING);
     known.extend(Bug::OF_CREATORS);
+    known.extend(Bug::OF_IMPORTS);
     known.push(Bug::NewerDataInLog);
     known.extend(Bug::OF_HISTORIES);
     known
