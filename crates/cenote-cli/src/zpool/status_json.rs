@@ -3,10 +3,11 @@
 use cenote_engine::ScanPass;
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::leaf_work::LeafWorkState;
+use cenote_ondisk::rebuild::RebuildState;
 use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
 use cenote_pool::AllocationClass;
 use cenote_pool::status::{
-    AuxReport, ExpansionState, LeafProgress, PoolStatus, VdevReport, state_name,
+    AuxReport, ExpansionState, LeafProgress, PoolStatus, Rebuild, VdevReport, state_name,
 };
 use serde_json::{Map, Value};
 
@@ -89,6 +90,12 @@ impl Writer<'_> {
         if self.form.has_numbers { bytes.into() } else { nicenum::bytes_b(bytes).into() }
     }
 
+    /// Formats a duration: as nanoseconds if numbers are requested.
+    fn milliseconds(&self, milliseconds: u64) -> Value {
+        let ns = milliseconds.saturating_mul(1_000_000);
+        if self.form.has_numbers { ns.into() } else { nicenum::time(ns).into() }
+    }
+
     /// Formats a time; 0 is none.
     fn time(&self, seconds: u64) -> Value {
         if self.form.has_numbers {
@@ -102,7 +109,14 @@ impl Writer<'_> {
 
     /// Adds scan, removal, checkpoint, expansion.
     fn progress(&self, map: &mut Map<String, Value>) {
-        if let Some(scan) = self.status.scan.as_ref().and_then(|scan| self.scan(scan)) {
+        let scan = self.status.scan.as_ref().and_then(|scan| self.scan(scan));
+        let mut scan = scan.unwrap_or_default();
+        let rebuilds = self.status.other_scans.rebuilds.iter();
+        let rebuilds: Map<_, _> = rebuilds.filter_map(|rebuild| self.rebuild(rebuild)).collect();
+        if !rebuilds.is_empty() {
+            scan.insert("rebuild_stats".into(), rebuilds.into());
+        }
+        if !scan.is_empty() {
             map.insert("scan_stats".into(), scan.into());
         }
         if let Some(removal) = &self.status.removal {
@@ -187,21 +201,53 @@ impl Writer<'_> {
         Some(part)
     }
 
+    /// Returns the last sequential rebuild of a top-level vdev, with the vdev's name.
+    fn rebuild(&self, rebuild: &Rebuild) -> Option<(String, Value)> {
+        let phys = &rebuild.phys;
+        let state = match phys.state {
+            RebuildState::Active => "ACTIVE",
+            RebuildState::Canceled => "CANCELED",
+            RebuildState::Complete => "COMPLETE",
+            RebuildState::None | RebuildState::Other(_) => return None,
+        };
+        let vdev = self.status.root.children.iter().find(|vdev| vdev.id == rebuild.vdev)?;
+        let mut part = self.identity(vdev);
+        part.insert("state".into(), state.into());
+        part.insert("start_time".into(), self.time(phys.start_time));
+        part.insert("end_time".into(), self.time(phys.end_time));
+        part.insert("scan_time".into(), self.milliseconds(phys.scan_time_ms));
+        part.insert("scanned".into(), self.bytes_b(phys.bytes_scanned));
+        part.insert("issued".into(), self.bytes_b(phys.bytes_issued));
+        part.insert("rebuilt".into(), self.bytes_b(phys.bytes_rebuilt));
+        part.insert("to_scan".into(), self.bytes_b(phys.bytes_est));
+        part.insert("errors".into(), self.form.number(phys.errors));
+        // What it did since the pool was opened is known while it runs.
+        let pass = self.work.pass.filter(|_| phys.state == RebuildState::Active);
+        let pass = pass.unwrap_or_default();
+        let seconds = match pass.started {
+            0 => 0,
+            started => cenote_rt::wall_clock().as_secs().saturating_sub(started),
+        };
+        part.insert("pass_time".into(), self.milliseconds(seconds * 1000));
+        part.insert("pass_scanned".into(), self.bytes_b(pass.examined));
+        part.insert("pass_issued".into(), self.bytes_b(pass.issued));
+        part.insert("pass_skipped".into(), self.bytes_b(0));
+        Some((self.names.vdev(vdev), part.into()))
+    }
+
+    /// Returns what identifies a vdev.
+    fn identity(&self, vdev: &VdevReport) -> Map<String, Value> {
+        let keys = ["name", "vdev_type", "guid", "path", "class"];
+        self.vdev(vdev).into_iter().filter(|(key, _)| keys.contains(&key.as_str())).collect()
+    }
+
     /// Returns what identifies the vdev of a removal.
     fn removed_vdev(&self, id: u64) -> Map<String, Value> {
-        let mut part = Map::new();
         let vdev = self.status.root.children.iter().find(|vdev| vdev.id == id);
         match vdev.filter(|vdev| vdev.kind != VdevKind::Indirect) {
-            Some(vdev) => {
-                let keys = ["name", "vdev_type", "guid", "path", "class"];
-                let all = self.vdev(vdev);
-                part.extend(all.into_iter().filter(|(key, _)| keys.contains(&key.as_str())));
-            }
-            None => {
-                part.insert("name".into(), "indirect".into());
-            }
+            Some(vdev) => self.identity(vdev),
+            None => Map::from_iter([("name".to_owned(), "indirect".into())]),
         }
-        part
     }
 
     /// Adds the main tree and the sections.

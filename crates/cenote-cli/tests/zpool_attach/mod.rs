@@ -131,6 +131,46 @@ fn spares_are_used_and_given_back() {
     shed.judge("t");
 }
 
+/// The fields of OpenZFS 2.3.2's recording, in its order.
+const REBUILD_FIELDS: &[&str] = &[
+    "name",
+    "vdev_type",
+    "guid",
+    "class",
+    "state",
+    "start_time",
+    "end_time",
+    "scan_time",
+    "scanned",
+    "issued",
+    "rebuilt",
+    "to_scan",
+    "errors",
+    "pass_time",
+    "pass_scanned",
+    "pass_issued",
+    "pass_skipped",
+];
+
+/// After a completed rebuild of `mirror-0` and a scrub.
+fn rebuild_is_in_the_json(shed: &Shed) {
+    let json = |options: &str| -> serde_json::Value {
+        let text = shed.succeeds(&format!("zpool status -j {options}t"));
+        let whole: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        whole["pools"]["t"]["scan_stats"].clone()
+    };
+    let scan = json("");
+    assert_eq!(scan["function"], "SCRUB");
+    let rebuild = scan["rebuild_stats"]["mirror-0"].as_object().expect("a rebuild");
+    assert!(rebuild.keys().eq(REBUILD_FIELDS), "{rebuild:?}");
+    let texts = ["name", "vdev_type", "class", "state", "errors"].map(|key| &rebuild[key]);
+    assert_eq!(texts, ["mirror-0", "mirror", "normal", "COMPLETE", "0"]);
+    let numbers = &json("--json-int ")["rebuild_stats"]["mirror-0"];
+    let [scanned, rebuilt, errors] =
+        ["scanned", "rebuilt", "errors"].map(|key| numbers[key].as_u64().expect("a number"));
+    assert!(scanned > 0 && rebuilt == scanned && errors == 0, "{numbers}");
+}
+
 /// A new device is rebuilt sequentially, with OpenZFS's lines, and a scrub verifies what it copied.
 #[test]
 fn devices_are_rebuilt_sequentially() {
@@ -146,6 +186,7 @@ fn devices_are_rebuilt_sequentially() {
     let status = shed.succeeds("zpool status t");
     assert!(status.contains("  scan: scrub repaired 0B in ") && status.contains(shown), "{status}");
     assert!(!status.contains("status:"), "{status}");
+    rebuild_is_in_the_json(&shed);
     shed.succeeds("zpool replace -s -w t d0 d2");
     shed.succeeds("zpool wait t");
     let status = shed.succeeds("zpool status t");
