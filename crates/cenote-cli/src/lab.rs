@@ -3,6 +3,8 @@
 //! An experiment prints its tables and judgements, or the whole report as JSON, SVG or PNG; with
 //! `--out` it writes all of them into a directory. The exit status is 1 if a judgement fails.
 
+use std::fs::File;
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use cenote_lab::experiment::{EXPERIMENTS, LabError, Scale, find};
@@ -42,6 +44,9 @@ Repeats published reports about ZFS: the engine on modelled disks, in virtual ti
   --json    the whole report; --svg and --png: its pictures; --dark: on a dark background
   -H        rows of the tables with tabs between columns, nothing else
 ";
+
+/// Greatest length of a stored report, bytes.
+const REPORT_MAX: u64 = 16 << 20;
 
 const LONGS: [Long; 10] = [
     Long::with_argument("seed", 's'),
@@ -221,13 +226,22 @@ fn store(report: &Report, directory: &Path) -> CommandResult {
     Ok(())
 }
 
+/// Reads a file that has at most [`REPORT_MAX`] bytes.
+fn read(path: &str) -> std::io::Result<String> {
+    let mut text = String::new();
+    File::open(path)?.take(REPORT_MAX + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > REPORT_MAX {
+        return Err(std::io::ErrorKind::FileTooLarge.into());
+    }
+    Ok(text)
+}
+
 fn show(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     let [path] = parsed.operands.as_slice() else {
         return Err(Exit::usage("one file is needed"));
     };
     check_formats(parsed)?;
-    let text = std::fs::read_to_string(path);
-    let text = text.map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
+    let text = read(path).map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
     let report = Report::from_json(&text);
     let report =
         report.map_err(|error| Exit::failed(format!("{path} is not a report: {error}")))?;
@@ -310,7 +324,7 @@ mod tests {
 
     #[test]
     fn lab_errors_are_reported() {
-        let runs: [(&[&str], i32, &str); 14] = [
+        let runs: [(&[&str], i32, &str); 15] = [
             (&["space"], 2, "--layout is needed\n"),
             (&["space", "--layout", "raidz2", "--volsize", "1G"], 2, "--width is needed for "),
             (&["space", "--layout", "disk", "--volsize", "1X"], 2, "'1X' is not a size\n"),
@@ -325,6 +339,7 @@ mod tests {
             (&["run", "pads", "--json", "--svg"], 2, "-H, --json, --svg and --png exclude "),
             (&["run", "pads", "--policy", "x"], 1, "experiment 'pads' has no policy 'x': "),
             (&["show", "/nonexistent"], 1, "cannot read /nonexistent: "),
+            (&["show", "/dev/zero"], 1, "cannot read /dev/zero: file too large\n"),
         ];
         for (args, status, want) in runs {
             let (_, err, was) = run_captured(&[&["lab"], args].concat());

@@ -354,13 +354,44 @@ impl Report {
         text
     }
 
-    /// Reads a stored report.
+    /// Reads a stored report, which anybody may have written: what it returns can be printed and
+    /// drawn.
     ///
     /// # Errors
     /// Why the text is not a report.
-    pub fn from_json(text: &str) -> Result<Self, serde_json::Error> {
-        serde_json::from_str(text)
+    pub fn from_json(text: &str) -> Result<Self, ReportError> {
+        let report: Self = serde_json::from_str(text)?;
+        let has_all_cells =
+            |table: &&Table| table.rows.iter().all(|row| row.len() == table.columns.len());
+        if let Some(table) = report.tables.iter().find(|table| !has_all_cells(table)) {
+            return Err(ReportError::Cells(table.title.clone()));
+        }
+        let height = crate::picture::height(&report);
+        if height > HEIGHT_MAX {
+            return Err(ReportError::Height { height });
+        }
+        Ok(report)
     }
+}
+
+/// Greatest height of the pictures of a stored report, which then have 115 MB of pixels.
+const HEIGHT_MAX: f64 = 10_000.0;
+
+/// Why a text is not a report.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// It is no JSON, or has other fields.
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    /// A row of a table has not one cell for each column.
+    #[error("a row of the table '{0}' has not one cell for each column")]
+    Cells(String),
+    /// Its pictures are too tall.
+    #[error("its pictures are {height:.0} units high, and {HEIGHT_MAX:.0} is the limit")]
+    Height {
+        /// Their height.
+        height: f64,
+    },
 }
 
 /// Rounds to a number of decimals. Negative zero becomes zero.

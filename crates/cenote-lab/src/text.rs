@@ -146,7 +146,7 @@ fn wrapped(sentence: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::Footer;
+    use crate::report::{CellMap, Chart, Footer};
 
     fn report() -> Report {
         let mut table = Table::new("rates", &[("policy", None), ("MB/s", Some(1))]);
@@ -194,5 +194,21 @@ mod tests {
         let json = report().to_json();
         assert_eq!(Report::from_json(&json).unwrap(), report());
         assert!(Report::from_json("{}").is_err());
+        let mut short = report();
+        short.tables[0].rows[0].pop();
+        let refused = Report::from_json(&short.to_json()).unwrap_err().to_string();
+        assert!(refused.contains("has not one cell for each column"), "{refused}");
+        let mut tall = report();
+        let map = CellMap { name: "m".into(), cells: vec![0.0; 100_000] };
+        tall.charts = vec![Chart::Maps {
+            title: "tall".into(),
+            width: 1,
+            across: 1,
+            maps: vec![map],
+            figure: "f".into(),
+            range: (0.0, 1.0),
+        }];
+        let refused = Report::from_json(&tall.to_json()).unwrap_err().to_string();
+        assert!(refused.starts_with("its pictures are "), "{refused}");
     }
 }

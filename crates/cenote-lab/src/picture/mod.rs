@@ -34,6 +34,11 @@ pub fn colour(part: f64) -> [u8; 3] {
     colours::cividis(part)
 }
 
+/// Returns the height of the charts of a report, in units of the picture.
+pub(crate) fn height(report: &Report) -> f64 {
+    charts::scene(report).height
+}
+
 /// Returns the charts of a report as SVG. The reader's program chooses the theme; light is the
 /// default.
 #[must_use]

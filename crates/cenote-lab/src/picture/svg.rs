@@ -147,7 +147,9 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
+/// Returns a text as XML has it, which has no control characters.
 fn escaped(text: &str) -> String {
+    let text = text.replace(char::is_control, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -158,7 +160,7 @@ mod tests {
     #[test]
     fn numbers_and_texts_are_short_and_escaped() {
         assert_eq!([number(1.0), number(0.105), number(-0.001)], ["1", "0.11", "0"]);
-        assert_eq!(escaped("a<b & c>"), "a&lt;b &amp; c&gt;");
+        assert_eq!(escaped("a<b & c>\x1b"), "a&lt;b &amp; c&gt;\u{fffd}");
     }
 
     #[test]
