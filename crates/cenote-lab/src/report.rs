@@ -380,13 +380,13 @@ const HEIGHT_MAX: f64 = 10_000.0;
 /// Why a text is not a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
-    /// It is no JSON, or has other fields.
+    /// The text is no JSON, or has other fields.
     #[error(transparent)]
     Json(#[from] serde_json::Error),
     /// A row of a table has not one cell for each column.
     #[error("a row of the table '{0}' has not one cell for each column")]
     Cells(String),
-    /// Its pictures are too tall.
+    /// The pictures are too tall.
     #[error("its pictures are {height:.0} units high, and {HEIGHT_MAX:.0} is the limit")]
     Height {
         /// Their height.
