@@ -422,7 +422,7 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
         // Every device has everything, so that the expansion goes on; a scrub follows it.
         let (mut last, mut is_repaired) = (None, false);
         while until(REMOVAL_TIME_MAX, engine.leaves().wait_for_reflow()).await.is_none() {
-            // What is to be copied changes with every txg.
+            // The number of bytes to copy changes with every txg.
             let progress = engine.leaves().reflow_progress().map(|progress| progress.copied);
             if progress == last && is_repaired {
                 return Err(format!("an expansion does not go on: {progress:?}"));
