@@ -9,7 +9,9 @@ use std::fmt::Write as _;
 use cenote_engine::{ScanKind, ScanPass};
 use cenote_ondisk::rebuild::{RebuildPhys, RebuildState};
 use cenote_ondisk::scan::{ErrorScrubPhys, SCAN_WORDS, ScanFlags, ScanFunc, ScanPhys, ScanState};
-use cenote_pool::status::{Checkpoint, Expansion, ExpansionState, PoolStatus, Rebuild, Removal};
+use cenote_pool::status::{
+    Checkpoint, Expansion, ExpansionState, PoolStatus, Rebuild, Removal, VdevReport,
+};
 
 use crate::nicenum::{bytes, bytes_b};
 use crate::zfs::value;
@@ -57,6 +59,11 @@ pub(super) fn paused(scan: &ScanPhys, pass: Option<ScanPass>) -> u64 {
     pass.map(|pass| pass.paused).filter(|time| *time != 0).unwrap_or(scan.start_time)
 }
 
+/// Returns the top-level vdev with an id.
+pub(super) fn top(status: &PoolStatus, id: u64) -> Option<&VdevReport> {
+    status.root.children.iter().find(|vdev| vdev.id == id)
+}
+
 /// Returns all lines between the action and the config.
 pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
@@ -83,12 +90,12 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
         let _ = writeln!(text, " scrub: {line}");
     }
     if let Some(rebuild) = rebuild {
-        let vdev = status.root.children.iter().find(|vdev| vdev.id == rebuild.vdev);
+        let vdev = top(status, rebuild.vdev);
         let name = vdev.map_or_else(String::new, |vdev| vdev.name.clone());
         let _ = writeln!(text, "  scan: {}", self::rebuild(&rebuild.phys, &name, pass, now));
     }
     if let Some(removal) = &status.removal {
-        let vdev = status.root.children.iter().find(|vdev| vdev.id == removal.phys.removing_vdev);
+        let vdev = top(status, removal.phys.removing_vdev);
         let name = vdev.map(|vdev| vdev.name.clone());
         text.push_str(&removal_lines(removal, name, now));
     }
@@ -96,7 +103,7 @@ pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
         text.push_str(&checkpoint_line(checkpoint));
     }
     for expansion in &status.expansions {
-        let vdev = status.root.children.iter().find(|vdev| vdev.id == expansion.vdev);
+        let vdev = top(status, expansion.vdev);
         let name = vdev.map_or_else(String::new, |vdev| vdev.name.clone());
         let is_waiting = pass.is_some_and(|pass| pass.is_expansion_waiting);
         text.push_str(&expansion_lines(expansion, &name, is_waiting, now));

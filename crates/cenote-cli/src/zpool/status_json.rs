@@ -142,7 +142,7 @@ impl Writer<'_> {
             map.insert("checkpoint_stats".into(), part.into());
         }
         for expansion in &self.status.expansions {
-            let vdev = self.status.root.children.iter().find(|vdev| vdev.id == expansion.vdev);
+            let vdev = scan::top(self.status, expansion.vdev);
             let state = match expansion.state {
                 ExpansionState::Running => "SCANNING",
                 ExpansionState::Finished => "FINISHED",
@@ -210,7 +210,7 @@ impl Writer<'_> {
             RebuildState::Complete => "COMPLETE",
             RebuildState::None | RebuildState::Other(_) => return None,
         };
-        let vdev = self.status.root.children.iter().find(|vdev| vdev.id == rebuild.vdev)?;
+        let vdev = scan::top(self.status, rebuild.vdev)?;
         let mut part = self.identity(vdev);
         part.insert("state".into(), state.into());
         part.insert("start_time".into(), self.time(phys.start_time));
@@ -243,7 +243,7 @@ impl Writer<'_> {
 
     /// Returns what identifies the vdev of a removal.
     fn removed_vdev(&self, id: u64) -> Map<String, Value> {
-        let vdev = self.status.root.children.iter().find(|vdev| vdev.id == id);
+        let vdev = scan::top(self.status, id);
         match vdev.filter(|vdev| vdev.kind != VdevKind::Indirect) {
             Some(vdev) => self.identity(vdev),
             None => Map::from_iter([("name".to_owned(), "indirect".into())]),

@@ -1,6 +1,7 @@
 //! `zpool attach`, `zpool replace` and `zpool detach`: messages, and the pools that they leave.
 
 use crate::Shed;
+use crate::zpool_scrub::json;
 
 /// Commands of the recording, in the order of execution here.
 const RECORDED: &[&str] = &[
@@ -154,18 +155,14 @@ const REBUILD_FIELDS: &[&str] = &[
 
 /// After a completed rebuild of `mirror-0` and a scrub.
 fn rebuild_is_in_the_json(shed: &Shed) {
-    let json = |options: &str| -> serde_json::Value {
-        let text = shed.succeeds(&format!("zpool status -j {options}t"));
-        let whole: serde_json::Value = serde_json::from_str(&text).expect("JSON");
-        whole["pools"]["t"]["scan_stats"].clone()
-    };
-    let scan = json("");
+    let (scan, _) = json(shed, "");
     assert_eq!(scan["function"], "SCRUB");
     let rebuild = scan["rebuild_stats"]["mirror-0"].as_object().expect("a rebuild");
     assert!(rebuild.keys().eq(REBUILD_FIELDS), "{rebuild:?}");
     let texts = ["name", "vdev_type", "class", "state", "errors"].map(|key| &rebuild[key]);
     assert_eq!(texts, ["mirror-0", "mirror", "normal", "COMPLETE", "0"]);
-    let numbers = &json("--json-int ")["rebuild_stats"]["mirror-0"];
+    let (scan, _) = json(shed, "--json-int ");
+    let numbers = &scan["rebuild_stats"]["mirror-0"];
     let [scanned, rebuilt, errors] =
         ["scanned", "rebuilt", "errors"].map(|key| numbers[key].as_u64().expect("a number"));
     assert!(scanned > 0 && rebuilt == scanned && errors == 0, "{numbers}");

@@ -72,7 +72,7 @@ fn shown(shed: &Shed) -> String {
 }
 
 /// Returns the scan of `t` in the JSON output, and its other fields.
-fn json(shed: &Shed, options: &str) -> (serde_json::Value, serde_json::Value) {
+pub(crate) fn json(shed: &Shed, options: &str) -> (serde_json::Value, serde_json::Value) {
     let text = shed.succeeds(&format!("zpool status -j {options}t"));
     let whole: serde_json::Value = serde_json::from_str(&text).expect("JSON");
     let pool = whole["pools"]["t"].clone();
