@@ -208,10 +208,16 @@ impl Engine {
         }
         let (config, uberblock) = (self.config(), self.uberblock());
         let tops = concrete(&config);
+        let leaves = tops.iter().flat_map(|top| top.leaves()).map(|leaf| leaf.guid);
+        let lacking: FixedSet<u64> = leaves.filter(|guid| !holds(*guid)).collect();
+        if lacking.is_empty() {
+            return Ok(());
+        }
         let data = tops.iter().filter(|top| !top.top.is_log);
-        let is_held = data.flat_map(|top| top.leaves()).any(|leaf| holds(leaf.guid));
+        let is_held = data.flat_map(|top| top.leaves()).any(|leaf| !lacking.contains(&leaf.guid));
         self.check_host()?;
-        let mut taken = self.write_uberblock(&tops, &uberblock, |guid| !holds(guid)).await;
+        let is_wanted = |guid| lacking.contains(&guid);
+        let mut taken = self.write_uberblock(&tops, &uberblock, is_wanted).await;
         for leaves in &mut taken {
             leaves.is_optional |= is_held;
         }
