@@ -1,8 +1,9 @@
 //! Runs many histories, and reports failures.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_rt::seeded::Bug;
@@ -10,6 +11,11 @@ use cenote_rt::seeded::Bug;
 use crate::plan::{Plan, draw, print};
 use crate::tally::Tally;
 use crate::{history, shrink};
+
+/// Real time after which a history counts as one that never ends; most take less than a second.
+const ENDLESS: Duration = Duration::from_secs(600);
+/// Time between two looks for such a history.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How many histories are run.
 #[derive(Debug, Clone, Copy)]
@@ -34,6 +40,7 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
     let next = AtomicU64::new(base);
     let found: Mutex<(Tally, Option<Failure>)> = Mutex::default();
     let locked = || found.lock().unwrap_or_else(PoisonError::into_inner);
+    let watch = Watch::start();
     on_all_processors(|| {
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -44,7 +51,9 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
             if is_over || locked().1.is_some() {
                 return;
             }
+            watch.begins(seed);
             let (tally, failure) = run_plan(draw::draw(seed), None);
+            watch.ends(seed);
             let mut found = locked();
             found.0.add(&tally);
             let is_first = |one: &Failure| {
@@ -56,6 +65,51 @@ pub fn run(base: u64, extent: Extent) -> (Tally, Option<Failure>) {
         }
     });
     found.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The histories that run, each with its begin.
+#[derive(Default)]
+struct Watch(Mutex<BTreeMap<u64, Duration>>);
+
+impl Watch {
+    /// Returns a watch that ends the process, as a failure, when a history never ends: a thread
+    /// that stands still in a history cannot be told to stop.
+    fn start() -> Arc<Self> {
+        let watch = Arc::new(Self::default());
+        let watched = Arc::downgrade(&watch);
+        std::thread::spawn(move || {
+            while let Some(watch) = watched.upgrade() {
+                if let Some(seed) = watch.endless(cenote_rt::monotonic()) {
+                    let seconds = ENDLESS.as_secs();
+                    println!("FAILED: seed {seed} has not ended after {seconds} seconds");
+                    println!("seed {seed}; to repeat: ./x sim {seed}");
+                    std::process::exit(1);
+                }
+                drop(watch);
+                std::thread::sleep(LOOK);
+            }
+        });
+        watch
+    }
+
+    fn begins(&self, seed: u64) {
+        self.running().insert(seed, cenote_rt::monotonic());
+    }
+
+    fn ends(&self, seed: u64) {
+        self.running().remove(&seed);
+    }
+
+    fn running(&self) -> MutexGuard<'_, BTreeMap<u64, Duration>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns the seed of a history that has been running for too long at the time `now`.
+    fn endless(&self, now: Duration) -> Option<u64> {
+        let running = self.running();
+        let mut over = running.iter().filter(|(_, begin)| now.saturating_sub(**begin) > ENDLESS);
+        over.next().map(|(seed, _)| *seed)
+    }
 }
 
 /// Runs `work` on as many threads as there are processors, until all have ended.
@@ -113,5 +167,22 @@ impl Failure {
             Err(error) => format!("{}: {error}", path.display()),
         };
         format!("{}\nshortened:\n{}{again}\n{stored}\n", self.text(), print::text(&plan))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A history that runs for too long is found, and one that has ended is not.
+    #[test]
+    fn endless_history_is_found() {
+        let watch = Watch::default();
+        watch.begins(7);
+        watch.begins(9);
+        watch.ends(7);
+        let now = cenote_rt::monotonic();
+        assert_eq!(watch.endless(now + ENDLESS / 2), None);
+        assert_eq!(watch.endless(now + ENDLESS + LOOK), Some(9));
     }
 }

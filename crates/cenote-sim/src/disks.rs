@@ -144,9 +144,10 @@ pub(crate) struct Happened {
 #[derive(Debug)]
 pub(crate) struct Machine {
     disks: Vec<Arc<ModelDisk>>,
-    /// The disks as a pool takes them.
     /// Handles of the disks, each with the size at the begin of the life or when it grew.
     devices: Mutex<Vec<Arc<dyn Device>>>,
+    /// Handles of disks from before they grew.
+    former: Mutex<Vec<(usize, Weak<dyn Device>)>>,
     hash: Arc<CommandHash>,
     state: Mutex<MachineState>,
     ended: Notify,
@@ -228,8 +229,8 @@ impl Machine {
                 clock_offset: 0,
                 process: None,
             };
-            let (devices, ended) = (Mutex::new(devices.collect()), Notify::new());
-            Self { disks, devices, hash, state: Mutex::new(state), ended }
+            let (devices, former) = (Mutex::new(devices.collect()), Mutex::default());
+            Self { disks, devices, former, hash, state: Mutex::new(state), ended: Notify::new() }
         })
     }
 
@@ -239,7 +240,23 @@ impl Machine {
 
     /// Returns the disks as a pool takes them.
     pub(crate) fn devices(&self) -> Vec<Arc<dyn Device>> {
-        self.devices.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        self.handles().clone()
+    }
+
+    fn handles(&self) -> MutexGuard<'_, Vec<Arc<dyn Device>>> {
+        self.devices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn former(&self) -> MutexGuard<'_, Vec<(usize, Weak<dyn Device>)>> {
+        self.former.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether somebody has a handle of a disk. A device of a pool is open exclusively: while a
+    /// disk that left the pool gets its last labels, nobody else can open it.
+    pub(crate) fn is_open(&self, number: usize) -> bool {
+        // One handle is that of the machine.
+        let is_held = self.handles().get(number).is_some_and(|it| Arc::strong_count(it) > 1);
+        is_held || self.former().iter().any(|(disk, it)| *disk == number && it.strong_count() > 0)
     }
 
     /// Makes a disk longer, unless it is as long as any disk gets. Who has it open notices that
@@ -252,8 +269,9 @@ impl Machine {
         }
         disk.set_size(size);
         let inner = self.hash.wrap(Arc::new(disk.reopened()));
-        let mut devices = self.devices.lock().unwrap_or_else(PoisonError::into_inner);
-        devices[number] = Counted::over(inner, Arc::downgrade(self));
+        let new = Counted::over(inner, Arc::downgrade(self));
+        let old = std::mem::replace(&mut self.handles()[number], new);
+        self.former().push((number, Arc::downgrade(&old)));
         true
     }
 

@@ -40,7 +40,8 @@ pub struct NewVdevs {
     pub spares: Vec<VdevConfig>,
     /// Cache devices.
     pub caches: Vec<VdevConfig>,
-    /// The devices by leaf guid, open for writing.
+    /// The devices by leaf guid, open for writing and exclusively: one that left this pool is
+    /// written to until the pool has closed it.
     pub devices: LeafDevices,
 }
 

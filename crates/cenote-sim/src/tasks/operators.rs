@@ -171,14 +171,16 @@ impl Drop for Claim<'_> {
 fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>> {
     let root = running.engine.admin().vdev_config();
     let layout = &running.history.plan.layout;
-    let devices = running.history.machine.devices().into_iter().enumerate();
+    let machine = &running.history.machine;
     let mut claimed = running.claimed();
-    let is_free = |disk: &usize| leaf_on(&root, *disk).is_none() && !claimed.contains(disk);
-    let free =
-        devices.filter(|(disk, _)| is_free(disk) && !(is_safe && layout.victims.contains(disk)));
-    let free: Vec<_> = free.collect();
-    let (disk, device) = free.get(number as usize % free.len().max(1)).cloned()?;
+    let is_free = |disk: &usize| {
+        leaf_on(&root, *disk).is_none() && !claimed.contains(disk) && !machine.is_open(*disk)
+    };
+    let may_serve = |disk: &usize| is_free(disk) && !(is_safe && layout.victims.contains(disk));
+    let free: Vec<_> = (0..layout.all_disks()).filter(may_serve).collect();
+    let disk = free.get(number as usize % free.len().max(1)).copied()?;
     claimed.insert(disk);
+    let device = Arc::clone(machine.devices().get(disk)?);
     Some(Claim { running, disk, device })
 }
 
