@@ -5,6 +5,7 @@
 //! here, so that the same engine can run on a virtual clock (`docs/architecture.md`).
 
 pub mod buf;
+mod caller;
 mod counter;
 pub mod error;
 mod inline_wait;
@@ -22,6 +23,7 @@ pub mod trace;
 pub mod tunables;
 
 pub use buf::{Buf, BufMut};
+pub use caller::{has_caller, without_caller};
 pub use counter::Counter;
 pub use error::{At, Error, Kind, Result};
 pub use inline_wait::{blocking_here, side_by_side, start, take_inline_wait};

@@ -41,7 +41,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Error, Kind, Result, Rng, ensure, trace};
+use cenote_rt::{Error, Kind, Result, Rng, ensure, trace, without_caller};
 
 use crate::dsl::Context;
 use crate::dsl::deleg::FirstCreator;
@@ -175,7 +175,7 @@ impl Engine {
         let span = trace::txg(|| self.name(), txg);
         let now = cenote_rt::monotonic().as_nanos() as u64;
         self.txgs.sync_since.store(now.max(1), Ordering::Release);
-        let result = span.run(self.sync_txg(txg, &mut tasks)).await;
+        let result = span.run(without_caller(self.sync_txg(txg, &mut tasks))).await;
         self.txgs.sync_since.store(0, Ordering::Release);
         self.tree.load().set_sync_task(!self.state().tasks.is_empty());
         stop.end = match &result {

@@ -74,7 +74,7 @@ use schedule::{Issue, Next, Request, Scheduler};
 use stats::Recorded;
 pub use stats::{ClassStats, DirectionStats, QueueStats};
 pub use throttle::{Lifted, ScanKind, ScanSlot, ScanThrottle, ScanWait, ThrottleModel};
-use throttle::{ScanWork, Share, is_ordinary};
+use throttle::{ScanWork, Share};
 
 /// Number of classes.
 pub const CLASSES: usize = IoClass::ALL.len();
@@ -268,7 +268,8 @@ impl Queue {
     fn submit_parts(&self, class: IoClass, parts: &[WritePart], batch: &Arc<Batch>, member: u32) {
         self.submit(parts.iter().map(|part| {
             let (offset, len, is_pad) = (part.offset, part.len(), part.is_pad());
-            let request = Request { direction: Direction::Write, class, offset, len, is_pad };
+            let direction = Direction::Write;
+            let request = Request { direction, class, offset, len, is_pad, has_caller: true };
             (request, Some(part.content.clone()), Answer::Done(Arc::clone(batch), member))
         }));
     }
@@ -281,7 +282,7 @@ impl Queue {
     ) -> impl Future<Output = Result<()>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
         let (direction, class) = (Direction::Discard, IoClass::Trim);
-        let request = Request { direction, class, offset, len, is_pad: false };
+        let request = Request { direction, class, offset, len, is_pad: false, has_caller: true };
         self.submit([(request, None, Answer::Done(Batch::new(1, sender), 0))]);
         completion::wait_for(receiver)
     }
@@ -447,7 +448,7 @@ impl Shared {
 
     /// Tells scans of a request that a caller waits for.
     fn note_ordinary(&self, request: &Request, now: u64) {
-        if is_ordinary(request.class) && self.is_data(request.offset) {
+        if request.is_ordinary() && self.is_data(request.offset) {
             self.load.scan.note_ordinary(now);
         }
     }
@@ -668,14 +669,14 @@ impl Active {
         let now = now_ns();
         let limits = self.shared.limits();
         let mut state = self.shared.lock();
-        state.scheduler.finish(self.issue.class, &limits);
+        state.scheduler.finish(&self.issue, &limits);
         state.in_flight.remove(&self.number);
         let service = now.saturating_sub(self.since_ns);
         let total = since.iter().map(|since| now.saturating_sub(*since));
         state.recorded.served(&self.issue, service, total);
         if self.issue.class == IoClass::Scrub {
             state.share.scan_ended(now, self.since_ns);
-        } else if is_ordinary(self.issue.class) && self.shared.is_data(self.issue.offset) {
+        } else if self.issue.ordinary > 0 && self.shared.is_data(self.issue.offset) {
             for since in since {
                 state.share.ordinary_ended(now, *since);
             }

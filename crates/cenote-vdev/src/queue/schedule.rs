@@ -3,7 +3,7 @@
 //!     push(request) --> by class, in order --pick--> a request of the chosen class
 //!                  \--> by offset -------aggregate--> with its neighbours: an Issue
 //!     admit(request) --> starts without being queued, if it would be the next
-//!     finish(class) <-- when the device has answered
+//!     finish(issue) <-- when the device has answered
 //!
 //! The class is chosen in two rounds (spec 06 §11.2): first every class gets its minimum, in
 //! rotation; then classes in order get up to their maximum. In a class, reads and writes for which
@@ -54,12 +54,20 @@ pub(super) struct Request {
     pub(super) len: u64,
     /// A pad: zeros that are written only if they join two writes.
     pub(super) is_pad: bool,
+    /// Whether a caller may wait for it. Nobody waits for the reads of a transaction group.
+    pub(super) has_caller: bool,
 }
 
 impl Request {
     /// Returns a request to read.
     pub(super) fn read(class: IoClass, offset: u64, len: usize) -> Self {
-        Self { direction: Direction::Read, class, offset, len: len as u64, is_pad: false }
+        let (direction, len, has_caller) = (Direction::Read, len as u64, cenote_rt::has_caller());
+        Self { direction, class, offset, len, is_pad: false, has_caller }
+    }
+
+    /// Whether it is ordinary I/O, for which scans leave room.
+    pub(super) fn is_ordinary(&self) -> bool {
+        self.has_caller && is_ordinary(self.class)
     }
 
     fn end(&self) -> u64 {
@@ -85,13 +93,16 @@ pub(super) struct Issue {
     pub(super) len: u64,
     /// The requests in it by ascending offset. Only reads have gaps between them.
     pub(super) parts: Vec<(u64, Request)>,
+    /// How many of its requests are ordinary I/O.
+    pub(super) ordinary: u64,
 }
 
 impl Issue {
     /// Returns the issue of a request that is not queued.
     pub(super) fn of(request: Request) -> Self {
         let Request { direction, class, offset, len, .. } = request;
-        Self { direction, class, offset, len, parts: Vec::new() }
+        let ordinary = u64::from(request.is_ordinary());
+        Self { direction, class, offset, len, parts: Vec::new(), ordinary }
     }
 }
 
@@ -119,6 +130,8 @@ pub(super) struct Scheduler {
     last_class: usize,
     last_offset: u64,
     interactive_active: u64,
+    /// Requests of ordinary I/O, queued or in flight.
+    ordinary: u64,
     credit: u64,
 }
 
@@ -159,21 +172,14 @@ impl Scheduler {
     /// Returns what the leaf does, for the share of its scan reads.
     pub(super) fn leaf_use(&self, limits: &Limits) -> LeafUse {
         let scan = IoClass::Scrub as usize;
-        let mut found = LeafUse {
+        let interactive = (0..CLASSES).filter(|class| is_interactive(*class));
+        let queued: u64 = interactive.map(|class| self.by_class[class].len() as u64).sum();
+        LeafUse {
+            ordinary: self.ordinary,
+            background: (queued + self.interactive_active).saturating_sub(self.ordinary),
             scans: self.active[scan],
             scans_max: limits.max[scan].max(limits.min[scan]),
-            ..LeafUse::default()
-        };
-        for class in IoClass::ALL.into_iter().filter(|class| is_interactive(*class as usize)) {
-            let index = class as usize;
-            let count = self.by_class[index].len() as u64 + self.active[index];
-            if is_ordinary(class) {
-                found.ordinary += count;
-            } else {
-                found.background += count;
-            }
         }
-        found
     }
 
     /// Queues a request and returns its id.
@@ -186,6 +192,7 @@ impl Scheduler {
             tree.insert((request.offset, id));
         }
         self.queued.insert(id, queued);
+        self.ordinary += u64::from(request.is_ordinary());
         id
     }
 
@@ -208,6 +215,7 @@ impl Scheduler {
             // Checks Q1.
             assert!(tree.remove(&(request.offset, id)), "request {id} is not queued by offset");
         }
+        self.ordinary -= u64::from(request.is_ordinary());
         Some(request)
     }
 
@@ -222,6 +230,7 @@ impl Scheduler {
         self.last_class = class;
         self.last_offset = request.end();
         self.begin(class, limits);
+        self.ordinary += u64::from(request.is_ordinary());
         true
     }
 
@@ -249,12 +258,17 @@ impl Scheduler {
         self.last_class = class as usize;
         self.last_offset = offset + len;
         self.begin(class as usize, limits);
-        Next::Issue(Issue { direction, class, offset, len, parts })
+        let ordinary = parts.iter().filter(|(_, request)| request.is_ordinary()).count() as u64;
+        self.ordinary += ordinary;
+        Next::Issue(Issue { direction, class, offset, len, parts, ordinary })
     }
 
-    /// Records that an issue of this class has ended.
-    pub(super) fn finish(&mut self, class: IoClass, limits: &Limits) {
-        let class = class as usize;
+    /// Records that an issue has ended.
+    pub(super) fn finish(&mut self, issue: &Issue, limits: &Limits) {
+        let class = issue.class as usize;
+        // Checks Q5.
+        assert!(self.ordinary >= issue.ordinary, "an ordinary I/O ended twice");
+        self.ordinary -= issue.ordinary;
         // Checks Q5.
         assert!(self.active[class] > 0, "an I/O of class {class} ended twice");
         self.active[class] -= 1;

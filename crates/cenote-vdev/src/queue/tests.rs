@@ -17,7 +17,7 @@ fn limits() -> Limits {
 }
 
 fn request(direction: Direction, class: IoClass, offset: u64, len: u64) -> Request {
-    Request { direction, class, offset, len, is_pad: false }
+    Request { direction, class, offset, len, is_pad: false, has_caller: true }
 }
 
 fn write(offset: u64, len: u64) -> Request {
@@ -26,6 +26,11 @@ fn write(offset: u64, len: u64) -> Request {
 
 fn pad(offset: u64, len: u64) -> Request {
     Request { is_pad: true, ..write(offset, len) }
+}
+
+/// An issue of one request of this class.
+fn one_of(class: IoClass) -> Issue {
+    Issue::of(request(Direction::Read, class, 0, 512))
 }
 
 /// Offset, length, and number of parts.
@@ -39,7 +44,7 @@ fn drain(scheduler: &mut Scheduler, limits: &Limits) -> Vec<Issued> {
             Next::Wait => return issued,
             Next::Drop(_) => {}
             Next::Issue(issue) => {
-                scheduler.finish(issue.class, limits);
+                scheduler.finish(&issue, limits);
                 issued.push((issue.offset, issue.len, issue.parts.len()));
             }
         }
@@ -196,11 +201,11 @@ fn io_classes_get_their_minimum_round_robin_and_then_more_by_rank() {
     let counts = [SyncRead, AsyncRead, AsyncWrite, Trim]
         .map(|class| order.iter().filter(|found| **found == class).count());
     assert_eq!(counts, [10, 3, 2, 2]);
-    scheduler.finish(AsyncWrite, &limits);
+    scheduler.finish(&one_of(AsyncWrite), &limits);
     assert!(matches!(scheduler.next(&limits), Next::Issue(issue) if issue.class == AsyncWrite));
     assert_eq!(scheduler.next(&limits), Next::Wait);
     let few = Limits { max_active: 17, ..limits.clone() };
-    scheduler.finish(SyncRead, &few);
+    scheduler.finish(&one_of(SyncRead), &few);
     assert!(matches!(scheduler.next(&few), Next::Issue(_)));
     assert_eq!(scheduler.next(&few), Next::Wait);
 }
@@ -217,7 +222,7 @@ fn offsets_rise_within_a_slice_of_age() {
     let mut order = Vec::new();
     while let Next::Issue(issue) = scheduler.next(&one) {
         order.push(issue.offset >> 20);
-        scheduler.finish(issue.class, &one);
+        scheduler.finish(&issue, &one);
         if order.len() == 2 {
             // Behind the head: served in the next round.
             scheduler.push(write(20 << 20, 512), 0);
@@ -243,21 +248,21 @@ fn scrub_is_limited_by_credit_while_the_leaf_is_busy() {
     // An idle leaf: one by one, then three at once.
     for single in 0..5 {
         assert_eq!(issued(&mut scheduler), 1, "{single}");
-        scheduler.finish(IoClass::Scrub, &limits);
+        scheduler.finish(&one_of(IoClass::Scrub), &limits);
     }
     assert_eq!(issued(&mut scheduler), 3);
-    (0..3).for_each(|_| scheduler.finish(IoClass::Scrub, &limits));
+    (0..3).for_each(|_| scheduler.finish(&one_of(IoClass::Scrub), &limits));
     // A busy one: the credit of the first interactive I/O, then five for each that ends.
     for n in 0..10_u64 {
         scheduler.push(request(Direction::Read, IoClass::SyncRead, n << 30 | 1 << 29, 512), 0);
     }
     assert_eq!(issued(&mut scheduler), 11);
-    scheduler.finish(IoClass::Scrub, &limits);
+    scheduler.finish(&one_of(IoClass::Scrub), &limits);
     assert_eq!(issued(&mut scheduler), 0);
-    scheduler.finish(IoClass::SyncRead, &limits);
+    scheduler.finish(&one_of(IoClass::SyncRead), &limits);
     for _ in 0..5 {
         assert_eq!(issued(&mut scheduler), 1);
-        scheduler.finish(IoClass::Scrub, &limits);
+        scheduler.finish(&one_of(IoClass::Scrub), &limits);
     }
     assert_eq!(issued(&mut scheduler), 0);
 }
@@ -281,7 +286,9 @@ fn random_request(rng: &mut Rng, last: Option<Request>) -> Request {
         7 => (Direction::Read, IoClass::AsyncRead),
         _ => (Direction::Read, IoClass::SyncRead),
     };
-    request(direction, class, rng.below(5000) * 512, sectors * 512)
+    let has_caller = rng.below(4) > 0;
+    let request = request(direction, class, rng.below(5000) * 512, sectors * 512);
+    Request { has_caller, ..request }
 }
 
 impl Request {
@@ -312,7 +319,7 @@ fn every_request_is_issued_once_within_the_limits() {
         let limits = Limits { max_active: 1 + rng.below(40), is_optional_limited, ..limits() };
         let mut scheduler = Scheduler::default();
         let mut open: BTreeMap<u64, Request> = BTreeMap::new();
-        let mut active: Vec<IoClass> = Vec::new();
+        let mut active: Vec<Issue> = Vec::new();
         let (mut last, mut now) = (None, 0);
         for step in 0..3000 {
             let is_draining = step > 2000;
@@ -328,14 +335,14 @@ fn every_request_is_issued_once_within_the_limits() {
                 };
                 if request.direction == Direction::Read && scheduler.admit(&request, &limits) {
                     assert!(is_next, "seed {seed}: {request:?} is before others");
-                    active.push(request.class);
+                    active.push(Issue::of(request));
                 } else {
                     scheduler.push(request, now);
                     assert!(open.insert(id, request).is_none());
                 }
             } else if !active.is_empty() {
-                let class = active.swap_remove(rng.below(active.len() as u64) as usize);
-                scheduler.finish(class, &limits);
+                let issue = active.swap_remove(rng.below(active.len() as u64) as usize);
+                scheduler.finish(&issue, &limits);
             }
             loop {
                 match scheduler.next(&limits) {
@@ -346,14 +353,18 @@ fn every_request_is_issued_once_within_the_limits() {
                         for (id, request) in &issue.parts {
                             assert_eq!(open.remove(id), Some(*request), "seed {seed}");
                         }
-                        active.push(issue.class);
-                        let count = active.iter().filter(|class| **class == issue.class).count();
-                        assert!(count as u64 <= limits.max[issue.class as usize]);
+                        let class = issue.class;
+                        active.push(issue);
+                        let count = active.iter().filter(|other| other.class == class).count();
+                        assert!(count as u64 <= limits.max[class as usize]);
                         assert!(active.len() as u64 <= limits.max_active);
                     }
                 }
             }
             assert_eq!(scheduler.queued().iter().sum::<u64>(), open.len() as u64);
+            let waiting = open.values().filter(|request| request.is_ordinary()).count() as u64;
+            let ordinary = waiting + active.iter().map(|issue| issue.ordinary).sum::<u64>();
+            assert_eq!(scheduler.leaf_use(&limits).ordinary, ordinary, "seed {seed}");
         }
         assert!(open.is_empty() && active.is_empty(), "seed {seed}: nothing starves");
     }
@@ -657,8 +668,8 @@ fn an_io_that_ends_twice_is_found() {
     scheduler.push(write(0, 4096), 0);
     let limits = limits();
     let Next::Issue(issue) = scheduler.next(&limits) else { panic!("not issued") };
-    scheduler.finish(issue.class, &limits);
-    scheduler.finish(issue.class, &limits);
+    scheduler.finish(&issue, &limits);
+    scheduler.finish(&issue, &limits);
 }
 
 #[test]

@@ -153,7 +153,8 @@ impl From<ShapeError> for TxStop {
 pub struct NewLeaf {
     /// Its config, with a guid of its own. That of a hot spare is the entry in the list of spares.
     pub config: VdevConfig,
-    /// Its device, open for writing and exclusively; `None` for a distributed spare, which has none of its own.
+    /// Its device, open for writing and exclusively; `None` for a distributed spare, which has
+    /// none of its own.
     pub device: Option<Arc<dyn Device>>,
     /// Log2 of its sector size.
     pub ashift: u64,

@@ -15,8 +15,8 @@
 //! reads in flight.
 //!
 //! Ordinary I/O are reads and writes for which a caller waits or soon will, except those of labels:
-//! not the writes of a transaction group, and not the reads of a scan itself, including those of
-//! the metadata that it walks through.
+//! not the reads and writes of a transaction group, and not the reads of a scan itself, including
+//! those of the metadata that it walks through.
 //!
 //! Sources: spec 06 §11.4, §16; spec 09 §3.2, §4.2.
 

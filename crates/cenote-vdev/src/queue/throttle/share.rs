@@ -89,7 +89,7 @@ const OWED_URGENT: f64 = 1.0;
 pub(in crate::queue) struct LeafUse {
     /// Ordinary requests, queued or in flight.
     pub(in crate::queue) ordinary: u64,
-    /// Other interactive I/Os, queued or in flight: writes of transaction groups, and discards.
+    /// Other interactive I/Os, queued or in flight: those of transaction groups, and discards.
     pub(in crate::queue) background: u64,
     /// Scan reads in flight.
     pub(in crate::queue) scans: u64,

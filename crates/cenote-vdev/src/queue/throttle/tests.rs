@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_device::ModelDisk;
 use cenote_device::model::table;
-use cenote_rt::{Rng, World, simulate, sleep, spawn};
+use cenote_rt::{Rng, World, simulate, sleep, spawn, without_caller};
 
 use super::*;
 use crate::DATA_START;
@@ -38,11 +38,13 @@ struct Run {
     others: u64,
     seconds: u64,
     has_scan: bool,
+    /// Whether callers wait for the ordinary reads.
+    has_callers: bool,
 }
 
 impl Run {
     fn new(others: u64) -> Self {
-        Self { tunables: Vec::new(), others, seconds: 60, has_scan: true }
+        Self { tunables: Vec::new(), others, seconds: 60, has_scan: true, has_callers: true }
     }
 
     fn with(mut self, tunable: &'static Tunable, value: u64) -> Self {
@@ -98,7 +100,9 @@ async fn run(run: Run) -> Figures {
         let queue = queue.clone();
         reads.push(spawn(async move {
             let begun = now_ns();
-            queue.read_directly(at, 8192, IoClass::SyncRead).await.expect("no error");
+            let read = queue.read_directly(at, 8192, IoClass::SyncRead);
+            let read = if run.has_callers { read.await } else { without_caller(read).await };
+            read.expect("no error");
             now_ns() - begun
         }));
     }
@@ -139,6 +143,16 @@ fn whole_leaf_is_read_when_it_is_idle() {
     let figures = Run { seconds: 10, ..Run::new(0) }.figures();
     // Of 150 MB/s.
     assert!(figures.scan > 145.0 && figures.waited == 0, "{figures:?}");
+}
+
+/// The reads of transaction groups have no caller: a leaf with nothing else belongs to the scan.
+#[test]
+fn reads_without_a_caller_leave_the_leaf_to_the_scan() {
+    let with_callers = Run { seconds: 10, ..Run::new(5) };
+    let without = Run { has_callers: false, ..with_callers.clone() }.figures();
+    let with_callers = with_callers.figures();
+    assert!(without.scan > 120.0 && without.waited < 10, "{without:?}");
+    assert!(with_callers.scan < 0.8 * without.scan, "{with_callers:?}, {without:?}");
 }
 
 #[test]
