@@ -70,6 +70,26 @@ fn overwrite_is_as_committed() {
     check("overwrite");
 }
 
+#[test]
+fn ashift_is_as_committed() {
+    check("ashift");
+}
+
+#[test]
+fn resilver_is_as_committed() {
+    check("resilver");
+}
+
+#[test]
+fn log_is_as_committed() {
+    check("log");
+}
+
+#[test]
+fn special_is_as_committed() {
+    check("special");
+}
+
 /// The tables of the documentation: in the long form of the tests only. `overwrite` has goals that
 /// are not met (docs/laboratory.md), so that only `./x lab` compares it.
 #[test]

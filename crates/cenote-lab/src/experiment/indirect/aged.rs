@@ -15,22 +15,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_device::model::table::HDD_10K_SAS;
-use cenote_device::model::{LunParams, Op, Params, RotatingParams};
-use cenote_device::pattern;
+use cenote_device::model::{Op, Params, RotatingParams};
 use cenote_engine::{ApplyOptions, Engine, Head, ScrubOptions};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_rt::tunables::{self, Tunable};
-use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
+use cenote_rt::{Result, monotonic, simulate, sleep, spawn};
 use cenote_vdev::DATA_START;
 use cenote_vdev::create::Redundancy;
 
 use super::worlds::{
     Blocks, COMPRESSION_OFF, DISKS, ENDS, EXPORTED, LEVELS, PROCESSORS, RECORD, Sum, open,
 };
-use crate::machine::{Machine, Recorded, new_file, world};
+use crate::machine::{COMMIT_DISK, Machine, RecordWriter, Recorded, new_file, world};
 use crate::policy::Policy;
 
 /// Blocks of the report's file, of 240 GB.
@@ -49,14 +48,7 @@ const FILL_TXG: u64 = 4_096;
 const METASLAB_SHIFT: u64 = 21;
 /// Bytes of a disk that are not in metaslabs.
 const RESERVED: u64 = 5 << 20;
-/// The disk for the metadata of the pool.
-const POOL_DISK: Params = Params::Lun(LunParams {
-    depth: 64,
-    fixed_ns: 1_000,
-    rate_mb: 100_000.0,
-    gap_ns: 0,
-    near_bytes: 0,
-});
+/// Bytes of the disk for the metadata of the pool.
 const POOL_DISK_BYTES: u64 = 256 << 20;
 /// Bytes of the labels at the end of a disk.
 const LABELS_END: u64 = 512 << 10;
@@ -176,7 +168,7 @@ async fn work(plan: Plan) -> Result<Outcome> {
     let size = plan.disk_bytes();
     let params = RotatingParams { stretch: REPORT_DISK_BYTES / size, ..HDD_10K_SAS };
     let machine = Machine::new(Params::Rotating(params), DISKS, (size, 9), plan.seed);
-    let machine = machine.with_special(POOL_DISK, (POOL_DISK_BYTES, 9));
+    let machine = machine.with_special(COMMIT_DISK, (POOL_DISK_BYTES, 9));
     let mut file = File::fill(&machine, plan).await?;
     let mut outcome = Outcome { overwrites: file.overwrite().await?, ..Outcome::default() };
     outcome.fragmentation = file.engine.allocator().fragmentation().unwrap_or_default();
@@ -265,21 +257,13 @@ impl<'m> File<'m> {
         let props = vec![("compression".to_owned(), Value::U64(COMPRESSION_OFF))];
         let (head, object) = new_file(&engine, props, RECORD).await?;
         let file = Self { machine, plan, engine, head, object };
-        let mut writer = file.writer(0);
-        for record in 0..plan.records() {
-            writer.write(record).await?;
-            if (record + 1) % FILL_TXG == 0 {
-                file.engine.sync().await?;
-            }
-        }
-        file.engine.sync().await?;
+        file.writer(0).fill(plan.records(), FILL_TXG).await?;
         Ok(file)
     }
 
-    fn writer(&self, number: u64) -> Writer {
-        let (engine, head) = (Arc::clone(&self.engine), Arc::clone(&self.head));
-        let rng = Rng::seeded(self.plan.seed ^ (0x7772_6974 + number));
-        Writer { engine, head, object: self.object, rng, bytes: vec![0; RECORD as usize] }
+    fn writer(&self, number: u64) -> RecordWriter {
+        let seed = self.plan.seed ^ (0x7772_6974 + number);
+        RecordWriter::new(&self.engine, (&self.head, self.object), RECORD, seed)
     }
 
     /// Overwrites records at random: writers write those of the next txg while one is synced.
@@ -345,25 +329,5 @@ impl<'m> File<'m> {
             self.engine.sync().await?;
         }
         Ok(monotonic().saturating_sub(begun).as_secs_f64() * 1e3 / LEAST_TXGS as f64)
-    }
-}
-
-struct Writer {
-    engine: Arc<Engine>,
-    head: Arc<Head>,
-    object: u64,
-    rng: Rng,
-    bytes: Vec<u8>,
-}
-
-impl Writer {
-    async fn write(&mut self, record: u64) -> Result<()> {
-        pattern::fill(self.rng.next_u64() | 1, &mut self.bytes);
-        let (object, bytes) = (self.object, &self.bytes);
-        let place = record * RECORD;
-        self.engine
-            .apply(&self.head, ApplyOptions::new(), |tx| tx.write(object, place, bytes))
-            .await?;
-        Ok(())
     }
 }

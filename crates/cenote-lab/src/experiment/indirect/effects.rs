@@ -39,6 +39,9 @@ const FINDINGS: [&str; 4] = [
 ];
 
 pub(super) fn add(measured: &mut Measured, runs: &[Aged], is_large: bool) {
+    if runs.is_empty() {
+        return;
+    }
     add_overwrites(measured, runs);
     add_tasks(measured, runs);
     judge(measured, runs, is_large);
