@@ -12,8 +12,8 @@
 use std::sync::Arc;
 use std::thread;
 
-use cenote_device::model::{Op, Params};
-use cenote_device::{CommandHash, Device, DeviceInfo, ModelDisk};
+use cenote_device::model::{DiskModel, LunParams, Op, Params};
+use cenote_device::{CommandHash, Device, DeviceInfo, ModelDisk, pattern};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
@@ -142,12 +142,22 @@ fn now_ns() -> u64 {
     monotonic().as_nanos() as u64
 }
 
-/// Modelled disks of one kind, and perhaps one for metadata.
+/// A disk for the metadata of commits, which takes as good as no time.
+pub const COMMIT_DISK: Params = Params::Lun(LunParams {
+    depth: 64,
+    fixed_ns: 1_000,
+    rate_mb: 100_000.0,
+    gap_ns: 0,
+    near_bytes: 0,
+});
+
+/// Modelled disks of one kind, and perhaps some for metadata or logs.
 #[derive(Debug)]
 pub struct Machine {
-    /// The disks; last the one for metadata.
+    /// The disks; last those for metadata or logs.
     pub disks: Vec<Arc<ModelDisk>>,
-    has_special: bool,
+    /// Classes of the last disks.
+    others: Vec<VdevClass>,
     /// Record of their commands.
     pub tap: Arc<Tap>,
     hash: Arc<CommandHash>,
@@ -158,21 +168,49 @@ impl Machine {
     /// Returns `count` disks of `size` bytes with sectors of `1 << ashift` bytes.
     #[must_use]
     pub fn new(params: Params, count: usize, (size, ashift): (u64, u64), seed: u64) -> Self {
-        let disk = |number: usize| {
-            let model = params.build(size, seed.wrapping_add(number as u64));
+        let model = |number: usize| params.build(size, seed.wrapping_add(number as u64));
+        Self::of_models((0..count).map(model).collect(), (size, ashift), seed)
+    }
+
+    /// Returns disks of these models, with `size` bytes each and sectors of `1 << ashift` bytes.
+    #[must_use]
+    pub fn of_models(
+        models: Vec<Box<dyn DiskModel>>,
+        (size, ashift): (u64, u64),
+        seed: u64,
+    ) -> Self {
+        let disk = |(number, model)| {
             ModelDisk::with_sector(format!("disk{number}"), size, model, 1 << ashift)
         };
-        let disks = (0..count).map(disk).collect();
+        let disks = models.into_iter().enumerate().map(disk).collect();
         let (tap, hash) = (Tap::new(), CommandHash::new());
-        Self { disks, has_special: false, tap, hash, seed }
+        Self { disks, others: Vec::new(), tap, hash, seed }
+    }
+
+    /// Adds a disk that is not in the pool, and returns it as the pool opens it.
+    pub fn add_disk(&mut self, params: Params, (size, ashift): (u64, u64)) -> Arc<dyn Device> {
+        let number = self.disks.len();
+        let model = params.build(size, self.seed.wrapping_add(number as u64));
+        self.disks.push(ModelDisk::with_sector(format!("disk{number}"), size, model, 1 << ashift));
+        self.tapped(number as u64, &self.disks[number])
     }
 
     /// Adds a disk of another kind, which is to be a special vdev.
     #[must_use]
-    pub fn with_special(mut self, params: Params, (size, ashift): (u64, u64)) -> Self {
+    pub fn with_special(self, params: Params, place: (u64, u64)) -> Self {
+        self.with(VdevClass::Special, params, place)
+    }
+
+    /// Adds a disk of another kind, which is to be a vdev of this class.
+    #[must_use]
+    pub fn with(mut self, class: VdevClass, params: Params, (size, ashift): (u64, u64)) -> Self {
         let model = params.build(size, self.seed.wrapping_add(self.disks.len() as u64));
-        self.disks.push(ModelDisk::with_sector("special".to_owned(), size, model, 1 << ashift));
-        self.has_special = true;
+        let name = match class {
+            VdevClass::Log => "log",
+            _ => "special",
+        };
+        self.disks.push(ModelDisk::with_sector(name.to_owned(), size, model, 1 << ashift));
+        self.others.push(class);
         self
     }
 
@@ -184,7 +222,7 @@ impl Machine {
     pub async fn create_pool(&self, redundancy: Redundancy, ashift: u64) -> Result<Arc<Engine>> {
         let devices = self.devices();
         let mut leaves: Vec<_> = devices.iter().map(|device| LeafSpec::of(device.info())).collect();
-        let special = if self.has_special { leaves.pop() } else { None };
+        let others = leaves.split_off(leaves.len() - self.others.len());
         let class = VdevClass::Normal;
         let mut tops: Vec<_> = match redundancy {
             Redundancy::Single => {
@@ -193,9 +231,9 @@ impl Machine {
             }
             _ => vec![TopSpec { redundancy, class, leaves }],
         };
-        tops.extend(special.map(|leaf| TopSpec {
+        tops.extend(self.others.iter().zip(others).map(|(class, leaf)| TopSpec {
             redundancy: Redundancy::Single,
-            class: VdevClass::Special,
+            class: *class,
             leaves: vec![leaf],
         }));
         let spec = create::CreateSpec { tops, ashift: Some(ashift), ..Default::default() };
@@ -239,6 +277,59 @@ pub async fn new_file(
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
     let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;
     Ok((head, object))
+}
+
+/// Writes records of a file, each time with other bytes.
+#[derive(Debug, Clone)]
+pub struct RecordWriter {
+    engine: Arc<Engine>,
+    head: Arc<Head>,
+    object: u64,
+    /// Decides the bytes; its user may draw numbers of records from it.
+    pub rng: Rng,
+    bytes: Vec<u8>,
+}
+
+impl RecordWriter {
+    /// Returns a writer of records of `record` bytes of an object.
+    #[must_use]
+    pub fn new(
+        engine: &Arc<Engine>,
+        (head, object): (&Arc<Head>, u64),
+        record: u64,
+        seed: u64,
+    ) -> Self {
+        let (engine, head) = (Arc::clone(engine), Arc::clone(head));
+        Self { engine, head, object, rng: Rng::seeded(seed), bytes: vec![0; record as usize] }
+    }
+
+    /// Writes a record.
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub async fn write(&mut self, record: u64) -> Result<()> {
+        pattern::fill(self.rng.next_u64() | 1, &mut self.bytes);
+        let (object, bytes) = (self.object, &self.bytes);
+        let offset = record * bytes.len() as u64;
+        let change = |tx: &mut Tx<'_>| tx.write(object, offset, bytes);
+        self.engine.apply(&self.head, ApplyOptions::new(), change).await?;
+        Ok(())
+    }
+
+    /// Writes the first `records` records in order, and syncs after each `txg` of them.
+    ///
+    /// # Errors
+    /// Errors of the engine.
+    pub async fn fill(&mut self, records: u64, txg: u64) -> Result<()> {
+        for record in 0..records {
+            self.write(record).await?;
+            if (record + 1) % txg == 0 {
+                self.engine.sync().await?;
+            }
+        }
+        self.engine.sync().await?;
+        Ok(())
+    }
 }
 
 /// Returns a machine whose work takes processor time, with these tunables.

@@ -70,14 +70,34 @@ fn overwrite_is_as_committed() {
     check("overwrite");
 }
 
-/// The tables of the documentation: in the long form of the tests only. `overwrite` has goals that
-/// are not met (docs/laboratory.md), so that only `./x lab` compares it.
+#[test]
+fn ashift_is_as_committed() {
+    check("ashift");
+}
+
+#[test]
+fn resilver_is_as_committed() {
+    check("resilver");
+}
+
+#[test]
+fn log_is_as_committed() {
+    check("log");
+}
+
+#[test]
+fn special_is_as_committed() {
+    check("special");
+}
+
+/// The tables of the documentation: in the long form of the tests only. `overwrite` and `resilver`
+/// have goals that are not met (docs/laboratory.md), so that only `./x lab` compares them.
 #[test]
 fn default_tables_are_as_committed() {
     if !wants_all() {
         return;
     }
-    for name in ["pads", "volume", "scrub"] {
+    for name in ["pads", "volume", "scrub", "indirect", "ashift", "special", "log"] {
         compare(&run(name, Scale::Default, 2), &format!("{name}.txt"));
     }
 }

@@ -1,9 +1,13 @@
 //! The experiments by name.
 
+mod ashift;
 mod indirect;
+mod log;
 mod overwrite;
 mod pads;
+mod resilver;
 mod scrub;
+mod special;
 mod volume;
 
 use std::num::NonZero;
@@ -106,12 +110,16 @@ struct Measured {
 }
 
 /// All experiments.
-pub static EXPERIMENTS: [Experiment; 5] = [
+pub static EXPERIMENTS: [Experiment; 9] = [
     indirect::EXPERIMENT,
     scrub::EXPERIMENT,
     pads::EXPERIMENT,
     volume::EXPERIMENT,
     overwrite::EXPERIMENT,
+    ashift::EXPERIMENT,
+    resilver::EXPERIMENT,
+    special::EXPERIMENT,
+    log::EXPERIMENT,
 ];
 
 /// Returns an experiment by its name.

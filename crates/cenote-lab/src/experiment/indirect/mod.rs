@@ -13,14 +13,21 @@
 //!
 //! At the end the dataset is destroyed. That reads every indirect block and no record.
 //!
+//! In other worlds (`aged`) the file fills four fifths of the disks, and each record has other
+//! bytes. Four threads overwrite records at random. Then the file is scrubbed, removed, and
+//! destroyed with its dataset.
+//!
 //! Sources: spec 09 §3.1; spec 02 §4.
 
+mod aged;
+mod effects;
 mod pictures;
 mod tables;
 mod worlds;
 
 use cenote_rt::Result;
 
+use self::effects::Aged;
 use self::worlds::{Case, Outcome, Plan};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
@@ -28,7 +35,7 @@ use crate::policy::Policy;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
     name: "indirect",
-    title: "random reads of a large file, by the size of indirect blocks",
+    title: "reads, overwrites, scrub and removal of a large file, by the size of indirect blocks",
     published: "illumos #7104, M. Ahrens, 2016: 583 to 665, and 700 to 1260 reads/s with 128K",
     policies: &[SMALLEST, "indirect-32k", "indirect-64k", LARGEST],
     devices: &["hdd-10k-sas"],
@@ -65,11 +72,36 @@ fn measure(
     let plans: Vec<Plan> = policies.iter().map(plan).collect();
     let outcomes = run_all(options.jobs, &plans, worlds::run);
     let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
-    let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
+    let aged = age(options, policies)?;
+    let hashes = outcomes.iter().map(|outcome| outcome.hash);
+    let hash = joined_hash(hashes.chain(aged.iter().map(|(_, outcome)| outcome.hash)));
     let runs: Vec<Run> = plans.into_iter().zip(outcomes).collect();
     let mut measured = Measured { hash, ..Measured::default() };
     // At a hundredth most indirect blocks of level 2 are not full, and seeks are short.
-    tables::add(&mut measured, &runs, options.scale != Scale::Small);
+    let is_large = options.scale != Scale::Small;
+    tables::add(&mut measured, &runs, is_large);
     pictures::add(&mut measured, &runs);
+    effects::add(&mut measured, &aged, is_large);
     Ok(measured)
+}
+
+/// Runs the worlds of the second part.
+fn age(
+    options: &Options,
+    policies: &[&'static Policy],
+) -> std::result::Result<Vec<Aged>, LabError> {
+    let (parts, txgs) = match options.scale {
+        Scale::Small => (1500, 20),
+        Scale::Default => (300, 150),
+        Scale::Full => (1, 200),
+    };
+    let plan = |policy: &&'static Policy| aged::Plan { policy, parts, txgs, seed: options.seed };
+    // A small run compares only the ends.
+    let is_run = |policy: &&&'static Policy| {
+        options.scale != Scale::Small || [SMALLEST, LARGEST].contains(&policy.name)
+    };
+    let plans: Vec<_> = policies.iter().filter(is_run).map(plan).collect();
+    let outcomes = run_all(options.jobs, &plans, aged::run);
+    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    Ok(plans.into_iter().zip(outcomes).collect())
 }

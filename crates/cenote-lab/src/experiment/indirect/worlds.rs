@@ -21,22 +21,22 @@ use cenote_vdev::create::Redundancy;
 use crate::machine::{Machine, Recorded, new_file, world};
 use crate::policy::Policy;
 
-const RECORD: u64 = 8 << 10;
+pub(super) const RECORD: u64 = 8 << 10;
 /// Bytes that are written at once while the file is filled.
 const FILL: u64 = 16 * RECORD;
-const DISKS: usize = 3;
+pub(super) const DISKS: usize = 3;
 /// Bytes of a disk; those of its model, so that seeks are as long as they should be.
 const DISK_BYTES: u64 = 300_000_000_000;
 const READERS: u64 = 16;
-const PROCESSORS: usize = 8;
+pub(super) const PROCESSORS: usize = 8;
 /// Everything that is read stays in the cache.
 const CACHE: u64 = 2 << 30;
 /// Value `off` of the property `compression`.
-const COMPRESSION_OFF: u64 = 2;
+pub(super) const COMPRESSION_OFF: u64 = 2;
 /// Levels that are told apart; higher ones are counted with the last.
 pub(super) const LEVELS: usize = 4;
-const EXPORTED: &str = "the pool was exported before";
-const ENDS: &str = "tasks end with their world";
+pub(super) const EXPORTED: &str = "the pool was exported before";
+pub(super) const ENDS: &str = "tasks end with their world";
 
 /// A load.
 #[derive(Debug, Clone, Copy)]
@@ -62,9 +62,14 @@ pub(super) struct Plan {
 impl Plan {
     /// Log2 of the bytes of an indirect block.
     pub(super) fn shift(&self) -> u64 {
-        let own = self.policy.tunables.iter().find(|(tunable, _)| is_ibs(tunable));
-        own.map_or(tunables::DEFAULT_IBS.default, |(_, value)| *value)
+        shift_of(self.policy)
     }
+}
+
+/// Returns log2 of the bytes of an indirect block.
+pub(super) fn shift_of(policy: &Policy) -> u64 {
+    let own = policy.tunables.iter().find(|(tunable, _)| is_ibs(tunable));
+    own.map_or(tunables::DEFAULT_IBS.default, |(_, value)| *value)
 }
 
 fn is_ibs(tunable: &Tunable) -> bool {
@@ -178,22 +183,22 @@ async fn fill(machine: &Machine, plan: &Plan) -> Result<(Arc<Engine>, u64)> {
     Ok((engine, object))
 }
 
-async fn open(machine: &Machine) -> Result<Arc<Pool>> {
+pub(super) async fn open(machine: &Machine) -> Result<Arc<Pool>> {
     let scan = scan_devices(machine.devices()).await;
     Pool::open(scan.find("tank").expect(EXPORTED), &OpenOptions::default()).await
 }
 
 /// The blocks of the file by their places.
 #[derive(Debug, Default)]
-struct Blocks {
+pub(super) struct Blocks {
     object: u64,
     /// Level of the block that begins at this offset of a disk.
     at: BTreeMap<(u64, u64), usize>,
-    tree: [Sum; LEVELS],
+    pub tree: [Sum; LEVELS],
 }
 
 impl Blocks {
-    async fn of(pool: &Arc<Pool>, object: u64) -> Result<Self> {
+    pub(super) async fn of(pool: &Arc<Pool>, object: u64) -> Result<Self> {
         let mut blocks = Self { object, ..Self::default() };
         let dataset = pool.dataset("tank/a").await?;
         let (options, root) = (traverse::Options::default(), &dataset.phys().bp);

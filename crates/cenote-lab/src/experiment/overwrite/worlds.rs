@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::model::{LunParams, Op, Params};
+use cenote_device::model::{Op, Params};
 use cenote_device::pattern;
 use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_ondisk::zap::Value;
@@ -19,19 +19,11 @@ use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
 use cenote_vdev::create::Redundancy;
 
-use crate::machine::{Machine, Recorded, new_file, world};
+use crate::machine::{COMMIT_DISK, Machine, Recorded, new_file, world};
 use crate::policy::Policy;
 
 /// Bytes of a block of the file.
 pub(super) const BLOCK: u64 = 8 << 10;
-/// The disk for the metadata of commits: as good as no time.
-const COMMIT_DISK: Params = Params::Lun(LunParams {
-    depth: 64,
-    fixed_ns: 1_000,
-    rate_mb: 100_000.0,
-    gap_ns: 0,
-    near_bytes: 0,
-});
 const COMMIT_DISK_BYTES: u64 = 1 << 30;
 /// Bytes of a disk that are not in metaslabs: labels, and a remainder.
 const RESERVED: u64 = 5 << 20;
