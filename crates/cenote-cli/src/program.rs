@@ -22,7 +22,7 @@ Commands of cenote:
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
   where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
-  map    [-f] [--color] [-m METASLAB] [-d DIR] POOL
+  map    [-f] [--color] [-m METASLAB] [--svg FILE | --png FILE] [-d DIR] POOL
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
