@@ -16,6 +16,7 @@ mod lab;
 pub mod nicenum;
 pub mod source;
 pub mod table;
+mod top;
 mod tunable;
 pub mod usage;
 pub mod verbs;
@@ -37,3 +38,4 @@ pub use verbs::map::{
 };
 pub use zpool::cache as cache_file;
 pub use zpool::events::{EventDescription, describe as describe_event};
+pub use zpool::scan::lines as scan_lines;

@@ -23,6 +23,7 @@ Commands of cenote:
   verify [--leaks] -d DIR POOL
   where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
   map    [-f] [--color] [-m METASLAB] [--svg FILE | --png FILE] [-d DIR] POOL
+  top    [-b] [--json] [-s COLUMN] [POOL] [INTERVAL [COUNT]]
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
