@@ -17,6 +17,7 @@ pub mod nicenum;
 pub mod source;
 pub mod table;
 mod top;
+mod trace;
 mod tunable;
 pub mod usage;
 pub mod verbs;

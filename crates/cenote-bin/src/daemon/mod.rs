@@ -117,6 +117,7 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
         ("map", _) if !words.iter().any(|word| reads_files(&word.to_string_lossy())) => {
             Some(map(words))
         }
+        ("trace", _) if !words.iter().any(|word| *word == *"--help") => Some(pass(&tool, words)),
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }

@@ -1,6 +1,8 @@
 //! `cenote top` beside a daemon with a pool: in a batch, and at a pseudo-terminal (`top.py`).
+//! `cenote trace` of a file system.
 
 use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 
 use cenote_testkit::skip;
@@ -173,4 +175,56 @@ fn top_says_that_there_is_no_daemon_and_ends_with_the_pipe() {
     let mut first = [0; 10];
     top.stdout.take().unwrap().read_exact(&mut first).unwrap();
     assert_eq!((&first, top.wait().unwrap().code()), (b"cenote top", Some(141)));
+}
+
+#[test]
+fn trace_records_places_and_lengths_of_a_mount() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("trace");
+    house.create(&house.text("at"));
+    let (file, recording) = (house.path("at/file"), house.path("recording"));
+    let out = std::fs::File::create(&recording).unwrap();
+    let mut trace = house.command(&["trace", "-n", "80", "t"]);
+    let mut trace = trace.stdout(Stdio::from(out)).spawn().unwrap();
+    until("the recording begins", || {
+        crate::watch::read(&recording).starts_with("# cenote trace 1, of t\n")
+    });
+    let (status, said) = house.fails("trace t");
+    assert_eq!((status, said.as_str()), (1, "cannot trace 't': it is being traced\n"));
+    let data = std::fs::File::create(&file).unwrap();
+    for number in 0..80 {
+        data.write_all_at(&[7; 8192], number * 65_536).unwrap();
+    }
+    assert!(trace.wait().unwrap().success());
+    let text = crate::watch::read(&recording);
+    let accesses: Vec<Vec<&str>> = text
+        .lines()
+        .filter(|line| !line.starts_with('#'))
+        .map(|line| line.split(' ').skip(1).collect())
+        .collect();
+    assert_eq!(accesses.len(), 80, "{text}");
+    for (number, access) in accesses.iter().enumerate() {
+        let offset = (number * 65_536).to_string();
+        assert!(access[0] == "W" && access[2..] == [offset.as_str(), "8192"], "{access:?}");
+    }
+    assert!(text.ends_with("# 80 accesses, 0 lost\n"), "{text}");
+    let advice = house.run(&format!("lab recordsize {}", recording.display()));
+    assert!(advice.contains("80 writes, half of them of 8K at most"), "{advice}");
+    assert!(advice.contains("\nSSD: recordsize="), "{advice}");
+    // The recording ended, and another one may begin; it ends by its time.
+    let empty = house.run("trace -t 1 t");
+    assert_eq!(empty, "# cenote trace 1, of t\n# 0 accesses, 0 lost\n");
+    for (line, status, wanted) in [
+        ("trace", 2, "one dataset is needed\n"),
+        ("trace -t 0 t", 2, "-t: '0' is not a number from 1 to 86400\n"),
+        ("trace t/none", 1, "cannot open 't/none': dataset does not exist\n"),
+    ] {
+        let (found, said) = house.fails(line);
+        assert!(found == status && said.starts_with(wanted), "{line}: {said}");
+    }
+    house.run("zfs snapshot t@a");
+    let (_, said) = house.fails("trace t@a");
+    assert_eq!(said, "cannot trace 't@a': a snapshot has no head\n");
 }
