@@ -5,7 +5,8 @@
 //! process stops itself (`SIGSTOP`) when it reaches that stage this many times after the file was
 //! written. The test then kills it there, or sends `SIGTERM` and continues it. The file `hold` has
 //! the name of a stage: each thread that reaches the stage waits until the file is changed or
-//! removed, while all other threads continue.
+//! removed, while all other threads continue. A thread panics at the stage that the file `panic`
+//! names.
 
 use std::ffi::OsString;
 use std::io::Write;
@@ -37,6 +38,8 @@ fn reached(stage: &str) {
     let Some(folder) = FOLDER.get().map(Path::new) else { return };
     record(folder, stage);
     hold(folder, stage);
+    let ordered = std::fs::read_to_string(folder.join("panic")).unwrap_or_default();
+    assert!(ordered.trim() != stage, "a test ordered this panic");
 }
 
 /// Waits while the file `hold` names this stage.

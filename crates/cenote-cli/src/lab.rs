@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use cenote_lab::experiment::{EXPERIMENTS, LabError, Scale, find};
 use cenote_lab::picture::{self, Theme};
 use cenote_lab::policy::POLICIES;
+use cenote_lab::recordsize::{Advice, Trace};
 use cenote_lab::space::{self, SpaceError, VdevSpace, VolumeSpace};
 use cenote_lab::{Options, Report, text};
 
@@ -25,6 +26,7 @@ usage: cenote lab list [-H]
        cenote lab policies [-H]
        cenote lab space [-H] --layout LAYOUT [--width DISKS] [--ashift N] --volsize SIZE
                         [--volblocksize SIZE,...] [--copies N] [--explain]
+       cenote lab recordsize [-H] [--cache SIZE] TRACE
 
 Repeats published reports about ZFS: the engine on modelled disks, in virtual time.
 
@@ -35,6 +37,8 @@ Repeats published reports about ZFS: the engine on modelled disks, in virtual ti
   space     predicts the space of volumes: reserved, and charged when incompressible data fills
             them; LAYOUT is disk, mirror, raidz1, raidz2 or raidz3, ashift the log2 of the sector
             size (12), sizes may end in K, M, G, T; --explain shows the arithmetic
+  recordsize  tells which record size suits the accesses that 'cenote trace' recorded, with a cache
+            of 64M for the file system's data
 
   --seed    seed of everything random (1)
   --policy  policies to compare (all of the experiment)
@@ -45,8 +49,11 @@ Repeats published reports about ZFS: the engine on modelled disks, in virtual ti
   -H        rows of the tables with tabs between columns, nothing else
 ";
 
-/// Greatest length of a stored report, bytes.
+/// Greatest length of a stored report and of a recording, bytes.
 const REPORT_MAX: u64 = 16 << 20;
+const TRACE_MAX: u64 = 1 << 30;
+/// Cache for the replay of a recording, bytes.
+const REPLAY_CACHE: u64 = 64 << 20;
 
 const LONGS: [Long; 10] = [
     Long::with_argument("seed", 's'),
@@ -94,6 +101,9 @@ fn run_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "policies" => policies(&plain(args)?, io),
         "run" => run_experiment(&getopt::parse(args, "H", &LONGS)?, io),
         "space" => space(&getopt::parse(args, "H", &SPACE_LONGS)?, io),
+        "recordsize" => {
+            recordsize(&getopt::parse(args, "H", &[Long::with_argument("cache", 'c')])?, io)
+        }
         "show" => show(&getopt::parse(args, "H", &LONGS[6..])?, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'"))),
     }
@@ -226,11 +236,11 @@ fn store(report: &Report, directory: &Path) -> CommandResult {
     Ok(())
 }
 
-/// Reads a file that has at most [`REPORT_MAX`] bytes.
-fn read(path: &str) -> std::io::Result<String> {
+/// Reads a file that has at most this many bytes.
+fn read(path: &str, most: u64) -> std::io::Result<String> {
     let mut text = String::new();
-    File::open(path)?.take(REPORT_MAX + 1).read_to_string(&mut text)?;
-    if text.len() as u64 > REPORT_MAX {
+    File::open(path)?.take(most + 1).read_to_string(&mut text)?;
+    if text.len() as u64 > most {
         return Err(std::io::ErrorKind::FileTooLarge.into());
     }
     Ok(text)
@@ -241,11 +251,30 @@ fn show(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
         return Err(Exit::usage("one file is needed"));
     };
     check_formats(parsed)?;
-    let text = read(path).map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
+    let text = read(path, REPORT_MAX)
+        .map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
     let report = Report::from_json(&text);
     let report =
         report.map_err(|error| Exit::failed(format!("{path} is not a report: {error}")))?;
     print(&report, parsed, io)
+}
+
+fn recordsize(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
+    let [path] = parsed.operands.as_slice() else {
+        return Err(Exit::usage("one recording is needed"));
+    };
+    let cache = parsed.value('c').map_or(Ok(REPLAY_CACHE), size)?;
+    let text = read(path, TRACE_MAX)
+        .map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
+    let trace = Trace::parse(&text);
+    let trace =
+        trace.map_err(|error| Exit::failed(format!("{path} is not a recording: {error}")))?;
+    let advice = Advice::new(&trace, cache);
+    write!(io.out, "{}", text::render_table(&advice.table(), parsed.has('H')))?;
+    if !parsed.has('H') {
+        write!(io.out, "\n{}", advice.explain())?;
+    }
+    Ok(())
 }
 
 /// Parses a size with an optional unit.
@@ -324,7 +353,7 @@ mod tests {
 
     #[test]
     fn lab_errors_are_reported() {
-        let runs: [(&[&str], i32, &str); 15] = [
+        let runs: [(&[&str], i32, &str); 18] = [
             (&["space"], 2, "--layout is needed\n"),
             (&["space", "--layout", "raidz2", "--volsize", "1G"], 2, "--width is needed for "),
             (&["space", "--layout", "disk", "--volsize", "1X"], 2, "'1X' is not a size\n"),
@@ -339,6 +368,9 @@ mod tests {
             (&["run", "pads", "--json", "--svg"], 2, "-H, --json, --svg and --png exclude "),
             (&["run", "pads", "--policy", "x"], 1, "experiment 'pads' has no policy 'x': "),
             (&["show", "/nonexistent"], 1, "cannot read /nonexistent: "),
+            (&["recordsize"], 2, "one recording is needed\n"),
+            (&["recordsize", "--cache", "x", "/dev/null"], 2, "'x' is not a size\n"),
+            (&["recordsize", "/dev/null"], 1, "/dev/null is not a recording: its first line is "),
             (&["show", "/dev/zero"], 1, "cannot read /dev/zero: file too large\n"),
         ];
         for (args, status, want) in runs {

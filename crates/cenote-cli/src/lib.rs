@@ -16,6 +16,8 @@ mod lab;
 pub mod nicenum;
 pub mod source;
 pub mod table;
+mod top;
+mod trace;
 mod tunable;
 pub mod usage;
 pub mod verbs;
@@ -32,6 +34,9 @@ pub use host::{
 };
 pub use io::{CommandResult, Exit, Io};
 pub use program::{run, run_captured, run_for};
-pub use verbs::map::document as map_document;
+pub use verbs::map::{
+    PictureCommand, document as map_document, picture_command as map_picture_command,
+};
 pub use zpool::cache as cache_file;
 pub use zpool::events::{EventDescription, describe as describe_event};
+pub use zpool::scan::lines as scan_lines;

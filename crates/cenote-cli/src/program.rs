@@ -4,7 +4,7 @@ use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, lab, out, tunable, verbs, zdb, zfs, zinject, zpool};
+use crate::{environment, err, lab, out, trace, tunable, verbs, zdb, zfs, zinject, zpool};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -22,7 +22,9 @@ Commands of cenote:
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
   where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
-  map    [-f] [--color] [-m METASLAB] [-d DIR] POOL
+  map    [-f] [--color] [-m METASLAB] [--svg FILE | --png FILE] [-d DIR] POOL
+  top    [-b] [--json] [-s COLUMN] [POOL] [INTERVAL [COUNT]]
+  trace  [-t SECONDS] [-n ACCESSES] DATASET
   mount  [-o OPTIONS] -d DIR POOL/DATASET MOUNTPOINT
   nbd    [--socket PATH | --listen ADDRESS] -d DIR POOL[/DATASET]
   daemon start|stop|status|run
@@ -74,8 +76,8 @@ pub fn run_captured(args: &[&str]) -> (String, String, i32) {
     (text(out), text(err), status)
 }
 
-/// Runs `zpool`, `zfs`, `map`, `tunable` or `zinject` (the name of the tool first) in a session.
-/// Returns the exit status.
+/// Runs `zpool`, `zfs`, `map`, `trace`, `tunable` or `zinject` (the name of the tool first) in a
+/// session. Returns the exit status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
     environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
 }
@@ -123,6 +125,7 @@ fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
         [tool, rest @ ..] if tool == "zfs" => in_session(Tool::Zfs, session, rest, io),
         [tool, rest @ ..] if tool == "mount.zfs" => zfs::mount_for(session, rest),
         [tool, rest @ ..] if tool == "tunable" => tunable::run(Some(session), rest, io),
+        [tool, rest @ ..] if tool == "trace" => trace::run(Some(session), rest, io),
         [tool, rest @ ..] if tool == "map" => verbs::map::run(Some(session), rest, io),
         [tool, rest @ ..] if tool == "zinject" => zinject::run(Some(session), rest, io),
         _ => Err(Exit::usage("not a command that runs in a session")),
@@ -175,6 +178,7 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         "zdb" => zdb::run(rest, io),
         "tunable" => tunable::run(None, rest, io),
         "lab" => lab::run(rest, io),
+        "trace" => trace::run(None, rest, io),
         "zinject" => zinject::run(None, rest, io),
         _ => own_verb(tool, rest, io),
     };

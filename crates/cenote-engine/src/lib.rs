@@ -72,6 +72,7 @@ pub use removal::{RemovalError, Removals};
 pub use scan::{ScanError, ScanPass, Scans, ScrubOptions};
 pub use space::SpaceManager;
 pub use space::checkpoint::{CheckpointError, CheckpointState};
+pub use txg::accesses::{Access, Recording};
 pub use txg::activity::{Activity, ActivityCounts};
 pub use txg::admission::Charge;
 pub use txg::apply::{ApplyOptions, LogMode, Logged, Unlogged};

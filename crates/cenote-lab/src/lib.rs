@@ -24,6 +24,7 @@ pub mod experiment;
 pub mod machine;
 pub mod picture;
 pub mod policy;
+pub mod recordsize;
 pub mod report;
 pub mod space;
 pub mod text;

@@ -219,8 +219,8 @@ pub struct Strip {
 pub struct CellMap {
     /// Its name.
     pub name: String,
-    /// Figures, row by row.
-    pub cells: Vec<f64>,
+    /// Figures, row by row; `None` for a cell whose figure is unknown.
+    pub cells: Vec<Option<f64>>,
 }
 
 /// A picture's data.

@@ -199,7 +199,7 @@ mod tests {
         let refused = Report::from_json(&short.to_json()).unwrap_err().to_string();
         assert!(refused.contains("has not one cell for each column"), "{refused}");
         let mut tall = report();
-        let map = CellMap { name: "m".into(), cells: vec![0.0; 100_000] };
+        let map = CellMap { name: "m".into(), cells: vec![Some(0.0); 100_000] };
         tall.charts = vec![Chart::Maps {
             title: "tall".into(),
             width: 1,

@@ -59,13 +59,23 @@ enum Outcome {
 /// Errors of starting the daemon and of the connection, or a daemon that does not accept the
 /// request.
 pub(super) fn run_or_start(place: &Place, request: &Request) -> std::io::Result<i32> {
+    run_or_start_into(place, request, &unbuffered(std::io::stdout())?)
+}
+
+/// Like [`run_or_start`], with a file instead of standard output.
+pub(super) fn run_or_start_into(
+    place: &Place,
+    request: &Request,
+    out: &File,
+) -> std::io::Result<i32> {
     let mut daemon = Starting::default();
-    attempts(place, request, || daemon.look(place))
+    attempts(place, request, out, || daemon.look(place))
 }
 
 /// Runs a command in the daemon, `None` if no daemon is running.
 pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i32>> {
-    match attempts(place, request, || Err(ErrorKind::NotConnected.into())) {
+    let out = unbuffered(std::io::stdout())?;
+    match attempts(place, request, &out, || Err(ErrorKind::NotConnected.into())) {
         Err(error) if error.kind() == ErrorKind::NotConnected => Ok(None),
         done => done.map(Some),
     }
@@ -76,6 +86,7 @@ pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i3
 fn attempts(
     place: &Place,
     request: &Request,
+    out: &File,
     mut absent: impl FnMut() -> std::io::Result<()>,
 ) -> std::io::Result<i32> {
     let end = monotonic() + TIMEOUT;
@@ -86,7 +97,7 @@ fn attempts(
             Ok(None) => absent()?,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
-            Ok(Some(stream)) => match exchange(place, stream, request)? {
+            Ok(Some(stream)) => match exchange(place, stream, request, out)? {
                 Outcome::Ended(status) => return Ok(status),
                 Outcome::Later => {}
                 Outcome::Busy(why) => {
@@ -133,7 +144,12 @@ fn is_lost(error: &std::io::Error) -> bool {
 }
 
 /// Sends a request, and processes the answers until the command has ended.
-fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io::Result<Outcome> {
+fn exchange(
+    place: &Place,
+    mut stream: UnixStream,
+    request: &Request,
+    out: &File,
+) -> std::io::Result<Outcome> {
     if let Err(error) = stream.write_all(&request.encode())
         && !is_lost(&error)
     {
@@ -142,7 +158,7 @@ fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io
     // Even if the request was not sent completely: the answer says why.
     wait_for_answer(place, &stream)?;
     match read_answer(&mut stream) {
-        Ok((Kind::Accepted, _)) => relay(stream).map(Outcome::Ended),
+        Ok((Kind::Accepted, _)) => relay(stream, out.try_clone()?).map(Outcome::Ended),
         Ok((Kind::Busy, why)) => Ok(Outcome::Busy(String::from_utf8_lossy(&why).into_owned())),
         Ok((Kind::Ending, _)) => Ok(Outcome::Later),
         Ok((_, why)) => Err(std::io::Error::other(String::from_utf8_lossy(&why).into_owned())),
@@ -169,10 +185,10 @@ fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
 }
 
 /// Processes the answers to an accepted request. Returns the command's status.
-fn relay(mut stream: UnixStream) -> std::io::Result<i32> {
+fn relay(mut stream: UnixStream, out: File) -> std::io::Result<i32> {
     let (queue, answers) = sync_channel(QUEUE);
     let replies = stream.try_clone()?;
-    let writer = std::thread::spawn(move || write_answers(&answers, replies));
+    let writer = std::thread::spawn(move || write_answers(&answers, replies, out));
     let ended = loop {
         match read_answer(&mut stream) {
             Ok((Kind::Status, status)) => match status.first_chunk() {
@@ -195,9 +211,12 @@ fn relay(mut stream: UnixStream) -> std::io::Result<i32> {
 }
 
 /// Writes the queued output. Returns a status if some of it could not be written.
-fn write_answers(answers: &Receiver<(Kind, Vec<u8>)>, mut replies: UnixStream) -> Option<i32> {
-    let (mut out, mut err) = (unbuffered(std::io::stdout()).ok()?, std::io::stderr());
-    let mut failed = None;
+fn write_answers(
+    answers: &Receiver<(Kind, Vec<u8>)>,
+    mut replies: UnixStream,
+    mut out: File,
+) -> Option<i32> {
+    let (mut err, mut failed) = (std::io::stderr(), None);
     for (kind, payload) in answers {
         match kind {
             Kind::Output if failed.is_none() => {

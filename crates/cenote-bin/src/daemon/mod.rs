@@ -33,7 +33,7 @@ mod wire;
 mod zedlets;
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Seek, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::os::unix::process::CommandExt;
@@ -44,7 +44,7 @@ use std::time::Duration;
 use cenote_cli::environment;
 use cenote_rt::{Runtime, stages};
 use cenote_serve::{Signals, fuse};
-use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::fs::{FlockOperation, MemfdFlags, Mode, flock, memfd_create};
 use rustix::process::{
     PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open, setrlimit,
 };
@@ -115,8 +115,9 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
             Some(pass(&tool, words))
         }
         ("map", _) if !words.iter().any(|word| reads_files(&word.to_string_lossy())) => {
-            Some(pass(&tool, words))
+            Some(map(words))
         }
+        ("trace", _) if !words.iter().any(|word| *word == *"--help") => Some(pass(&tool, words)),
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }
@@ -139,6 +140,33 @@ fn pass(tool: &str, words: &[std::ffi::OsString]) -> ExitCode {
         client::run_or_start(&place, &request(tool, words)?)
     };
     exit_code(passed())
+}
+
+/// Runs `map` in the daemon. This process writes the file of a picture, with its own rights.
+fn map(words: &[std::ffi::OsString]) -> ExitCode {
+    let args: Vec<_> =
+        words.iter().skip(1).map(|word| cenote_cli::argument::from_os(word)).collect();
+    let Some(command) = cenote_cli::map_picture_command(&args) else { return pass("map", words) };
+    let words: Vec<_> =
+        ["map".to_owned()].into_iter().chain(command.args).map(Into::into).collect();
+    let drawn = || {
+        let place = Place::of_environment().ok_or_else(no_place)?;
+        let mut picture: File = memfd_create("picture", MemfdFlags::CLOEXEC)?.into();
+        let status = client::run_or_start_into(&place, &request("map", &words)?, &picture)?;
+        picture.rewind()?;
+        Ok((status, picture))
+    };
+    match drawn() {
+        Ok((0, mut picture)) => {
+            let copied = File::create(&command.file)
+                .and_then(|mut file| std::io::copy(&mut picture, &mut file));
+            let Err(error) = copied else { return ExitCode::SUCCESS };
+            let why = cenote_cli::io::words(&error);
+            eprintln!("cannot write {}: {why}", command.file.display());
+            ExitCode::FAILURE
+        }
+        other => exit_code(other.map(|(status, _)| status)),
+    }
 }
 
 /// Runs a command in the daemon if one runs.

@@ -146,6 +146,9 @@ fn suspended_pool_is_shown_and_can_be_closed() {
     assert_eq!(house.run("zpool get -H -o value health t"), "SUSPENDED\n");
     assert!(house.run("zpool list -j").contains("\"SUSPENDED\""));
     assert!(house.run("daemon status").contains("pool    t  suspended"));
+    let since = cenote_rt::monotonic();
+    assert!(house.run("top -b t 0.1 1").contains("\nt: SUSPENDED, "));
+    assert!(passed(since) < Duration::from_secs(2), "{:?}", passed(since));
 
     let (status, said) = house.fails("zpool export t");
     let wanted = "cannot export 't': pool I/O is currently suspended\n";

@@ -25,6 +25,7 @@ mod scrub;
 mod second;
 mod snapshots;
 mod tls;
+mod top;
 mod unkind;
 mod watch;
 mod wordings;

@@ -71,6 +71,19 @@ fn page_shows_pools_and_changes_nothing() {
     // The command shows the same vdev.
     assert!(house.run("map t").contains(&format!(", normal: {} metaslabs of ", cells.len())));
 
+    // The client writes the file of a picture, which has a square for each metaslab.
+    let picture = house.text("picture.svg");
+    assert_eq!(house.run(&format!("map --svg {picture} t")), "");
+    let svg = read(Path::new(&picture));
+    let title = format!(", normal: {} metaslabs of ", cells.len());
+    assert!(svg.contains(&title) && svg == house.run("map --svg - t"), "{svg}");
+    let (status, said) = house.fails("map --png /nonexistent/x t");
+    let why = "cannot write /nonexistent/x: No such file or directory\n";
+    assert_eq!((status, said.as_str()), (1, why));
+    let (status, said) = house.fails(&format!("map --svg {picture} none"));
+    assert!(status == 1 && said.contains("no such pool"), "{said}");
+    assert_eq!(read(Path::new(&picture)), svg);
+
     assert_eq!(page(&house, "/lab.json"), "[]");
     std::fs::create_dir(house.path("state/lab")).unwrap();
     std::fs::write(house.path("state/lab/pads.svg"), "<svg/>").unwrap();

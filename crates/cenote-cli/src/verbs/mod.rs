@@ -44,6 +44,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
         "map" => map::run(None, args, io),
+        "top" => crate::top::run(args, io),
         "mount" => mount::run(args, io),
         "nbd" => nbd::run(args, io),
         "where" => locate::run(args, io),

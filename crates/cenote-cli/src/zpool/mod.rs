@@ -34,7 +34,7 @@ mod refuse;
 mod remove;
 mod remove_data;
 mod reopen;
-mod scan;
+pub mod scan;
 mod scrub;
 mod service;
 mod setting;

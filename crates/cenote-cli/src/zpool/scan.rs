@@ -65,7 +65,7 @@ pub(super) fn top(status: &PoolStatus, id: u64) -> Option<&VdevReport> {
 }
 
 /// Returns all lines between the action and the config.
-pub(super) fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
+pub fn lines(status: &PoolStatus, pass: Option<ScanPass>) -> String {
     let mut text = String::new();
     let now = cenote_rt::wall_clock().as_secs();
     let (rebuild, error_scrub) = (shown_rebuild(status), status.other_scans.error_scrub.as_ref());

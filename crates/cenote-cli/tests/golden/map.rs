@@ -1,6 +1,8 @@
-//! `cenote map` on every golden pool: its figures agree with each other and with the space maps.
+//! `cenote map` on every golden pool: its figures agree with each other, with the space maps, and
+//! with its pictures.
 
-use cenote_testkit::golden;
+use cenote_lab::picture::colour;
+use cenote_testkit::golden::{self, PrivateFolder};
 use serde_json::Value;
 
 /// Metaslabs of a vdev whose free ranges are read.
@@ -44,6 +46,68 @@ fn free_ranges_are_the_free_space_of_each_metaslab() {
     assert!(count > 100, "{count} metaslabs");
 }
 
+/// Returns the colours of all cells of a picture: its squares, chart by chart.
+fn cells_of(svg: &str) -> Vec<String> {
+    let attribute = |line: &str, name: &str| {
+        let after = line.split(&format!(" {name}=\"")).nth(1)?;
+        Some(after.split('"').next()?.to_owned())
+    };
+    let square = |line: &str| {
+        let is_square = attribute(line, "width") == attribute(line, "height");
+        (line.starts_with("<rect x=") && is_square).then(|| attribute(line, "fill")).flatten()
+    };
+    svg.lines().filter_map(square).collect()
+}
+
+#[test]
+fn pictures_have_the_figures_of_the_json() {
+    let hex = |part: f64| {
+        let [red, green, blue] = colour(part);
+        format!("#{red:02x}{green:02x}{blue:02x}")
+    };
+    // Pictures round to a tenth of a percent.
+    let tenth = |percent: f64| (percent * 10.0).round() / 10.0;
+    let mut count = 0;
+    for pool in golden::all() {
+        let all: Value = serde_json::from_str(&map(&pool, &["--json"])).expect("JSON");
+        let vdevs = all["vdevs"].as_array().expect("vdevs");
+        let cells = vdevs.iter().flat_map(|vdev| vdev["cells"].as_array().expect("cells"));
+        let free = cells.clone().map(|cell| {
+            hex(tenth(number(cell, "free") as f64 / number(cell, "size") as f64 * 100.0) / 100.0)
+        });
+        let known = cells.clone().filter_map(|cell| cell["frag"].as_u64());
+        let fragmentation = known.map(|percent| hex((100.0 - percent as f64) / 100.0));
+        let wanted: Vec<_> = free.chain(fragmentation).collect();
+        let svg = map(&pool, &["--svg", "-"]);
+        assert_eq!(cells_of(&svg), wanted, "{}", pool.name());
+        assert!(svg.contains(&format!("pool {}, txg {}", pool.name(), all["txg"])), "{svg}");
+        count += wanted.len();
+    }
+    assert!(count > 500, "{count} cells");
+}
+
+#[test]
+fn pictures_are_written_to_files() {
+    let Some(pool) = golden::find("g-basic") else { panic!("a golden pool of the repository") };
+    let folder = PrivateFolder::create("map-pictures");
+    let written = |options: &[&str]| {
+        let file = folder.path().join("picture");
+        let name = file.to_string_lossy();
+        assert_eq!(map(&pool, &[options, &[&name]].concat()), "");
+        std::fs::read(&file).expect("a picture")
+    };
+    assert_eq!(written(&["--svg"]), map(&pool, &["--svg", "-"]).into_bytes());
+    let (light, dark) = (written(&["--png"]), written(&["--dark", "--png"]));
+    assert!(
+        light.starts_with(b"\x89PNG\r\n\x1a\n") && dark.starts_with(b"\x89PNG") && light != dark
+    );
+    let images = pool.images();
+    let args = ["map", "-d", &images.to_string_lossy(), "--svg", "/nonexistent/x", "g-basic"];
+    let (_, errors, status) = cenote_cli::run_captured(&args);
+    let why = "cannot write /nonexistent/x: No such file or directory\n";
+    assert_eq!((errors.as_str(), status), (why, 1));
+}
+
 #[test]
 fn wrong_use_is_refused() {
     let Some(pool) = golden::find("g-basic") else { panic!("a golden pool of the repository") };
@@ -57,6 +121,10 @@ fn wrong_use_is_refused() {
         (&["map", "-d", &folder, "-m", "9:0", "g-basic"], 1),
         (&["map", "-d", &folder, "-m", "100000", "g-basic"], 1),
         (&["map", "-d", &folder, "--wrong", "g-basic"], 2),
+        (&["map", "-d", &folder, "--svg", "-", "--png", "-", "g-basic"], 2),
+        (&["map", "-d", &folder, "--svg", "-", "--json", "g-basic"], 2),
+        (&["map", "-d", &folder, "--svg", "-", "--dark", "g-basic"], 2),
+        (&["map", "-d", &folder, "--svg", "-", "-f", "g-basic"], 2),
     ] {
         let (out, errors, found) = cenote_cli::run_captured(args);
         assert!(found == status && out.is_empty() && !errors.is_empty(), "{args:?}: {errors}");

@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use cenote_pool::figures::{BUCKETS, Histogram};
 
+use super::accesses::{Accesses, Recording};
+
 /// Counters of a head since it was opened.
 #[derive(Debug, Default)]
 pub struct Activity {
@@ -14,6 +16,7 @@ pub struct Activity {
     write_times: Times,
     records: AtomicU64,
     commit_times: Times,
+    accesses: Accesses,
 }
 
 /// Values of the counters. Times are in nanoseconds.
@@ -69,16 +72,23 @@ fn get(counter: &AtomicU64) -> u64 {
 }
 
 impl Activity {
-    /// Counts a read that began at `since` of the monotonic clock.
-    pub fn read(&self, bytes: u64, since: Duration) {
+    /// Counts a read of `len` bytes of an object that began at `since` of the monotonic clock.
+    pub fn read(&self, object: u64, offset: u64, len: u64, since: Duration) {
         self.read_times.add(since);
-        add(&self.read_bytes, bytes);
+        add(&self.read_bytes, len);
+        self.accesses.record(false, object, offset, len);
     }
 
-    /// Counts a write that began at `since` of the monotonic clock.
-    pub fn written(&self, bytes: u64, since: Duration) {
+    /// Counts a write of `len` bytes of an object that began at `since` of the monotonic clock.
+    pub fn written(&self, object: u64, offset: u64, len: u64, since: Duration) {
         self.write_times.add(since);
-        add(&self.written_bytes, bytes);
+        add(&self.written_bytes, len);
+        self.accesses.record(true, object, offset, len);
+    }
+
+    /// Begins a recording of reads and writes; `None` if there is one already.
+    pub fn record(&self) -> Option<Recording<'_>> {
+        self.accesses.start()
     }
 
     /// Counts a commit with this number of records.

@@ -35,7 +35,7 @@ pub struct Head {
     settings_count: AtomicU64,
     /// Bytes of changes in memory at the last count.
     pub(crate) dirty: AtomicU64,
-    activity: Activity,
+    activity: Arc<Activity>,
     /// State shared by all owners. Held for single reads and updates.
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
@@ -79,7 +79,7 @@ impl Head {
             owners: AtomicUsize::new(0),
             settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
-            activity: Activity::default(),
+            activity: Arc::default(),
             shared: Mutex::with_default(Rank::HeadShared),
         })
     }
@@ -135,7 +135,7 @@ impl Head {
     }
 
     /// Returns its counters, which its readers and writers update.
-    pub fn activity(&self) -> &Activity {
+    pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
 

@@ -4,6 +4,7 @@
 //!   apply                 what a change of a file system or volume is charged and logged
 //!   admission, throttle   may this change enter the open txg, and when
 //!   heads, activity       the file systems and volumes that are open
+//!   accesses              a recording of their reads and writes
 //!   tasks                 changes of the MOS for the next sync
 //!   sync, ledger, store   the passes of a sync, and where space maps are loaded from
 //!   commit                labels and uberblock: the txg is durable
@@ -19,6 +20,7 @@
 //! * T4  Each task is run by one sync, before its caller gets the answer.
 //! * T5  A metaslab is loaded only as of a commit that has its vdev.
 
+pub(crate) mod accesses;
 pub(crate) mod activity;
 pub(crate) mod admission;
 pub(crate) mod apply;

@@ -112,7 +112,7 @@ impl Mount {
             }
             done += count;
         }
-        self.head.activity().read(done as u64, since);
+        self.head.activity().read(object, offset, done as u64, since);
         Ok(done)
     }
 
@@ -217,7 +217,7 @@ impl Mount {
         let facts = self.write_chunks(cred, object, (place, is_write_back), bytes).await?;
         let (start, len) = (facts.offset, facts.len);
         ensure!("R3", guard.covers(start, len), "{len} bytes at {start} of node {object}");
-        self.head.activity().written(bytes.len() as u64, since);
+        self.head.activity().written(object, start, bytes.len() as u64, since);
         drop(guard);
         if options.is_sync {
             self.fsync(object).await?;

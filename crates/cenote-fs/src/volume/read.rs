@@ -44,7 +44,7 @@ impl WritableVolume {
             return Ok(Buf::empty());
         }
         let bytes = self.read_range(range, len).await?;
-        self.head.activity().read(len as u64, since);
+        self.head.activity().read(ZVOL_OBJ, offset, len as u64, since);
         Ok(bytes)
     }
 

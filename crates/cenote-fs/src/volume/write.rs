@@ -66,7 +66,7 @@ impl WritableVolume {
             for range in cut(range, TRANSACTION.max(self.block_size())) {
                 self.write_part(range, &mut bufs, is_kept).await?;
             }
-            self.head.activity().written(len as u64, since);
+            self.head.activity().written(ZVOL_OBJ, offset, len as u64, since);
         }
         self.settle(is_fua).await
     }

@@ -5,13 +5,14 @@
 //!   | y | plot                              |  each chart, below each other
 //!   |   | x                                 |
 //!   | legend                                |
-//!   | footer of the report                  |
+//!   | footer                                |
 //! ```
 
+use super::Page;
 use super::colours::{cividis, is_light};
 use super::scene::{Anchor, Paint, Scene};
-use crate::report::{Axis, CellMap, Chart, Report, Series, Strip};
-use crate::text::{footer, number_text};
+use crate::report::{Axis, CellMap, Chart, Series, Strip};
+use crate::text::number_text;
 
 const WIDTH: f64 = 960.0;
 const MARGIN: f64 = 24.0;
@@ -26,25 +27,21 @@ const PLOT_LEFT: f64 = 84.0;
 /// Characters of a line of the footer.
 const FOOTER_WIDTH: usize = 130;
 
-/// Returns the picture of a report.
-pub(super) fn scene(report: &Report) -> Scene {
+/// Returns the picture of a page.
+pub(super) fn scene(page: &Page<'_>) -> Scene {
     let mut scene = Scene { width: WIDTH, height: 0.0, shapes: Vec::new() };
     let mut top = MARGIN;
-    scene.text((MARGIN, top + 8.0), 18.0, Anchor::Start, Paint::Ink, &heading(report));
+    scene.text((MARGIN, top + 8.0), 18.0, Anchor::Start, Paint::Ink, &page.heading);
     top += 34.0;
-    for chart in &report.charts {
+    for chart in page.charts {
         top = draw(&mut scene, chart, top) + 22.0;
     }
-    for line in lines_of(&footer(report)) {
+    for line in lines_of(&page.footer) {
         scene.text((MARGIN, top + 4.0), 10.0, Anchor::Start, Paint::Muted, &line);
         top += 14.0;
     }
     scene.height = top + MARGIN / 2.0;
     scene
-}
-
-fn heading(report: &Report) -> String {
-    format!("{}: {}", report.experiment, report.title)
 }
 
 /// Breaks a text into lines.
@@ -133,6 +130,8 @@ fn maps(
 ) -> f64 {
     let room = (WIDTH - 2.0 * MARGIN) / across.max(1) as f64;
     let cell = ((room - 14.0) / width.max(1) as f64).floor().max(1.0);
+    // Cells of two units have no room for gaps.
+    let side = if cell > 2.0 { cell - 1.0 } else { cell };
     let mut y = top;
     for row in maps.chunks(across.max(1)) {
         let mut lowest: f64 = 0.0;
@@ -142,8 +141,13 @@ fn maps(
             for (number, value) in map.cells.iter().enumerate() {
                 let (line, column) = (number / width.max(1), number % width.max(1));
                 let at = (left + column as f64 * cell, y + 16.0 + line as f64 * cell);
+                let Some(value) = value else {
+                    let end = (at.0 + side, at.1 + side);
+                    scene.line((at.0, end.1), (end.0, at.1), 1.0, Paint::Faint);
+                    continue;
+                };
                 let colour = cividis(part_of(*value, range));
-                scene.rect(at, (cell - 1.0, cell - 1.0), Paint::Rgb(colour));
+                scene.rect(at, (side, side), Paint::Rgb(colour));
             }
             lowest = lowest.max(map.cells.len().div_ceil(width.max(1)) as f64 * cell);
         }
@@ -172,8 +176,10 @@ fn scale(
     scene.text((right + 5.0, top + 10.0), TEXT, Anchor::Start, Paint::Muted, &name);
 }
 
-fn part_of(value: f64, (least, most): (f64, f64)) -> f64 {
-    if most > least { (value - least) / (most - least) } else { 0.0 }
+/// Returns the place of a value between two others, of which the first may be the greater one.
+fn part_of(value: f64, (first, last): (f64, f64)) -> f64 {
+    let part = (value - first) / (last - first);
+    if part.is_finite() { part } else { 0.0 }
 }
 
 /// An axis between two figures, on pixels.

@@ -147,9 +147,10 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// Returns a text as XML has it, which has no control characters.
+/// Returns a text as XML has it, which has no control characters and no noncharacters.
 fn escaped(text: &str) -> String {
-    let text = text.replace(char::is_control, "\u{fffd}");
+    let is_excluded = |c: char| c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}');
+    let text = text.replace(is_excluded, "\u{fffd}");
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;")
 }
 
@@ -160,7 +161,7 @@ mod tests {
     #[test]
     fn numbers_and_texts_are_short_and_escaped() {
         assert_eq!([number(1.0), number(0.105), number(-0.001)], ["1", "0.11", "0"]);
-        assert_eq!(escaped("a<b & c>\x1b"), "a&lt;b &amp; c&gt;\u{fffd}");
+        assert_eq!(escaped("a<b & c>\x1b\u{ffff}"), "a&lt;b &amp; c&gt;\u{fffd}\u{fffd}");
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod metrics;
 mod page;
 mod parameters;
 mod shown;
+mod top;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};

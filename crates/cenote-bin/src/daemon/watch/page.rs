@@ -5,6 +5,8 @@
 //!   /                         the page, with its script and styles
 //!   /watch.json               figures of all pools, from which the page makes rates
 //!   /map/POOL.json            metaslabs of a pool
+//!   /top.json, /top/POOL.json figures for `cenote top`, of all pools or of one
+//!   /top/POOL/names/N,N.json  names of datasets by their object numbers
 //!   /status/POOL.txt          what `zpool status POOL` prints
 //!   /lab.json, /lab/NAME.svg  experiments stored in the folder `lab` of the state directory
 //! ```
@@ -21,7 +23,7 @@ use cenote_rt::Runtime;
 
 use super::super::pools::Pools;
 use super::http::Page;
-use super::{figures, metrics, shown};
+use super::{figures, metrics, shown, top};
 
 const HTML: &str = "text/html; charset=utf-8";
 const SCRIPT: &str = "text/javascript; charset=utf-8";
@@ -73,6 +75,12 @@ fn of_pools(path: &str, pools: &Arc<Pools>) -> Option<(&'static str, String)> {
         return Some((TEXT, status(pools, &name)?));
     }
     let engines = pools.pools();
+    if path == "/top.json" {
+        return Some((JSON, cenote_rt::block_on(0, top::json(&engines)).ok()?));
+    }
+    if let Some(asked) = named(path, "/top/", ".json") {
+        return Some((JSON, top_of(&engines, &asked)?));
+    }
     if let Some(name) = named(path, "/map/", ".json") {
         let engine = engines.iter().find(|engine| engine.name() == name)?;
         let map = cenote_rt::block_on(0, cenote_rt::until(MAP_TIME, map(engine)));
@@ -88,6 +96,20 @@ fn of_pools(path: &str, pools: &Arc<Pools>) -> Option<(&'static str, String)> {
     };
     let figures = cenote_rt::block_on(0, figures::collect(&engines));
     Some((kind, form(&figures.ok()?)))
+}
+
+/// Returns the figures of a pool, `POOL`, or the names of some of its datasets,
+/// `POOL/names/OBJECT,...`.
+fn top_of(engines: &[Arc<Engine>], asked: &str) -> Option<String> {
+    let (name, objects) = match asked.split_once("/names/") {
+        Some((name, objects)) => (name, Some(objects)),
+        None => (asked, None),
+    };
+    let engine = engines.iter().find(|engine| engine.name() == name)?;
+    match objects {
+        Some(objects) => cenote_rt::block_on(0, top::names(engine, objects)).ok()?,
+        None => cenote_rt::block_on(0, top::json(std::slice::from_ref(engine))).ok(),
+    }
 }
 
 async fn map(engine: &Arc<Engine>) -> Option<String> {

@@ -53,7 +53,7 @@ fn pool(pool: &PoolFigures) -> Value {
     })
 }
 
-fn directions(io: &QueueStats) -> Value {
+pub(super) fn directions(io: &QueueStats) -> Value {
     let of = |direction| {
         let stats = io.direction(direction);
         let operations = stats.operations;
@@ -74,7 +74,7 @@ fn dataset(dataset: &DatasetFigures) -> Value {
 }
 
 /// Returns the counts from the first to the last bucket that has one; bucket n begins at 2^n ns.
-fn times(histogram: &Histogram) -> Value {
+pub(super) fn times(histogram: &Histogram) -> Value {
     let counts = histogram.counts();
     let first = counts.iter().position(|count| *count > 0).unwrap_or(0);
     let end = counts.iter().rposition(|count| *count > 0).map_or(first, |last| last + 1);

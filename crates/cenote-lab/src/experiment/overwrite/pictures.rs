@@ -97,7 +97,7 @@ fn free_maps(runs: &[Run], names: &[&str]) -> Chart {
         across = run.frames.len().max(1);
         for (index, frame) in run.frames.iter().enumerate() {
             let at = if index == 0 { (*name).to_owned() } else { format!("{:.0} s", frame.at) };
-            let cells = frame.free.iter().map(|free| rounded(*free, 1)).collect();
+            let cells = frame.free.iter().map(|free| Some(rounded(*free, 1))).collect();
             maps.push(CellMap { name: at, cells });
         }
     }
@@ -125,7 +125,8 @@ fn fragmentation_maps(runs: &[Run], names: &[&str]) -> Chart {
             let Some(frame) = run.frames.last() else { continue };
             let percent = format!("{} % full", plan.percent);
             let title = if index == 0 { format!("{name}, {percent}") } else { percent };
-            maps.push(CellMap { name: title, cells: frame.fragmentation.clone() });
+            let cells = frame.fragmentation.iter().copied().map(Some).collect();
+            maps.push(CellMap { name: title, cells });
         }
     }
     Chart::Maps {

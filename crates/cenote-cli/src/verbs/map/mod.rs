@@ -9,9 +9,18 @@
 //! Figures are those of a committed txg, log space maps included: of the daemon's pool, or with
 //! `-d` of a pool that is not imported, which is only read. A metaslab's free ranges are printed
 //! with `-m`. A vdev with more than [`CELLS_MAX`] metaslabs is shown with several in a cell.
+//!
+//! `--svg` and `--png` write the same cells as a picture to a file. The caller's process writes the
+//! file: a daemon only returns the picture, to `-`.
+
+mod drawing;
+#[cfg(test)]
+mod tests;
 
 use std::fmt::Write as _;
+use std::path::PathBuf;
 
+use cenote_lab::picture::Theme;
 use cenote_pool::accounting::{MetaslabFigures, VdevFigures};
 use cenote_pool::spacemaps::{self, Unflushed};
 use cenote_pool::status::vdev_name;
@@ -19,9 +28,10 @@ use cenote_pool::{AllocationClass, Pool};
 use cenote_rt::Error;
 use serde_json::{Value, json};
 
+use crate::argument;
 use crate::getopt::{self, Long, Parsed};
 use crate::host::Session;
-use crate::io::{CommandResult, Exit, Io};
+use crate::io::{CommandResult, Exit, Io, words};
 use crate::nicenum::bytes;
 use crate::out;
 use crate::source::{self, Source};
@@ -29,12 +39,15 @@ use crate::source::{self, Source};
 /// The usage text.
 const USAGE: &str = "\
 usage: cenote map [-f] [--color] [-m [VDEV:]METASLAB] [--json] [-d DIR|DEVICE]... POOL
+       cenote map --svg FILE | --png FILE [--dark] [-d DIR|DEVICE]... POOL
   Shows where space is used: a cell for each metaslab, from ' ' for none of it to '@' for all.
   Without -d the pool is one of the daemon's; with it, one that is not imported.
   -f       shows how fragmented free space is, instead
   --color  uses colours (24 bits), two rows of cells in a line: dark is used or fragmented
   -m       prints the free ranges of a metaslab: offset and length, in bytes
   --json   prints every figure
+  --svg    writes a picture of free space and fragmentation to FILE, - for standard output;
+           --png: as pixels, on a dark background with --dark
 ";
 
 /// Cells in a row for vdevs with at most [`NARROW_CELLS`] cells, and the multiple for wider rows.
@@ -53,7 +66,17 @@ const FOREGROUND: u8 = 38;
 const BACKGROUND: u8 = 48;
 
 const LETTERS: &str = "fm:";
-const LONGS: [Long; 2] = [Long::flag("color", 'C'), Long::flag("json", 'J')];
+const LONGS: [Long; 5] = [
+    Long::flag("color", 'C'),
+    Long::flag("json", 'J'),
+    Long::with_argument("svg", SVG),
+    Long::with_argument("png", PNG),
+    Long::flag("dark", 'D'),
+];
+const SVG: char = 'S';
+const PNG: char = 'P';
+/// The name of standard output as a file.
+const STDOUT: &str = "-";
 
 /// The figure that is shown.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,10 +103,62 @@ pub(crate) fn run(session: Option<&Session>, args: &[String], io: &mut Io<'_>) -
         let message = if is_missing { "missing pool name" } else { "too many arguments" };
         return Err(super::wrong_use(message, USAGE));
     };
+    check_forms(&parsed)?;
+    // The daemon has the rights of its own user, and writes no files for others.
+    if session.is_some() && picture_file(&parsed).is_some_and(|file| file != STDOUT) {
+        return Err(Exit::failed("the daemon writes pictures to standard output only"));
+    }
     source::run(async {
         let pool = source.pool(name).await?;
         show(&pool, &parsed, io).await
     })
+}
+
+fn picture_file(parsed: &Parsed) -> Option<&str> {
+    parsed.value(SVG).or_else(|| parsed.value(PNG))
+}
+
+/// Checks that one form of output was requested.
+fn check_forms(parsed: &Parsed) -> CommandResult {
+    let is_picture = parsed.has(SVG) || parsed.has(PNG);
+    let forms = [parsed.has('J') || parsed.has('m'), parsed.has(SVG), parsed.has(PNG)];
+    let count = forms.into_iter().filter(|is_given| *is_given).count();
+    let is_terminals = parsed.has('f') || parsed.has('C');
+    let wrong = if count > 1 {
+        "--svg and --png exclude each other, --json and -m"
+    } else if is_picture && is_terminals {
+        "a picture shows free space and fragmentation in colours: -f and --color are for terminals"
+    } else if parsed.has('D') && !parsed.has(PNG) {
+        "--dark is for --png: the reader of an SVG chooses its background"
+    } else {
+        return Ok(());
+    };
+    Err(super::wrong_use(wrong, USAGE))
+}
+
+/// A command of a client of the daemon that writes a picture to a file.
+#[derive(Debug, PartialEq, Eq)]
+pub struct PictureCommand {
+    /// The arguments for the daemon, which returns the picture.
+    pub args: Vec<String>,
+    /// The file.
+    pub file: PathBuf,
+}
+
+/// Returns what a client has to do itself for `map` with these arguments; `None` if the daemon does
+/// everything.
+#[must_use]
+pub fn picture_command(args: &[String]) -> Option<PictureCommand> {
+    // The daemon refuses wrong arguments.
+    let parsed = getopt::parse(args, LETTERS, &LONGS).ok()?;
+    check_forms(&parsed).ok()?;
+    let file = picture_file(&parsed).filter(|file| *file != STDOUT)?;
+    let form = if parsed.has(SVG) { "--svg" } else { "--png" };
+    let mut args = vec![form.to_owned(), STDOUT.to_owned()];
+    args.extend(parsed.has('D').then(|| "--dark".to_owned()));
+    args.push("--".to_owned());
+    args.extend(parsed.operands.iter().cloned());
+    Some(PictureCommand { args, file: argument::path(file) })
 }
 
 async fn show(pool: &Pool, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
@@ -95,6 +170,9 @@ async fn show(pool: &Pool, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     if parsed.has('J') {
         return Ok(writeln!(io.out, "{:#}", to_json(pool, &space.vdevs, true))?);
     }
+    if let Some(file) = picture_file(parsed) {
+        return draw(pool, &space.vdevs, parsed, file, io);
+    }
     let figure = if parsed.has('f') { Figure::Fragmentation } else { Figure::Used };
     out!(io, "pool {}, txg {}", pool.name(), pool.uberblock().txg)?;
     for (vdev, name) in concrete(pool, &space.vdevs) {
@@ -102,6 +180,29 @@ async fn show(pool: &Pool, parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
         write!(io.out, "{text}")?;
     }
     Ok(())
+}
+
+/// Writes the picture to a file.
+fn draw(
+    pool: &Pool,
+    vdevs: &[VdevFigures],
+    parsed: &Parsed,
+    file: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let named: Vec<_> = concrete(pool, vdevs).collect();
+    let (charts, each) = drawing::charts(&named);
+    let page = drawing::page(pool.name(), pool.uberblock().txg, &charts, each);
+    let bytes = if parsed.has(SVG) {
+        page.to_svg().into_bytes()
+    } else {
+        page.to_png(if parsed.has('D') { Theme::Dark } else { Theme::Light })
+    };
+    if file == STDOUT {
+        return Ok(io.out.write_all(&bytes)?);
+    }
+    std::fs::write(argument::path(file), bytes)
+        .map_err(|error| Exit::failed(format!("cannot write {file}: {}", words(&error))))
 }
 
 /// Returns the vdevs that have space, with their names.
@@ -234,22 +335,27 @@ fn to_json(pool: &Pool, vdevs: &[VdevFigures], has_histograms: bool) -> Value {
 /// metaslabs a cell stands for.
 fn cells(vdev: &VdevFigures, figure: Figure) -> (Vec<Option<f64>>, usize) {
     let each = vdev.metaslabs.len().div_ceil(CELLS_MAX).max(1);
-    let part = |metaslabs: &[MetaslabFigures]| {
-        let size: u64 = metaslabs.iter().map(|metaslab| metaslab.size).sum();
-        match figure {
-            Figure::Used => {
-                let used: u64 = metaslabs.iter().map(|metaslab| metaslab.allocated).sum();
-                Some(used as f64 / size.max(1) as f64)
-            }
-            Figure::Fragmentation => {
-                let known: Vec<_> =
-                    metaslabs.iter().filter_map(|metaslab| metaslab.fragmentation).collect();
-                let sum: u64 = known.iter().sum();
-                (!known.is_empty()).then(|| sum as f64 / known.len() as f64 / 100.0)
-            }
-        }
+    let metaslabs: Vec<_> = vdev.metaslabs.iter().collect();
+    (metaslabs.chunks(each).map(|cell| part(cell, figure)).collect(), each)
+}
+
+/// Returns the part of a cell with some metaslabs, from 0 to 1, or `None` if unknown.
+fn part(metaslabs: &[&MetaslabFigures], figure: Figure) -> Option<f64> {
+    let sum = |of: fn(&MetaslabFigures) -> u64| {
+        metaslabs.iter().fold(0_u64, |sum, metaslab| sum.saturating_add(of(metaslab)))
     };
-    (vdev.metaslabs.chunks(each).map(part).collect(), each)
+    match figure {
+        Figure::Used => {
+            let (used, size) = (sum(|metaslab| metaslab.allocated), sum(|metaslab| metaslab.size));
+            Some(used as f64 / size.max(1) as f64)
+        }
+        Figure::Fragmentation => {
+            let known: Vec<_> =
+                metaslabs.iter().filter_map(|metaslab| metaslab.fragmentation).collect();
+            let sum: u64 = known.iter().sum();
+            (!known.is_empty()).then(|| sum as f64 / known.len() as f64 / 100.0)
+        }
+    }
 }
 
 /// Returns the number of cells in a row.
@@ -261,21 +367,25 @@ fn row_of(cells: usize) -> usize {
     root.next_multiple_of(WIDE_STEP)
 }
 
-/// Draws a vdev.
-fn picture(vdev: &VdevFigures, name: &str, figure: Figure, has_colours: bool) -> String {
-    let (cells, each) = cells(vdev, figure);
-    let percent = |part: u64, whole: u64| (part * 100).checked_div(whole).unwrap_or(0);
+/// Returns a line about a vdev.
+fn summary(vdev: &VdevFigures, name: &str) -> String {
     let fragmentation = match vdev.fragmentation {
         Some(percent) => format!(", {percent}% fragmented"),
         None => String::new(),
     };
-    let mut text = format!(
+    format!(
         "{name}, {}: {} metaslabs of {}, {}% used{fragmentation}",
         class_name(vdev.class),
         vdev.metaslabs.len(),
         bytes(1_u64.checked_shl(vdev.metaslab_shift).unwrap_or(0)),
-        percent(vdev.allocated, vdev.size),
-    );
+        drawing::percent_used(vdev.allocated, vdev.size),
+    )
+}
+
+/// Draws a vdev.
+fn picture(vdev: &VdevFigures, name: &str, figure: Figure, has_colours: bool) -> String {
+    let (cells, each) = cells(vdev, figure);
+    let mut text = summary(vdev, name);
     if each > 1 {
         let _ = write!(text, ", {each} in a cell");
     }
@@ -326,77 +436,4 @@ fn colour_code(part: Option<f64>, layer: u8) -> String {
     let [red, green, blue] =
         part.map_or(UNKNOWN_COLOUR, |part| cenote_lab::picture::colour(1.0 - part));
     format!("\x1b[{layer};2;{red};{green};{blue}m")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn vdev(cells: &[(u64, Option<u64>)]) -> VdevFigures {
-        let metaslab =
-            |(number, &(allocated, fragmentation)): (usize, &(u64, Option<u64>))| MetaslabFigures {
-                start: number as u64 * 100,
-                size: 100,
-                space_map: 0,
-                header: None,
-                unflushed_txg: 0,
-                allocated,
-                fragmentation,
-            };
-        let metaslabs: Vec<_> = cells.iter().enumerate().map(metaslab).collect();
-        VdevFigures {
-            id: 0,
-            guid: 1,
-            class: AllocationClass::Normal,
-            is_allocating: true,
-            is_concrete: true,
-            size: 100 * cells.len() as u64,
-            allocated: cells.iter().map(|cell| cell.0).sum(),
-            checkpoint: 0,
-            expandable: 0,
-            fragmentation: Some(7),
-            ratio: 512,
-            metaslab_shift: 29,
-            metaslabs,
-            embedded_log: None,
-            damage: None,
-        }
-    }
-
-    #[test]
-    fn cells_show_nothing_something_and_everything() {
-        let cells: Vec<_> = (0..=10).map(|tenth| (tenth * 10, Some(100 - tenth * 10))).collect();
-        let used = picture(&vdev(&cells), "disk", Figure::Used, false);
-        let lines: Vec<_> = used.lines().collect();
-        assert_eq!(lines[0], "disk, normal: 11 metaslabs of 512M, 50% used, 7% fragmented");
-        assert_eq!(lines[1], "       0  .:-=+*#%%@");
-        let free = picture(&vdev(&cells), "disk", Figure::Fragmentation, false);
-        assert_eq!(free.lines().nth(1), Some("       0 @%%#*+=-:. "));
-        let unknown = picture(&vdev(&[(0, None), (1, Some(0))]), "d", Figure::Fragmentation, false);
-        assert!(unknown.ends_with("       0 ? \n"), "{unknown}");
-        assert_eq!([shade(Some(0.001)), shade(Some(0.999))], ['.', '%']);
-    }
-
-    #[test]
-    fn rows_grow_with_the_number_of_metaslabs() {
-        assert_eq!([16, 256, 257, 1024, 4096].map(row_of), [16, 16, 16, 32, 64]);
-        let many = vdev(&vec![(50, None); 10_000]);
-        let text = picture(&many, "disk", Figure::Used, false);
-        assert!(text.contains("3 in a cell") && text.lines().count() < 70, "{text}");
-        let coloured = picture(&many, "disk", Figure::Used, true);
-        assert!(coloured.lines().count() < 36 && coloured.contains('\u{2580}'));
-    }
-
-    #[test]
-    fn metaslabs_are_chosen_by_vdev_and_number() {
-        let one = [vdev(&[(0, None), (0, None)])];
-        let two = [vdev(&[(0, None)]), VdevFigures { id: 3, ..vdev(&[(0, None)]) }];
-        assert_eq!(chosen(&one, "1").unwrap().1, 1);
-        assert_eq!(chosen(&two, "3:0").unwrap().0.id, 3);
-        for (vdevs, wanted) in
-            [(&one[..], "2"), (&one, "1:0"), (&two, "0"), (&two, "3:1"), (&one, "x"), (&one, "-1")]
-        {
-            assert!(chosen(vdevs, wanted).is_err(), "{wanted}");
-        }
-    }
 }
