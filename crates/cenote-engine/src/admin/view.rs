@@ -138,21 +138,37 @@ fn has_time(view: &Pool, time: Duration) -> bool {
     }
 }
 
-/// Returns the config in the MOS, with the engine's current devices and pool state. A vdev whose
-/// removal begins or ends in the txg that is being synced is as the MOS has it, which has the
-/// objects of that state.
+/// Returns the config in the MOS, with the engine's current devices and pool state. The objects of
+/// vdevs are those that the MOS has: a vdev may be about to be added, or its objects about to be
+/// freed. A vdev whose removal begins or ends in the txg that is being synced is as the MOS has it.
 async fn recorded_config(mos: &Arc<ObjSet>, known: Config) -> Result<PoolConfig> {
     let mut config = stored_config(mos).await?;
-    let recorded = std::mem::replace(&mut config.vdev_tree, known.root).children;
+    let recorded = std::mem::replace(&mut config.vdev_tree, known.root);
     config.facts = known.facts;
     for top in &mut config.vdev_tree.children {
-        let before = recorded.iter().find(|before| before.id == top.id);
+        let before = recorded.children.iter().find(|before| before.id == top.id);
         let state = |top: &VdevConfig| (top.kind == VdevKind::Indirect, top.top.indirect_object);
-        if let Some(before) = before.filter(|before| state(before) != state(top)) {
-            *top = before.clone();
+        match before {
+            Some(before) if state(before) != state(top) => *top = before.clone(),
+            _ => take_objects(top, before),
         }
     }
     Ok(config)
+}
+
+/// Gives a top-level vdev the objects of the recorded one; none if that is `None`.
+fn take_objects(top: &mut VdevConfig, recorded: Option<&VdevConfig>) {
+    (top.top.metaslab_array, top.top.zap_top) =
+        recorded.map_or((0, None), |recorded| (recorded.top.metaslab_array, recorded.top.zap_top));
+    take_leaf_objects(top, recorded);
+}
+
+fn take_leaf_objects(vdev: &mut VdevConfig, recorded: Option<&VdevConfig>) {
+    let before = recorded.and_then(|recorded| recorded.find(vdev.guid));
+    let leaf = &mut vdev.leaf;
+    (leaf.dtl_object, leaf.zap_leaf) =
+        before.map_or((None, None), |before| (before.leaf.dtl_object, before.leaf.zap_leaf));
+    vdev.children.iter_mut().for_each(|child| take_leaf_objects(child, recorded));
 }
 
 /// Returns the hot spares and cache devices that are at their recorded paths.
@@ -165,4 +181,40 @@ async fn look_for(configs: impl Iterator<Item = &VdevConfig>) -> Vec<Arc<Found>>
         found.extend(Found::read(device).await.map(Arc::new));
     }
     found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vdev(kind: VdevKind, guid: u64, children: Vec<VdevConfig>) -> VdevConfig {
+        VdevConfig { kind, guid, children, ..VdevConfig::root(guid, Vec::new()) }
+    }
+
+    /// A leaf with these objects.
+    fn leaf(guid: u64, dtl_object: u64, zap_leaf: u64) -> VdevConfig {
+        let mut leaf = vdev(VdevKind::File, guid, Vec::new());
+        (leaf.leaf.dtl_object, leaf.leaf.zap_leaf) = (Some(dtl_object), Some(zap_leaf));
+        leaf
+    }
+
+    /// A disk that becomes a mirror has the recorded objects, and its new side none; neither has a
+    /// vdev that is being added.
+    #[test]
+    fn vdevs_of_a_view_have_the_objects_that_the_mos_has() {
+        let mut recorded = leaf(10, 100, 101);
+        (recorded.top.metaslab_array, recorded.top.zap_top) = (50, Some(51));
+        let mut mirror = vdev(VdevKind::Mirror, 1, vec![leaf(10, 200, 101), leaf(11, 202, 203)]);
+        (mirror.top.metaslab_array, mirror.top.zap_top) = (60, Some(61));
+        let objects = |top: &VdevConfig| {
+            let leaves = top.leaves().map(|leaf| (leaf.leaf.dtl_object, leaf.leaf.zap_leaf));
+            (top.top.metaslab_array, top.top.zap_top, leaves.collect::<Vec<_>>())
+        };
+        let mut new = mirror.clone();
+        take_objects(&mut mirror, Some(&recorded));
+        let leaves = vec![(Some(100), Some(101)), (None, None)];
+        assert_eq!(objects(&mirror), (50, Some(51), leaves));
+        take_objects(&mut new, None);
+        assert_eq!(objects(&new), (0, None, vec![(None, None); 2]));
+    }
 }
