@@ -13,7 +13,7 @@ use crate::tally::Tally;
 use crate::{history, shrink};
 
 /// Real time after which a history counts as one that never ends; most take less than a second.
-const ENDLESS: Duration = Duration::from_secs(600);
+const ENDLESS: Duration = Duration::from_mins(10);
 /// Time between two looks for such a history.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -86,7 +86,7 @@ impl Watch {
                     std::process::exit(1);
                 }
                 drop(watch);
-                std::thread::sleep(LOOK);
+                std::thread::park_timeout(LOOK);
             }
         });
         watch
