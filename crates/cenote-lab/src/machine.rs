@@ -9,6 +9,7 @@
 //! Each run is a world of its own ([`run_all`] runs several on the processors of the host). Guids
 //! come from the seed of the run, so that two runs write equal bytes.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
 
@@ -22,9 +23,17 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::tunables::Tunable;
+use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{BoxFuture, Buf, BufMut, Costs, Result, Rng, World, monotonic};
+use cenote_vdev::DATA_START;
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+/// Metaslabs of [`SmallPool`]: 2 MiB each.
+const SMALL_METASLAB_SHIFT: u64 = 21;
+/// Bytes of a disk that are not in metaslabs; a device needs 64 MiB.
+const RESERVED: u64 = 5 << 20;
+/// Bytes of the labels at the end of a disk.
+const LABELS_END: u64 = 512 << 10;
 
 /// The first txg of a new pool.
 const FIRST_TXG: u64 = 4;
@@ -338,14 +347,49 @@ pub fn world(seed: u64, processors: usize, tunables: Vec<(&'static Tunable, u64)
     World { processors, costs: Some(Costs::frozen()), tunables, ..World::new(seed) }
 }
 
+/// A disk of a pool that is much smaller than the one it stands for, but has many metaslabs, no
+/// embedded log, and little slop space. Indirect blocks of files are with their data.
+pub(crate) struct SmallPool;
+
+impl SmallPool {
+    pub(crate) fn tunables() -> [(&'static Tunable, u64); 7] {
+        [
+            (&tunables::METASLAB_MIN_SHIFT, SMALL_METASLAB_SHIFT),
+            (&tunables::METASLAB_DEFAULT_SHIFT, SMALL_METASLAB_SHIFT),
+            (&tunables::METASLAB_DEFAULT_COUNT, 1 << 16),
+            (&tunables::EMBEDDED_SLOG_MIN_MS, 1 << 16),
+            (&tunables::SLOP_MIN, 1 << 20),
+            (&tunables::SLOP_SHIFT, 31),
+            (&tunables::USER_INDIRECT_IS_SPECIAL, 0),
+        ]
+    }
+
+    /// Bytes of a disk with metaslabs for at least this many bytes.
+    pub(crate) const fn disk_bytes(bytes: u64) -> u64 {
+        bytes.next_multiple_of(1 << SMALL_METASLAB_SHIFT) + RESERVED
+    }
+}
+
+/// Where blocks may be on a disk of this size: between the labels.
+pub(crate) const fn block_range(disk_bytes: u64) -> Range<u64> {
+    DATA_START..disk_bytes - LABELS_END
+}
+
 /// Runs a function on each item, on several threads of the host. The results are in the order of
 /// the items.
 ///
+/// # Errors
+/// The error of the first item that has one.
+///
 /// # Panics
 /// If the function panics.
-pub fn run_all<I: Sync, T: Send>(jobs: usize, items: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
+pub fn run_all<I: Sync, T: Send, E: Send>(
+    jobs: usize,
+    items: &[I],
+    run: impl Fn(&I) -> std::result::Result<T, E> + Sync,
+) -> std::result::Result<Vec<T>, E> {
     let jobs = jobs.clamp(1, items.len().max(1));
-    let mut results: Vec<Option<T>> = items.iter().map(|_| None).collect();
+    let mut results: Vec<Option<_>> = items.iter().map(|_| None).collect();
     thread::scope(|scope| {
         let work = |first: usize| {
             let run = &run;

@@ -170,12 +170,8 @@ fn sleep_until(end: Duration) {
         if left.is_zero() {
             return;
         }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(left.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(left.subsec_nanos()),
-        };
         // Without descriptors it only waits; a signal makes it return early.
-        let _ = poll(&mut [], Some(&timeout));
+        let _ = poll(&mut [], Timespec::try_from(left).ok().as_ref());
     }
 }
 

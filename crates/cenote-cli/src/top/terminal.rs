@@ -155,10 +155,7 @@ impl Terminal {
 
     /// Waits for events at the terminal, until the time has passed or `other` can be read.
     pub(super) fn wait(&mut self, time: Duration, other: impl AsFd) -> Vec<Event> {
-        let timeout = Timespec {
-            tv_sec: i64::try_from(time.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(time.subsec_nanos()),
-        };
+        let timeout = Timespec::try_from(time).ok();
         let mut events = Vec::new();
         let mut waited = vec![
             PollFd::new(&self.signals, PollFlags::IN),
@@ -167,7 +164,7 @@ impl Terminal {
         if let Some(keys) = &self.keys {
             waited.push(PollFd::new(keys, PollFlags::IN));
         }
-        if poll(&mut waited, Some(&timeout)).is_err() {
+        if poll(&mut waited, timeout.as_ref()).is_err() {
             return events;
         }
         let has_keys = waited.get(2).is_some_and(|keys| !keys.revents().is_empty());

@@ -20,8 +20,6 @@ mod emulated;
 mod tables;
 mod worlds;
 
-use cenote_rt::Result;
-
 use self::worlds::{Plan, Raw, Space};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
@@ -66,8 +64,7 @@ fn measure(
         let plan =
             |(is_emulated, ashift)| Plan { policy, is_emulated, ashift, records, passes, seed };
         let plans = PAIRS.map(plan);
-        let outcomes = run_all(options.jobs, &plans, worlds::run);
-        let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+        let outcomes = run_all(options.jobs, &plans, worlds::run)?;
         hashes.extend(outcomes.iter().map(|outcome| outcome.hash));
         runs.pools.extend(plans.into_iter().zip(outcomes));
         for ashift in [9, 12] {

@@ -10,13 +10,14 @@ use cenote_dmu::live::ObjectSpec;
 use cenote_engine::ApplyOptions;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_rt::tunables::{self, Tunable};
+use cenote_rt::tunables::Tunable;
 use cenote_rt::{Result, Rng, World, monotonic, simulate, sleep, spawn};
-use cenote_vdev::DATA_START;
 use cenote_vdev::create::Redundancy;
 
 use super::emulated::Emulated;
-use crate::machine::{COMMIT_DISK, Machine, RecordWriter, Recorded, new_file, world};
+use crate::machine::{
+    COMMIT_DISK, Machine, RecordWriter, Recorded, SmallPool, block_range, new_file, world,
+};
 use crate::policy::Policy;
 
 /// Bytes of a sector that a command may begin at.
@@ -31,12 +32,7 @@ const FULL_PERCENT: u64 = 80;
 /// Overwrites of a txg, and records of a txg while the file is filled.
 const TXG: u64 = 256;
 const FILL_TXG: u64 = 4_096;
-const METASLAB_SHIFT: u64 = 21;
-/// Bytes of a disk that are not in metaslabs; a device needs 64 MiB.
-const RESERVED: u64 = 5 << 20;
 const COMMIT_BYTES: u64 = 256 << 20;
-/// Bytes of the labels at the end of a disk.
-const LABELS_END: u64 = 512 << 10;
 /// Part of the overwrites that is measured: the last ones.
 const MEASURED_PARTS: u64 = 4;
 const COMPRESSION_OFF: u64 = 2;
@@ -94,20 +90,11 @@ pub(super) struct Plan {
 
 impl Plan {
     fn disk_bytes(&self) -> u64 {
-        let metaslab = 1 << METASLAB_SHIFT;
-        (self.records * RECORD * 100 / FULL_PERCENT).div_ceil(metaslab) * metaslab + RESERVED
+        SmallPool::disk_bytes(self.records * RECORD * 100 / FULL_PERCENT)
     }
 
     fn tunables(&self) -> Vec<(&'static Tunable, u64)> {
-        self.policy.with(&[
-            (&tunables::METASLAB_MIN_SHIFT, METASLAB_SHIFT),
-            (&tunables::METASLAB_DEFAULT_SHIFT, METASLAB_SHIFT),
-            (&tunables::METASLAB_DEFAULT_COUNT, 1 << 16),
-            (&tunables::EMBEDDED_SLOG_MIN_MS, 1 << 16),
-            (&tunables::SLOP_MIN, 1 << 20),
-            (&tunables::SLOP_SHIFT, 31),
-            (&tunables::USER_INDIRECT_IS_SPECIAL, 0),
-        ])
+        self.policy.with(&SmallPool::tunables())
     }
 }
 
@@ -187,7 +174,7 @@ struct Figures {
 
 impl Figures {
     fn outcome(&self, log: &[Recorded]) -> Outcome {
-        let blocks = DATA_START..self.disk_bytes - LABELS_END;
+        let blocks = block_range(self.disk_bytes);
         let is_block = |command: &&Recorded| {
             command.device == 0 && command.op == Op::Write && blocks.contains(&command.offset)
         };

@@ -23,13 +23,14 @@ use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{Result, monotonic, simulate, sleep, spawn};
-use cenote_vdev::DATA_START;
 use cenote_vdev::create::Redundancy;
 
 use super::worlds::{
     Blocks, COMPRESSION_OFF, DISKS, ENDS, EXPORTED, LEVELS, PROCESSORS, RECORD, Sum, open,
 };
-use crate::machine::{COMMIT_DISK, Machine, RecordWriter, Recorded, new_file, world};
+use crate::machine::{
+    COMMIT_DISK, Machine, RecordWriter, Recorded, SmallPool, block_range, new_file, world,
+};
 use crate::policy::Policy;
 
 /// Blocks of the report's file, of 240 GB.
@@ -45,13 +46,8 @@ const FULL_PERCENT: u64 = 80;
 const WRITERS: u64 = 4;
 /// Records that are written in a txg while the file is filled.
 const FILL_TXG: u64 = 4_096;
-const METASLAB_SHIFT: u64 = 21;
-/// Bytes of a disk that are not in metaslabs.
-const RESERVED: u64 = 5 << 20;
 /// Bytes of the disk for the metadata of the pool.
 const POOL_DISK_BYTES: u64 = 256 << 20;
-/// Bytes of the labels at the end of a disk.
-const LABELS_END: u64 = 512 << 10;
 /// Txgs with a single overwrite whose mean is the cost of a commit.
 const LEAST_TXGS: u64 = 8;
 
@@ -82,22 +78,13 @@ impl Plan {
     }
 
     fn disk_bytes(&self) -> u64 {
-        let metaslab = 1 << METASLAB_SHIFT;
-        let bytes = self.records() * RECORD * 100 / FULL_PERCENT / DISKS as u64;
-        bytes.div_ceil(metaslab) * metaslab + RESERVED
+        SmallPool::disk_bytes(self.records() * RECORD * 100 / FULL_PERCENT / DISKS as u64)
     }
 
     fn tunables(&self) -> Vec<(&'static Tunable, u64)> {
-        self.policy.with(&[
-            (&tunables::BLOCK_CACHE_BYTES, self.cache()),
-            (&tunables::METASLAB_MIN_SHIFT, METASLAB_SHIFT),
-            (&tunables::METASLAB_DEFAULT_SHIFT, METASLAB_SHIFT),
-            (&tunables::METASLAB_DEFAULT_COUNT, 1 << 16),
-            (&tunables::EMBEDDED_SLOG_MIN_MS, 1 << 16),
-            (&tunables::SLOP_MIN, 1 << 20),
-            (&tunables::SLOP_SHIFT, 31),
-            (&tunables::USER_INDIRECT_IS_SPECIAL, 0),
-        ])
+        let cache = (&tunables::BLOCK_CACHE_BYTES, self.cache());
+        let all: Vec<_> = SmallPool::tunables().into_iter().chain([cache]).collect();
+        self.policy.with(&all)
     }
 }
 
@@ -300,7 +287,7 @@ impl<'m> File<'m> {
         let seconds = monotonic().saturating_sub(begun).as_secs_f64();
         let busy_s = (busy_ns(self.machine) - busy) as f64 / 1e9 / DISKS as f64;
         let log = self.machine.tap.stop();
-        let blocks = DATA_START..self.plan.disk_bytes() - LABELS_END;
+        let blocks = block_range(self.plan.disk_bytes());
         let of = |op: Op| {
             let is_own = move |command: &&Recorded| command.op == op;
             let own = log.iter().filter(|command| command.device < DISKS as u64).filter(is_own);

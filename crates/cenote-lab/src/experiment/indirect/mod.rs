@@ -25,8 +25,6 @@ mod pictures;
 mod tables;
 mod worlds;
 
-use cenote_rt::Result;
-
 use self::effects::Aged;
 use self::worlds::{Case, Outcome, Plan};
 use super::{Experiment, LabError, Measured, Options, Scale};
@@ -70,8 +68,7 @@ fn measure(
         seed: options.seed,
     };
     let plans: Vec<Plan> = policies.iter().map(plan).collect();
-    let outcomes = run_all(options.jobs, &plans, worlds::run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(options.jobs, &plans, worlds::run)?;
     let aged = age(options, policies)?;
     let hashes = outcomes.iter().map(|outcome| outcome.hash);
     let hash = joined_hash(hashes.chain(aged.iter().map(|(_, outcome)| outcome.hash)));
@@ -101,7 +98,6 @@ fn age(
         options.scale != Scale::Small || [SMALLEST, LARGEST].contains(&policy.name)
     };
     let plans: Vec<_> = policies.iter().filter(is_run).map(plan).collect();
-    let outcomes = run_all(options.jobs, &plans, aged::run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(options.jobs, &plans, aged::run)?;
     Ok(plans.into_iter().zip(outcomes).collect())
 }

@@ -20,7 +20,6 @@ mod worlds;
 
 use cenote_device::model::Params;
 use cenote_device::model::table::{NVME, SSD_SATA_2012, SSD_SATA_2018, VM_LUN};
-use cenote_rt::Result;
 
 use self::worlds::{Outcome, Plan};
 use super::{Experiment, LabError, Measured, Options, Scale};
@@ -67,8 +66,7 @@ fn measure(
             }
         }
     }
-    let outcomes = run_all(options.jobs, &plans, worlds::run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(options.jobs, &plans, worlds::run)?;
     let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
     let runs: Vec<Run> = plans.into_iter().zip(outcomes).collect();
     let mut measured = Measured { hash, ..Measured::default() };

@@ -28,7 +28,6 @@ mod worlds;
 
 use cenote_device::model::table::{HDD_7200, NVME, SSD_SATA_2018, VM_LUN};
 use cenote_device::model::{LunParams, Params, RotatingParams};
-use cenote_rt::Result;
 
 use self::worlds::{Disk, Outcome, Plan, Size, Variant};
 use super::{Experiment, LabError, Measured, Options, Scale};
@@ -176,8 +175,7 @@ fn measure(
 ) -> std::result::Result<Measured, LabError> {
     let setup = Setup::of(options.scale);
     let plans = setup.plans(policies, options.seed);
-    let outcomes = run_all(options.jobs, &plans, worlds::run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(options.jobs, &plans, worlds::run)?;
     let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
     let runs: Vec<Run> = plans.into_iter().zip(outcomes).collect();
     let mut measured = Measured { hash, ..Measured::default() };

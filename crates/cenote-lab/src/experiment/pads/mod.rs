@@ -172,8 +172,7 @@ fn measure(options: &Options, policies: &[&'static Policy]) -> Result<Measured, 
             }
         }
     }
-    let outcomes = run_all(options.jobs, &plans, run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>, _>>()?;
+    let outcomes = run_all(options.jobs, &plans, run)?;
     let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
     let mut all: Runs = plans.into_iter().zip(outcomes).collect();
     let rates: Runs = all.extract_if(.., |(plan, _)| plan.purpose == Purpose::Rate).collect();

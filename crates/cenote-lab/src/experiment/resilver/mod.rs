@@ -16,8 +16,6 @@
 mod tables;
 mod worlds;
 
-use cenote_rt::Result;
-
 use self::worlds::{Outcome, Plan};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
@@ -56,8 +54,7 @@ fn measure(
             }
         }
     }
-    let outcomes = run_all(options.jobs, &plans, worlds::run);
-    let outcomes = outcomes.into_iter().collect::<Result<Vec<_>>>()?;
+    let outcomes = run_all(options.jobs, &plans, worlds::run)?;
     let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
     let runs: Vec<Run> = plans.into_iter().zip(outcomes).collect();
     let mut measured = Measured { hash, ..Measured::default() };

@@ -18,8 +18,6 @@
 mod tables;
 mod worlds;
 
-use cenote_rt::Result;
-
 use self::worlds::{Figures, Load, Setting};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
@@ -56,7 +54,7 @@ fn measure(options: &Options, _: &[&'static Policy]) -> std::result::Result<Meas
         _ => &Setting::ALL,
     };
     let run = |setting: &Setting| worlds::run(options.seed, *setting, loads, records, seconds);
-    let runs = run_all(options.jobs, settings, run).into_iter().collect::<Result<Vec<_>>>()?;
+    let runs = run_all(options.jobs, settings, run)?;
     // As many records as are read before the last changes.
     let (change, change_hash) = worlds::changes(options.seed, records.max(6_000))?;
     let hashes = runs.iter().map(|(_, hash)| *hash).chain([change_hash]);

@@ -102,7 +102,7 @@ fn measure(
         let world = World { speed_percent: SPEED_PERCENT, ..world };
         simulate(world, copy(options.seed, size, *block, *device))?
     };
-    let copies = run_all(options.jobs, &items, run).into_iter().collect::<Result<Vec<_>>>()?;
+    let copies = run_all(options.jobs, &items, run)?;
     let hash = joined_hash(copies.iter().map(|copy| copy.hash));
     let mut measured = Measured { hash, ..Measured::default() };
     tables::add(&mut measured, size, &copies);
