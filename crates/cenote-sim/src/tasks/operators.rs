@@ -298,13 +298,18 @@ async fn split(running: &Running, side: u32) -> Ended {
     let last = root.children.iter().rposition(|top| !is_empty(top));
     leaves.truncate(last.map_or(0, |last| last + 1));
     let new = SplitPool { name: "split".to_owned(), leaves, settings: Vec::new() };
-    let allowed = [Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Exists, Kind::Io];
+    let mut faults = history.plan.lives.iter().flat_map(|life| &life.faults);
+    let is_one = |disk: usize| claims.iter().any(|claim| claim.disk == disk);
+    let is_faulty = faults.any(|of| is_one(of.disk) && !of.fault.is_harmless());
+    let mut allowed = vec![Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Exists, Kind::Io];
+    if is_faulty {
+        // The new pool has no other side to read its metadata from.
+        allowed.push(Kind::Corrupt);
+    }
     let made = engine.leaves().split(new).await;
     let Ok(guid) = made else { return settle(running, made.map(drop), &allowed) };
     running.acknowledge();
-    let mut faults = history.plan.lives.iter().flat_map(|life| &life.faults);
-    let is_one = |disk: usize| claims.iter().any(|claim| claim.disk == disk);
-    if faults.any(|of| is_one(of.disk) && !of.fault.is_harmless()) {
+    if is_faulty {
         return Ok(Outcome::Done);
     }
     // They may have become longer since.
