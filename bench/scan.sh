@@ -1,9 +1,10 @@
 #!/usr/bin/env bash
 # scan: scrubs, beside what their devices read sequentially and beside OpenZFS's scrub, in one run on
-# the same kind of files, which the page cache does not hold; the same of a pool that is 90 % full
-# and fragmented, which OpenZFS made; resilvers, rebuilds, removals and expansions, beside what the
-# files read, write and copy sequentially; and the three throttles of scans with random reads of
-# others beside the scrub, on a file and on a modelled disk.
+# the same kind of files, which the page cache does not hold; both scrubs of one pool that is 90 %
+# full and fragmented, which cenote fills (OpenZFS's engine in user space stands still there);
+# resilvers, rebuilds, removals and expansions, beside what the files read, write and copy
+# sequentially; and the three throttles of scans with random reads of others beside the scrub, on a
+# file and on a modelled disk.
 # scan.sh [PART...]: files devices throttles modelled (these by default) fragmented memory.
 # BENCH_DISK: a folder on a disk, BENCH_MIB: how much data (2048; throttles twice as much),
 # BENCH_ROUNDS: how often each is measured, in turn (3); the best round counts. BENCH_SECONDS: how
@@ -95,15 +96,14 @@ fragmented() {
   local layout size fill round found
   printf '\n%-12s %12s %12s %12s\n' "MB/s, 90 %" cenote OpenZFS "times it"
   for layout in d raidz2:6; do
-    # A record of 8K has 8K on a disk, and 24K on a raidz2. OpenZFS keeps 128 MiB for itself.
-    size=$mib fill=$((mib * 86 / 100))
-    [ "$layout" = d ] || size=$((mib / 4)) fill=$((mib * 86 / 200))
+    # A record of 8K has 8K on a disk, and 24K on a raidz2. A pool keeps 128 MiB for itself.
+    size=$mib fill=$((mib * 85 / 100))
+    [ "$layout" = d ] || size=$((mib / 4)) fill=$((mib * 80 / 200))
+    fresh
+    "$engine" write "$dir" "$layout" "$size" "$fill" 8192 off on $((fill * 128)) >/dev/null
     found=
     for ((round = 0; round < rounds; round++)); do
-      fresh
-      found+="theirs $(timeout 900 python3 "$here/fixtures/tools/ozpool.py" "$dir" tank "$layout" \
-        --size "$size" --fill "$fill" --recordsize 8192 --overwrites $((fill * 32)) \
-        --compression off --scrub | rate scrub || true)"$'\n'
+      found+="theirs $(python3 "$here/fixtures/tools/ozscrub.py" tank "$dir"/d* | rate scrub)"$'\n'
       leaves drop
       found+="ours $("$engine" scrub "$dir" | rate scrub)"$'\n'
     done
