@@ -12,7 +12,7 @@ use cenote_lab::picture::{self, Theme};
 use cenote_lab::policy::POLICIES;
 use cenote_lab::recordsize::{Advice, Trace};
 use cenote_lab::space::{self, SpaceError, VdevSpace, VolumeSpace};
-use cenote_lab::{Options, Report, text};
+use cenote_lab::{Folder, Options, Place, Report, text};
 
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -21,7 +21,7 @@ use crate::table::{Align, Table};
 const USAGE: &str = "\
 usage: cenote lab list [-H]
        cenote lab run [--seed N] [--policy NAME,...] [--small | --full] [--jobs N] [--out DIR]
-                      [-H | --json | --svg | --png [--dark]] EXPERIMENT
+                      [--real DIR] [-H | --json | --svg | --png [--dark]] EXPERIMENT
        cenote lab show [-H | --json | --svg | --png [--dark]] FILE
        cenote lab policies [-H]
        cenote lab space [-H] --layout LAYOUT [--width DISKS] [--ashift N] --volsize SIZE
@@ -45,6 +45,8 @@ Repeats published reports about ZFS: the engine on modelled disks, in virtual ti
   --small   some cases only; --full: all cases, minutes or hours
   --jobs    simulations at the same time (number of processors)
   --out     also writes EXPERIMENT.txt, .json, .svg and .png into this directory
+  --real    with disks that are files of this directory, in real time (scrub, volume, overwrite):
+            some minutes, and up to 8G; figures are those of this machine
   --json    the whole report; --svg and --png: its pictures; --dark: on a dark background
   -H        rows of the tables with tabs between columns, nothing else
 ";
@@ -55,7 +57,8 @@ const TRACE_MAX: u64 = 1 << 30;
 /// Cache for the replay of a recording, bytes.
 const REPLAY_CACHE: u64 = 64 << 20;
 
-const LONGS: [Long; 10] = [
+const LONGS: [Long; 11] = [
+    Long::with_argument("real", 'r'),
     Long::with_argument("seed", 's'),
     Long::with_argument("policy", 'p'),
     Long::with_argument("jobs", 'j'),
@@ -161,6 +164,9 @@ fn run_experiment(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     options.seed = number(parsed, 's', "seed")?.unwrap_or(options.seed);
     if let Some(jobs) = number(parsed, 'j', "jobs")? {
         options.jobs = usize::try_from(jobs).unwrap_or(usize::MAX).max(1);
+    }
+    if let Some(directory) = parsed.value('r') {
+        options.place = Place::Files(Folder::new(directory));
     }
     let names = parsed.values('p').flat_map(|names| names.split(','));
     options.policies = names.map(str::to_owned).collect();

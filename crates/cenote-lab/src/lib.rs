@@ -23,6 +23,7 @@
 pub mod experiment;
 pub mod machine;
 pub mod picture;
+pub mod place;
 pub mod policy;
 pub mod recordsize;
 pub mod report;
@@ -30,4 +31,5 @@ pub mod space;
 pub mod text;
 
 pub use experiment::{Experiment, LabError, Options, Scale};
+pub use place::{Folder, Place};
 pub use report::Report;

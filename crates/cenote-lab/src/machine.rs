@@ -1,4 +1,5 @@
-//! A simulated machine: modelled disks, a pool on them, and a record of their commands.
+//! A simulated machine: modelled disks, a pool on them, and a record of their commands. Its disks
+//! may be files instead ([`Place`]).
 //!
 //! ```text
 //!   pool ──> TappedDevice ──> CommandHash ──> ModelDisk
@@ -9,6 +10,7 @@
 //! Each run is a world of its own ([`run_all`] runs several on the processors of the host). Guids
 //! come from the seed of the run, so that two runs write equal bytes.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::thread;
@@ -27,6 +29,8 @@ use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{BoxFuture, Buf, BufMut, Costs, Result, Rng, World, monotonic};
 use cenote_vdev::DATA_START;
 use cenote_vdev::create::{self, Guids, LeafSpec, Redundancy, TopSpec, VdevClass};
+
+use crate::place::{Failure, Place};
 
 /// Metaslabs of [`SmallPool`]: 2 MiB each.
 const SMALL_METASLAB_SHIFT: u64 = 21;
@@ -59,6 +63,8 @@ pub struct Recorded {
 struct TapState {
     is_on: bool,
     commands: Vec<Recorded>,
+    /// Number and bytes of all writes of each device, recorded or not.
+    written: BTreeMap<u64, (u64, u64)>,
 }
 
 /// Records commands of several devices, without their bytes.
@@ -75,12 +81,17 @@ impl Tap {
 
     /// Begins to record, with an empty list.
     pub fn start(&self) {
-        *self.state.lock() = TapState { is_on: true, commands: Vec::new() };
+        let mut state = self.state.lock();
+        (state.is_on, state.commands) = (true, Vec::new());
     }
 
     /// Ends recording, and returns the commands in the order of their begins.
     pub fn stop(&self) -> Vec<Recorded> {
-        let mut commands = std::mem::take(&mut *self.state.lock()).commands;
+        let mut commands = {
+            let mut state = self.state.lock();
+            state.is_on = false;
+            std::mem::take(&mut state.commands)
+        };
         // Commands enter the list when they end.
         commands.sort_by_key(|command| (command.begin_ns, command.device, command.offset));
         commands
@@ -88,6 +99,10 @@ impl Tap {
 
     fn record(&self, command: Recorded) {
         let mut state = self.state.lock();
+        if command.op == Op::Write {
+            let (count, bytes) = state.written.entry(command.device).or_default();
+            (*count, *bytes) = (*count + 1, *bytes + command.len);
+        }
         if state.is_on {
             state.commands.push(command);
         }
@@ -99,16 +114,21 @@ struct TappedDevice {
     inner: Arc<dyn Device>,
     number: u64,
     tap: Arc<Tap>,
+    /// Where an error of a file is told.
+    failure: Option<Arc<Failure>>,
 }
 
 impl TappedDevice {
     async fn command<T>(
         &self,
         (op, offset, len): (Op, u64, u64),
-        command: impl Future<Output = T>,
-    ) -> T {
+        command: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
         let begin_ns = now_ns();
         let answer = command.await;
+        if let (Some(failure), Err(error)) = (&self.failure, &answer) {
+            failure.tell(error);
+        }
         let end_ns = now_ns();
         self.tap.record(Recorded { device: self.number, op, offset, len, begin_ns, end_ns });
         answer
@@ -163,8 +183,10 @@ pub const COMMIT_DISK: Params = Params::Lun(LunParams {
 /// Modelled disks of one kind, and perhaps some for metadata or logs.
 #[derive(Debug)]
 pub struct Machine {
-    /// The disks; last those for metadata or logs.
+    /// The modelled disks; last those for metadata or logs.
     pub disks: Vec<Arc<ModelDisk>>,
+    /// The disks that are files, instead.
+    files: Vec<(Arc<dyn Device>, Arc<Failure>)>,
     /// Classes of the last disks.
     others: Vec<VdevClass>,
     /// Record of their commands.
@@ -193,7 +215,29 @@ impl Machine {
         };
         let disks = models.into_iter().enumerate().map(disk).collect();
         let (tap, hash) = (Tap::new(), CommandHash::new());
-        Self { disks, others: Vec::new(), tap, hash, seed }
+        Self { disks, files: Vec::new(), others: Vec::new(), tap, hash, seed }
+    }
+
+    /// Returns `count` disks in a place: of this model, or files.
+    ///
+    /// # Errors
+    /// `Kind::Io` if a file cannot be created.
+    pub fn at(
+        place: &Place,
+        params: Params,
+        count: usize,
+        (size, ashift): (u64, u64),
+        seed: u64,
+    ) -> Result<Self> {
+        match place {
+            Place::Models => Ok(Self::new(params, count, (size, ashift), seed)),
+            Place::Files(folder) => {
+                let mut machine = Self::of_models(Vec::new(), (size, ashift), seed);
+                let files = (0..count).map(|_| Ok((folder.open_file(size)?, folder.failure())));
+                machine.files = files.collect::<Result<_>>()?;
+                Ok(machine)
+            }
+        }
     }
 
     /// Adds a disk that is not in the pool, and returns it as the pool opens it.
@@ -254,12 +298,29 @@ impl Machine {
     /// Returns the disks as a pool opens them.
     #[must_use]
     pub fn devices(&self) -> Vec<Arc<dyn Device>> {
-        (0..).zip(&self.disks).map(|(number, disk)| self.tapped(number, disk)).collect()
+        let models = (0..).zip(&self.disks).map(|(number, disk)| self.tapped(number, disk));
+        let files = (0..).zip(&self.files).map(|(number, (file, failure))| -> Arc<dyn Device> {
+            let (inner, tap) = (Arc::clone(file), Arc::clone(&self.tap));
+            Arc::new(TappedDevice { inner, number, tap, failure: Some(Arc::clone(failure)) })
+        });
+        models.chain(files).collect()
+    }
+
+    /// Returns number and bytes of the writes to the first `count` disks so far.
+    #[must_use]
+    pub fn written(&self, count: usize) -> (u64, u64) {
+        let add = |(all, sum): (u64, u64), (count, bytes)| (all + count, sum + bytes);
+        if self.files.is_empty() {
+            let writes = self.disks.iter().take(count).map(|disk| disk.stats().of(Op::Write));
+            return writes.map(|of| (of.commands, of.bytes)).fold((0, 0), add);
+        }
+        let state = self.tap.state.lock();
+        state.written.range(..count as u64).map(|(_, written)| *written).fold((0, 0), add)
     }
 
     fn tapped(&self, number: u64, disk: &Arc<ModelDisk>) -> Arc<dyn Device> {
         let inner = self.hash.wrap(Arc::<ModelDisk>::clone(disk));
-        Arc::new(TappedDevice { inner, number, tap: Arc::clone(&self.tap) })
+        Arc::new(TappedDevice { inner, number, tap: Arc::clone(&self.tap), failure: None })
     }
 
     /// Returns the hash of all commands so far.

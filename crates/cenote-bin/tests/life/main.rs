@@ -15,6 +15,7 @@
 
 mod full;
 mod home;
+mod laboratory;
 mod limits;
 mod many;
 mod proc;

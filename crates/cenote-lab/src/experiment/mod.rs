@@ -14,6 +14,7 @@ use std::num::NonZero;
 
 use cenote_rt::Costs;
 
+use crate::place::Place;
 use crate::policy::{self, Policy};
 use crate::report::{Footer, Report};
 
@@ -31,6 +32,17 @@ pub enum LabError {
         /// The name that was given.
         policy: String,
         /// The policies that it compares.
+        known: String,
+    },
+    /// The experiment has no meaning on files.
+    #[error(
+        "experiment '{experiment}' is about properties of modelled disks, and cannot run on \
+         files: {known} can"
+    )]
+    OnlyModelled {
+        /// The experiment.
+        experiment: &'static str,
+        /// Experiments that can.
         known: String,
     },
     /// The engine failed.
@@ -70,8 +82,10 @@ pub struct Options {
     pub scale: Scale,
     /// Names of the policies to compare; empty for all of the experiment.
     pub policies: Vec<String>,
-    /// Worlds at the same time.
+    /// Worlds at the same time; on files, one after the other.
     pub jobs: usize,
+    /// Where the disks are.
+    pub place: Place,
 }
 
 impl Options {
@@ -79,7 +93,7 @@ impl Options {
     #[must_use]
     pub fn new(scale: Scale) -> Self {
         let jobs = std::thread::available_parallelism().map_or(1, NonZero::get);
-        Self { seed: 1, scale, policies: Vec::new(), jobs }
+        Self { seed: 1, scale, policies: Vec::new(), jobs, place: Place::Models }
     }
 }
 
@@ -96,6 +110,8 @@ pub struct Experiment {
     pub policies: &'static [&'static str],
     /// Models of its devices.
     pub devices: &'static [&'static str],
+    /// Whether it can run on files.
+    pub can_be_real: bool,
     measure: fn(&Options, &[&'static Policy]) -> Result<Measured, LabError>,
 }
 
@@ -138,7 +154,14 @@ impl Experiment {
     /// [`LabError::UnknownPolicy`], [`LabError::Engine`].
     pub fn run(&'static self, options: &Options) -> Result<Report, LabError> {
         let policies = self.policies_of(options)?;
-        let measured = (self.measure)(options, &policies)?;
+        let is_real = options.place.is_real();
+        if is_real && !self.can_be_real {
+            let known = EXPERIMENTS.iter().filter(|other| other.can_be_real);
+            let known: Vec<_> = known.map(|other| other.name).collect();
+            return Err(LabError::OnlyModelled { experiment: self.name, known: known.join(", ") });
+        }
+        let jobs = if is_real { 1 } else { options.jobs };
+        let measured = (self.measure)(&Options { jobs, ..options.clone() }, &policies)?;
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let names: Vec<_> = policies.iter().map(|policy| policy.name).collect();
         Ok(Report {
@@ -150,11 +173,16 @@ impl Experiment {
             charts: measured.charts,
             findings: measured.findings,
             footer: Footer {
-                hash: measured.hash,
+                // In real time no two runs are the same.
+                hash: if is_real { "none".to_owned() } else { measured.hash },
                 seed: options.seed,
-                costs: format!("{:08x}", Costs::frozen().hash()),
+                costs: if is_real {
+                    "none".to_owned()
+                } else {
+                    format!("{:08x}", Costs::frozen().hash())
+                },
                 scale: options.scale.name().to_owned(),
-                devices: owned(self.devices),
+                devices: if is_real { owned(&["real"]) } else { owned(self.devices) },
                 policies: owned(&names),
             },
         })

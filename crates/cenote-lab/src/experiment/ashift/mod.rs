@@ -31,6 +31,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "none; bounds by arithmetic: a write of a part of a sector takes a revolution more",
     policies: &["openzfs-2.3"],
     devices: &["hdd-7200", "hdd-7200-512e"],
+    can_be_real: false,
     measure,
 };
 

@@ -37,6 +37,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "illumos #7104, M. Ahrens, 2016: 583 to 665, and 700 to 1260 reads/s with 128K",
     policies: &[SMALLEST, "indirect-32k", "indirect-64k", LARGEST],
     devices: &["hdd-10k-sas"],
+    can_be_real: false,
     measure,
 };
 

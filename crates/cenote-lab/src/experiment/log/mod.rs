@@ -32,6 +32,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "none; bounds by the models of the devices: a write of the log and its flush",
     policies: &["openzfs-2.3"],
     devices: &["ssd-sata-2012", "ssd-sata-2018", "vm-lun", "nvme"],
+    can_be_real: false,
     measure,
 };
 

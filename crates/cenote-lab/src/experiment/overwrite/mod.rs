@@ -32,6 +32,7 @@ use cenote_device::model::{LunParams, Params, RotatingParams};
 use self::worlds::{Disk, Outcome, Plan, Size, Variant};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
+use crate::place::Place;
 use crate::policy::Policy;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -40,12 +41,16 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "U. Vallamsetty, 2013: throughput falls with occupancy; 2.5 x the metaslabs in use",
     policies: &[HISTORIC, CURRENT, SEPARATE],
     devices: &["vm-lun-serial", "hdd-7200", "ssd-sata-2018", "nvme"],
+    can_be_real: true,
     measure,
 };
 
 const HISTORIC: &str = "historic-2013";
 const CURRENT: &str = "openzfs-2.3";
 const SEPARATE: &str = "cenote-separate";
+
+/// Name of a disk that is a file.
+const FILE: &str = "file";
 
 /// A LUN with the throughput of `vm-lun` that does one command at a time.
 const VM_LUN_SERIAL: LunParams =
@@ -81,7 +86,22 @@ struct Setup {
 }
 
 impl Setup {
-    const fn of(scale: Scale) -> Self {
+    fn of(scale: Scale, place: &Place) -> Self {
+        let setup = Self::of_models(scale);
+        if place.is_real() {
+            let device = Disk { name: FILE, writes_active: 10, ..setup.device };
+            // Commits are a part of the work, on the same disk: txgs are of some MiB.
+            let (shift, txg_blocks) = match scale {
+                Scale::Small => (22, 128),
+                Scale::Default | Scale::Full => (24, 512),
+            };
+            let size = Size { shift, txg_blocks, is_scaled: false, ..setup.size };
+            return Self { size, device, ..setup };
+        }
+        setup
+    }
+
+    const fn of_models(scale: Scale) -> Self {
         let params = Params::Lun(VM_LUN_SERIAL);
         let serial = Disk { name: "vm-lun-serial", params, writes_active: 1 };
         let overwrites_percent = 110;
@@ -161,7 +181,9 @@ impl Setup {
                 ask(Variant::Once, self.device);
             }
             ask(Variant::FourDisks, self.device);
-            for (name, params) in DEVICES {
+            // A file is of the kind that its disk is.
+            let others = if self.device.name == FILE { &[][..] } else { &DEVICES };
+            for (name, params) in others.iter().copied() {
                 ask(Variant::Usual, Disk { name, params, writes_active: 10 });
             }
         }
@@ -173,13 +195,13 @@ fn measure(
     options: &Options,
     policies: &[&'static Policy],
 ) -> std::result::Result<Measured, LabError> {
-    let setup = Setup::of(options.scale);
+    let setup = Setup::of(options.scale, &options.place);
     let plans = setup.plans(policies, options.seed);
-    let outcomes = run_all(options.jobs, &plans, worlds::run)?;
+    let outcomes = run_all(options.jobs, &plans, |plan| worlds::run(&options.place, plan))?;
     let hash = joined_hash(outcomes.iter().map(|outcome| outcome.hash));
     let runs: Vec<Run> = plans.into_iter().zip(outcomes).collect();
     let mut measured = Measured { hash, ..Measured::default() };
-    tables::add(&mut measured, &runs);
+    tables::add(&mut measured, &runs, options.place.is_real());
     pictures::add(&mut measured, &runs);
     Ok(measured)
 }

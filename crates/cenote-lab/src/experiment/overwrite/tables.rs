@@ -42,9 +42,14 @@ const FINDINGS: [&str; 6] = [
      would be idle.",
 ];
 
-pub(super) fn add(measured: &mut Measured, runs: &[Run]) {
+pub(super) fn add(measured: &mut Measured, runs: &[Run], is_real: bool) {
     add_rates(measured, runs);
     add_questions(measured, runs);
+    measured.findings.extend(FINDINGS.map(str::to_owned));
+    if is_real {
+        // The bounds and the model are those of the modelled disks.
+        return;
+    }
     judge_curves(measured, runs);
     // Smaller pools have too few blocks between two commits.
     if runs.first().is_some_and(|(plan, _)| plan.size.metaslabs >= METASLABS_TO_JUDGE) {
@@ -53,7 +58,6 @@ pub(super) fn add(measured: &mut Measured, runs: &[Run]) {
     }
     judge_policy(measured, runs);
     add_model(measured, runs);
-    measured.findings.extend(FINDINGS.map(str::to_owned));
 }
 
 fn run_of<'a>(runs: &'a [Run], policy: &str, percent: u64) -> Option<&'a Run> {

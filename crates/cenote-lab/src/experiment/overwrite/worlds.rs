@@ -16,10 +16,11 @@ use cenote_device::pattern;
 use cenote_engine::{ApplyOptions, Engine, Head};
 use cenote_ondisk::zap::Value;
 use cenote_rt::tunables::{self, Tunable};
-use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
+use cenote_rt::{Result, Rng, monotonic, sleep, spawn};
 use cenote_vdev::create::Redundancy;
 
 use crate::machine::{COMMIT_DISK, Machine, Recorded, new_file, world};
+use crate::place::Place;
 use crate::policy::Policy;
 
 /// Bytes of a block of the file.
@@ -159,6 +160,9 @@ impl Outcome {
         let per_txg = plan.size.txg_blocks as f64;
         let seconds = per_txg / self.settled(|sample| sample.rate).max(1e-9);
         let commit = (self.least_txg_ms / 1e3).min(seconds);
+        if !plan.size.is_scaled {
+            return self.settled(|sample| sample.rate);
+        }
         let times = (REPORT_TXG_BLOCKS as f64 / per_txg).max(1.0);
         per_txg * times / ((seconds - commit) * times + commit)
     }
@@ -228,16 +232,16 @@ impl Plan {
 }
 
 /// Runs a world.
-pub(super) fn run(plan: &Plan) -> Result<Outcome> {
+pub(super) fn run(place: &Place, plan: &Plan) -> Result<Outcome> {
     let world = world(plan.seed, PROCESSORS, plan.tunables());
     // The work of a commit has the length of the chain of its writes, whatever the scale.
     let costs = if plan.size.is_scaled { None } else { world.costs.clone() };
     let world = cenote_rt::World { speed_percent: SPEED_PERCENT, costs, ..world };
-    simulate(world, work(*plan))?
+    place.run(world, work(place, *plan))
 }
 
-async fn work(plan: Plan) -> Result<Outcome> {
-    let mut file = File::create(plan).await?;
+async fn work(place: &Place, plan: Plan) -> Result<Outcome> {
+    let mut file = File::create(place, plan).await?;
     let mut outcome = Outcome::default();
     if plan.variant != Variant::Once {
         let log = file.fill().await?;
@@ -289,10 +293,11 @@ impl Writer {
 }
 
 impl File {
-    async fn create(plan: Plan) -> Result<Self> {
+    async fn create(place: &Place, plan: Plan) -> Result<Self> {
         let disks = plan.disks();
         let size = ((plan.size.metaslabs / disks) << plan.size.shift) + RESERVED;
-        let mut machine = Machine::new(plan.device.params, disks as usize, (size, 9), plan.seed);
+        let model = plan.device.params;
+        let mut machine = Machine::at(place, model, disks as usize, (size, 9), plan.seed)?;
         if plan.size.is_scaled {
             machine = machine.with_special(COMMIT_DISK, (COMMIT_DISK_BYTES, 9));
         }
@@ -381,9 +386,7 @@ impl File {
 
     /// Number and bytes of the devices' writes so far.
     fn written(&self) -> (u64, u64) {
-        let own = self.machine.disks.iter().take(self.plan.disks() as usize);
-        let all = own.map(|disk| disk.stats().of(Op::Write));
-        all.fold((0, 0), |(count, bytes), of| (count + of.commands, bytes + of.bytes))
+        self.machine.written(self.plan.disks() as usize)
     }
 
     fn frame(&self, at: f64) -> Frame {

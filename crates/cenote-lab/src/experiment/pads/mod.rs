@@ -49,6 +49,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "illumos #8005 (M. Ahrens, 2017): about 2 x slower, affected layouts",
     policies: &["before-8005", "limit-256k", "after-8005", "cenote"],
     devices: &["raid-array-lun", "raid-array-rmw", "hdd-10k-sas"],
+    can_be_real: false,
     measure,
 };
 

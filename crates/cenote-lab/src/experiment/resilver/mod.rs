@@ -27,6 +27,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "none; bounds by arithmetic: a rebuild copies what is allocated at the disk's rate",
     policies: &["openzfs-2.3"],
     devices: &["hdd-7200"],
+    can_be_real: false,
     measure,
 };
 

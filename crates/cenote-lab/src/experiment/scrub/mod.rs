@@ -21,6 +21,7 @@ mod worlds;
 use self::worlds::{Figures, Load, Setting};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
+use crate::place::Place;
 use crate::policy::Policy;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -29,6 +30,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "C. Siebenmann, 2015: under 3 MB/s with zfs_scrub_delay 4, 100 MB/s with 0",
     policies: &["cenote"],
     devices: &["hdd-7200"],
+    can_be_real: true,
     measure,
 };
 
@@ -49,14 +51,29 @@ fn measure(options: &Options, _: &[&'static Policy]) -> std::result::Result<Meas
         Scale::Default => (24_000, 120, &LOADS),
         Scale::Full => (96_000, 600, &LOADS),
     };
-    let settings: &[Setting] = match options.scale {
-        Scale::Small => &[Setting::Delay(4), Setting::Delay(0), Setting::Share(25)],
+    // Real seconds.
+    let (seconds, loads) = match options.place {
+        Place::Models => (seconds, loads),
+        Place::Files(_) if options.scale == Scale::Full => (seconds / 10, loads),
+        Place::Files(_) => (seconds / 10, &[Load::None, Load::Random(20)][..]),
+    };
+    let settings: &[Setting] = match (options.scale, &options.place) {
+        (Scale::Small, _) => &[Setting::Delay(4), Setting::Delay(0), Setting::Share(25)],
+        (Scale::Default, Place::Files(_)) => &[
+            Setting::Off,
+            Setting::Delay(4),
+            Setting::Delay(0),
+            Setting::QueueLimits,
+            Setting::Share(25),
+        ],
         _ => &Setting::ALL,
     };
-    let run = |setting: &Setting| worlds::run(options.seed, *setting, loads, records, seconds);
+    let run = |setting: &Setting| {
+        worlds::run(&options.place, options.seed, *setting, loads, records, seconds)
+    };
     let runs = run_all(options.jobs, settings, run)?;
     // As many records as are read before the last changes.
-    let (change, change_hash) = worlds::changes(options.seed, records.max(6_000))?;
+    let (change, change_hash) = worlds::changes(&options.place, options.seed, records.max(6_000))?;
     let hashes = runs.iter().map(|(_, hash)| *hash).chain([change_hash]);
     let mut measured = Measured { hash: joined_hash(hashes), ..Measured::default() };
     let runs: Vec<_> = settings
@@ -64,6 +81,6 @@ fn measure(options: &Options, _: &[&'static Policy]) -> std::result::Result<Meas
         .zip(runs)
         .map(|(setting, (figures, _))| SettingRun { setting: *setting, figures })
         .collect();
-    tables::add(&mut measured, &runs, &change);
+    tables::add(&mut measured, &runs, &change, options.place.is_real());
     Ok(measured)
 }

@@ -8,14 +8,17 @@ use cenote_device::pattern;
 use cenote_engine::{ApplyOptions, Engine, ScrubOptions, ThrottleModel};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_rt::tunables::{self, Tunable};
-use cenote_rt::{Result, Rng, monotonic, simulate, sleep, spawn};
+use cenote_rt::{Kind, Result, Rng, monotonic, sleep, spawn};
 use cenote_vdev::create::Redundancy;
 use cenote_vdev::{DATA_START, IoClass};
 
 use crate::machine::{Machine, Recorded, new_file, world};
+use crate::place::Place;
 
 /// Bytes of the disk; those of its model, so that seeks are as long as they should be.
 const DISK_BYTES: u64 = 2_000_000_000_000;
+/// Bytes of a file besides twice the data.
+const FILE_BYTES: u64 = 1 << 30;
 const RECORD: u64 = 128 << 10;
 const OTHER: u64 = 8 << 10;
 const PROCESSORS: usize = 4;
@@ -136,12 +139,21 @@ struct Fixture {
     engine: Arc<Engine>,
     machine: Machine,
     rng: Rng,
+    /// Bytes from the first block on that others read: half of a modelled disk, and what is written
+    /// of a file, the rest of which needs no disk.
+    others_span: u64,
 }
 
 impl Fixture {
-    async fn new(seed: u64, records: u64) -> Result<Self> {
+    async fn new(place: &Place, seed: u64, records: u64) -> Result<Self> {
         let params = table::find("hdd-7200").expect("a device of the table");
-        let machine = Machine::new(params, 1, (DISK_BYTES, 9), seed);
+        let data = records * RECORD;
+        let (size, others_span) = if place.is_real() {
+            (2 * data + FILE_BYTES, data)
+        } else {
+            (DISK_BYTES, DISK_BYTES / 2)
+        };
+        let machine = Machine::at(place, params, 1, (size, 9), seed)?;
         let engine = machine.create_pool(Redundancy::Single, 9).await?;
         let (head, object) = new_file(&engine, Vec::new(), RECORD).await?;
         let mut bytes = vec![0; RECORD as usize];
@@ -151,7 +163,7 @@ impl Fixture {
             engine.apply(&head, options, |tx| tx.write(object, record * RECORD, &bytes)).await?;
         }
         engine.sync().await?;
-        Ok(Self { engine, machine, rng: Rng::seeded(seed) })
+        Ok(Self { engine, machine, rng: Rng::seeded(seed), others_span })
     }
 
     async fn start_scrub(&self) -> Result<()> {
@@ -161,6 +173,14 @@ impl Fixture {
             scans.scrub(ScrubOptions::default()).await?;
         }
         Ok(())
+    }
+
+    async fn stop_scrub(&self) -> Result<()> {
+        match self.engine.scans().stop().await {
+            // It has ended meanwhile.
+            Err(error) if error.kind() == Kind::NotFound => Ok(()),
+            stopped => stopped,
+        }
     }
 
     /// Scrubs again and again beside a load.
@@ -181,7 +201,7 @@ impl Fixture {
             if load == Load::None {
                 continue;
             }
-            let offset = DATA_START + self.rng.below(DISK_BYTES / 2 / OTHER) * OTHER;
+            let offset = DATA_START + self.rng.below(self.others_span / OTHER) * OTHER;
             let read = queue.read(offset, OTHER as usize, IoClass::SyncRead);
             let sent = monotonic();
             others.push(spawn(async move {
@@ -190,10 +210,14 @@ impl Fixture {
             }));
         }
         let took = monotonic().saturating_sub(begun);
-        let busy_ns = self.machine.disks[0].stats().model.busy_ns - busy.await.expect(ENDS);
+        let before = busy.await.expect(ENDS);
         let log = self.machine.tap.stop();
+        let busy_ns = match self.machine.disks.first() {
+            Some(disk) => disk.stats().model.busy_ns - before,
+            None => busy_ns(&log, begun),
+        };
         if self.engine.scans().is_running(ScanFunc::Scrub) {
-            self.engine.scans().stop().await?;
+            self.stop_scrub().await?;
         }
         let mut times = Vec::new();
         for other in others {
@@ -205,12 +229,23 @@ impl Fixture {
 
     /// Returns the busy time of the disk at a moment.
     fn busy_at(&self, moment: Duration) -> cenote_rt::JoinHandle<u64> {
-        let disk = Arc::clone(&self.machine.disks[0]);
+        let disk = self.machine.disks.first().map(Arc::clone);
         spawn(async move {
             sleep(moment.saturating_sub(monotonic())).await;
-            disk.stats().model.busy_ns
+            disk.map_or(0, |disk| disk.stats().model.busy_ns)
         })
     }
+}
+
+/// Nanoseconds after `begun` in which a command of the disk was under way.
+fn busy_ns(log: &[Recorded], begun: Duration) -> u64 {
+    let mut end_ns = begun.as_nanos() as u64;
+    let mut busy = 0;
+    for command in log {
+        busy += command.end_ns.saturating_sub(command.begin_ns.max(end_ns));
+        end_ns = end_ns.max(command.end_ns);
+    }
+    busy
 }
 
 fn figures(
@@ -245,14 +280,15 @@ fn long_rounds() -> Vec<(&'static Tunable, u64)> {
 
 /// Measures a setting beside each load. Returns the hash of the world, too.
 pub(super) fn run(
+    place: &Place,
     seed: u64,
     setting: Setting,
     loads: &[Load],
     records: u64,
     seconds: u64,
 ) -> Result<(Vec<(Load, Figures)>, u128)> {
-    simulate(world(seed, PROCESSORS, long_rounds()), async move {
-        let mut pool = Fixture::new(seed, records).await?;
+    place.run(world(seed, PROCESSORS, long_rounds()), async move {
+        let mut pool = Fixture::new(place, seed, records).await?;
         setting.set();
         let mut all = Vec::new();
         for load in loads {
@@ -263,7 +299,7 @@ pub(super) fn run(
         let hash = pool.machine.hash();
         pool.engine.export().await?;
         Ok((all, hash))
-    })?
+    })
 }
 
 /// The changes of tunables in the last world, by second.
@@ -271,17 +307,17 @@ pub(super) const CHANGES: [Setting; 5] =
     [Setting::Delay(4), Setting::Delay(2), Setting::Delay(1), Setting::Delay(0), Setting::Delay(4)];
 
 /// Changes tunables while scrubs run beside 20 reads a second, and samples the rate each second.
-pub(super) fn changes(seed: u64, records: u64) -> Result<(Vec<Sample>, u128)> {
-    simulate(world(seed, PROCESSORS, long_rounds()), async move {
-        let mut pool = Fixture::new(seed, records).await?;
+pub(super) fn changes(place: &Place, seed: u64, records: u64) -> Result<(Vec<Sample>, u128)> {
+    place.run(world(seed, PROCESSORS, long_rounds()), async move {
+        let mut pool = Fixture::new(place, seed, records).await?;
         CHANGES[0].set();
         let queue = pool.engine.tree().leaves().next().and_then(|(_, leaf)| leaf.queue());
         let queue = queue.expect("the disk is in service");
-        let mut rng = Rng::seeded(seed + 1);
+        let (mut rng, span) = (Rng::seeded(seed + 1), pool.others_span);
         let others = spawn(async move {
             loop {
                 sleep(Load::Random(20).pause(&mut rng)).await;
-                let offset = DATA_START + rng.below(DISK_BYTES / 2 / OTHER) * OTHER;
+                let offset = DATA_START + rng.below(span / OTHER) * OTHER;
                 // A failed read is no reason to end the load.
                 let _ = queue.read(offset, OTHER as usize, IoClass::SyncRead).await;
             }
@@ -306,8 +342,8 @@ pub(super) fn changes(seed: u64, records: u64) -> Result<(Vec<Sample>, u128)> {
             samples.push(((second + 1) as f64, figures.scrub));
         }
         drop(others);
-        pool.engine.scans().stop().await?;
+        pool.stop_scrub().await?;
         pool.rng = Rng::seeded(0);
         Ok((samples, pool.machine.hash()))
-    })?
+    })
 }

@@ -26,6 +26,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
     published: "none; bounds by counting: a read without metadata on the disk is one read less",
     policies: &["openzfs-2.3"],
     devices: &["hdd-7200", "nvme"],
+    can_be_real: false,
     measure,
 };
 

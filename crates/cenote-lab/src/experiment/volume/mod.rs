@@ -20,16 +20,17 @@ mod tables;
 use std::sync::Arc;
 
 use cenote_device::model::table::SSD_SATA_2012;
-use cenote_device::model::{FlashParams, Op, Params};
+use cenote_device::model::{FlashParams, Params};
 use cenote_engine::Engine;
 use cenote_fs::{NewVolume, WritableVolume};
 use cenote_ondisk::zap::Value;
-use cenote_rt::{Buf, Result, World, monotonic, simulate};
+use cenote_rt::{Buf, Result, World, monotonic};
 use cenote_vdev::create::Redundancy;
 
 use self::content::{RECORD, data_ranges, fill};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{Machine, joined_hash, run_all, world};
+use crate::place::Place;
 use crate::policy::Policy;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -39,6 +40,7 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
                 8.42G in 200 s (128K)",
     policies: &["cenote"],
     devices: &["ssd-sata-2012", "ssd-worn"],
+    can_be_real: true,
     measure,
 };
 
@@ -50,6 +52,9 @@ const SSD_WORN: FlashParams = FlashParams { program_mb: 45.0, ..SSD_SATA_2012 };
 /// The devices.
 const DEVICES: [(&str, Params); 2] =
     [("ssd-sata-2012", Params::Flash(SSD_SATA_2012)), ("ssd-worn", Params::Flash(SSD_WORN))];
+
+/// The device of an experiment on files; its model is not used.
+const REAL: [(&str, Params); 1] = [("file", Params::Flash(SSD_SATA_2012))];
 
 /// Bytes of the SSD: 120 GB.
 const DISK_BYTES: u64 = 120_000_000_000;
@@ -93,14 +98,16 @@ fn measure(
     };
     let size = PUBLISHED_SIZE / divisor;
     let tunables = policies.first().map(|policy| policy.with(&[])).unwrap_or_default();
-    let items: Vec<_> = DEVICES
-        .into_iter()
-        .flat_map(|device| blocks.iter().map(move |block| (device, *block)))
+    // A file is one device.
+    let devices = if options.place.is_real() { &REAL[..] } else { &DEVICES };
+    let items: Vec<_> = devices
+        .iter()
+        .flat_map(|device| blocks.iter().map(move |block| (*device, *block)))
         .collect();
     let run = |(device, block): &((&'static str, Params), u64)| {
         let world = world(options.seed, PROCESSORS, tunables.clone());
         let world = World { speed_percent: SPEED_PERCENT, ..world };
-        simulate(world, copy(options.seed, size, *block, *device))?
+        options.place.run(world, copy(&options.place, options.seed, size, *block, *device))
     };
     let copies = run_all(options.jobs, &items, run)?;
     let hash = joined_hash(copies.iter().map(|copy| copy.hash));
@@ -110,12 +117,13 @@ fn measure(
 }
 
 async fn copy(
+    place: &Place,
     seed: u64,
     size: u64,
     block: u64,
     (device, params): (&'static str, Params),
 ) -> Result<Copied> {
-    let machine = Machine::new(params, 1, (DISK_BYTES, ASHIFT), seed);
+    let machine = Machine::at(place, params, 1, (DISK_BYTES, ASHIFT), seed)?;
     let engine = machine.create_pool(Redundancy::Single, ASHIFT).await?;
     let (source, source_data) = write_source(&engine, seed, size).await?;
     let new = NewVolume::new("tank/copy", size).with_block_size(block);
@@ -123,8 +131,7 @@ async fn copy(
     engine.sync().await?;
     engine.store().clear_cache();
 
-    let disk = &machine.disks[0];
-    let (before, begun) = (disk.stats().of(Op::Write).bytes, monotonic());
+    let ((_, before), begun) = (machine.written(1), monotonic());
     for offset in (0..size).step_by(CHUNK as usize) {
         let bytes = source.read(offset, CHUNK.min(size - offset) as usize).await?;
         for range in data_ranges(&bytes) {
@@ -135,7 +142,7 @@ async fn copy(
     target.flush().await?;
     engine.sync().await?;
     let seconds = monotonic().saturating_sub(begun).as_secs_f64();
-    let written = disk.stats().of(Op::Write).bytes - before;
+    let written = machine.written(1).1 - before;
 
     let source_referenced = engine.datasets().space_of(source.head()).await?.referenced;
     let referenced = engine.datasets().space_of(target.head()).await?.referenced;

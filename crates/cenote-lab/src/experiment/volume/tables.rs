@@ -31,19 +31,17 @@ fn reservation(size: u64, block: u64, indirect: u64) -> u64 {
 
 pub(super) fn add(measured: &mut Measured, size: u64, copies: &[Copied]) {
     add_reservations(measured);
-    let all = copies;
-    let of = |device: &str| -> Vec<Copied> {
-        copies.iter().filter(|copy| copy.device == device).cloned().collect()
-    };
-    let worn = of(WORN);
-    add_copies(measured, size, &worn);
-    add_times(measured, size, all);
-    for (device, _) in super::DEVICES {
-        add_ratios(measured, device, size, &of(device));
+    let devices: Vec<_> = copies.chunk_by(|a, b| a.device == b.device).collect();
+    // Space is the same on all of them.
+    let last = devices.last().map_or(&[][..], |copies| copies);
+    add_copies(measured, size, last);
+    add_times(measured, size, copies);
+    for of in &devices {
+        add_ratios(measured, of[0].device, size, of);
     }
-    judge(measured, size, all);
-    judge_data(measured, &worn);
-    add_charts(measured, size, &worn, &of("ssd-sata-2012"));
+    judge(measured, size, copies);
+    judge_data(measured, last);
+    add_charts(measured, size, &devices);
     measured.findings.extend(FINDINGS.map(str::to_owned));
 }
 
@@ -217,7 +215,8 @@ fn judge_data(measured: &mut Measured, copies: &[Copied]) {
     }
 }
 
-fn add_charts(measured: &mut Measured, size: u64, copies: &[Copied], fast: &[Copied]) {
+fn add_charts(measured: &mut Measured, size: u64, devices: &[&[Copied]]) {
+    let copies = devices.last().map_or(&[][..], |copies| copies);
     let scale = (PUBLISHED_SIZE / size) as f64;
     let bars = |name: &str, of: &dyn Fn(&Copied) -> Option<f64>, is_published| {
         let points = copies
@@ -244,20 +243,33 @@ fn add_charts(measured: &mut Measured, size: u64, copies: &[Copied], fast: &[Cop
         ],
     });
     let Some((_, large)) = ends(copies) else { return };
-    let fast_time = |block: u64| {
+    let time = |copies: &[Copied], block: u64| {
         let seconds =
-            |block: u64| fast.iter().find(|copy| copy.block == block).map(|copy| copy.seconds);
+            |block: u64| copies.iter().find(|copy| copy.block == block).map(|copy| copy.seconds);
         Some(seconds(block)? / seconds(128 << 10)?)
     };
+    let mut series: Vec<_> = devices
+        .iter()
+        .rev()
+        .map(|of| {
+            let name = format!("time on {}", of[0].device);
+            bars(&name, &|copy| time(of, copy.block), false)
+        })
+        .collect();
+    series.push(bars(
+        "bytes written",
+        &|copy| Some(copy.written as f64 / large.written as f64),
+        false,
+    ));
+    series.push(bars(
+        "report: time",
+        &|copy| published(copy.block).map(|said| said[2] / 200.0),
+        true,
+    ));
     measured.charts.push(Chart::Bars {
         title: "Time and bytes written, compared with blocks of 128K".to_owned(),
         y: Axis::linear("times as much as with 128K"),
         groups: copies.iter().map(name).collect(),
-        series: vec![
-            bars("time on ssd-worn", &|copy| Some(copy.seconds / large.seconds), false),
-            bars("time on ssd-sata-2012", &|copy| fast_time(copy.block), false),
-            bars("bytes written", &|copy| Some(copy.written as f64 / large.written as f64), false),
-            bars("report: time", &|copy| published(copy.block).map(|said| said[2] / 200.0), true),
-        ],
+        series,
     });
 }
