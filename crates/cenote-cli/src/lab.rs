@@ -26,7 +26,7 @@ usage: cenote lab list [-H]
        cenote lab policies [-H]
        cenote lab space [-H] --layout LAYOUT [--width DISKS] [--ashift N] --volsize SIZE
                         [--volblocksize SIZE,...] [--copies N] [--explain]
-       cenote lab recordsize [-H] [--cache SIZE] TRACE
+       cenote lab recordsize [--cache SIZE] [-H | --json | --svg | --png [--dark]] TRACE
 
 Repeats published reports about ZFS: the engine on modelled disks, in virtual time.
 
@@ -58,11 +58,11 @@ const TRACE_MAX: u64 = 1 << 30;
 const REPLAY_CACHE: u64 = 64 << 20;
 
 const LONGS: [Long; 11] = [
-    Long::with_argument("real", 'r'),
     Long::with_argument("seed", 's'),
     Long::with_argument("policy", 'p'),
     Long::with_argument("jobs", 'j'),
     Long::with_argument("out", 'o'),
+    Long::with_argument("real", 'r'),
     Long::flag("small", '1'),
     Long::flag("full", '2'),
     Long::flag("json", 'J'),
@@ -70,6 +70,12 @@ const LONGS: [Long; 11] = [
     Long::flag("png", 'P'),
     Long::flag("dark", 'D'),
 ];
+
+/// The forms of a report.
+const FORMATS: [Long; 4] = [LONGS[7], LONGS[8], LONGS[9], LONGS[10]];
+
+const RECORDSIZE_LONGS: [Long; 5] =
+    [Long::with_argument("cache", 'c'), FORMATS[0], FORMATS[1], FORMATS[2], FORMATS[3]];
 
 const SPACE_LONGS: [Long; 7] = [
     Long::with_argument("layout", 'l'),
@@ -104,10 +110,8 @@ fn run_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "policies" => policies(&plain(args)?, io),
         "run" => run_experiment(&getopt::parse(args, "H", &LONGS)?, io),
         "space" => space(&getopt::parse(args, "H", &SPACE_LONGS)?, io),
-        "recordsize" => {
-            recordsize(&getopt::parse(args, "H", &[Long::with_argument("cache", 'c')])?, io)
-        }
-        "show" => show(&getopt::parse(args, "H", &LONGS[6..])?, io),
+        "recordsize" => recordsize(&getopt::parse(args, "H", &RECORDSIZE_LONGS)?, io),
+        "show" => show(&getopt::parse(args, "H", &FORMATS)?, io),
         _ => Err(Exit::usage(format!("unrecognized command '{verb}'"))),
     }
 }
@@ -269,6 +273,7 @@ fn recordsize(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     let [path] = parsed.operands.as_slice() else {
         return Err(Exit::usage("one recording is needed"));
     };
+    check_formats(parsed)?;
     let cache = parsed.value('c').map_or(Ok(REPLAY_CACHE), size)?;
     let text = read(path, TRACE_MAX)
         .map_err(|error| Exit::failed(format!("cannot read {path}: {error}")))?;
@@ -276,6 +281,9 @@ fn recordsize(parsed: &Parsed, io: &mut Io<'_>) -> CommandResult {
     let trace =
         trace.map_err(|error| Exit::failed(format!("{path} is not a recording: {error}")))?;
     let advice = Advice::new(&trace, cache);
+    if ['J', 'S', 'P'].iter().any(|letter| parsed.has(*letter)) {
+        return print(&advice.report(), parsed, io);
+    }
     write!(io.out, "{}", text::render_table(&advice.table(), parsed.has('H')))?;
     if !parsed.has('H') {
         write!(io.out, "\n{}", advice.explain())?;
@@ -359,7 +367,7 @@ mod tests {
 
     #[test]
     fn lab_errors_are_reported() {
-        let runs: [(&[&str], i32, &str); 18] = [
+        let runs: [(&[&str], i32, &str); 20] = [
             (&["space"], 2, "--layout is needed\n"),
             (&["space", "--layout", "raidz2", "--volsize", "1G"], 2, "--width is needed for "),
             (&["space", "--layout", "disk", "--volsize", "1X"], 2, "'1X' is not a size\n"),
@@ -374,6 +382,8 @@ mod tests {
             (&["run", "pads", "--json", "--svg"], 2, "-H, --json, --svg and --png exclude "),
             (&["run", "pads", "--policy", "x"], 1, "experiment 'pads' has no policy 'x': "),
             (&["show", "/nonexistent"], 1, "cannot read /nonexistent: "),
+            (&["recordsize", "--json", "--svg", "x"], 2, "-H, --json, --svg and --png exclude "),
+            (&["show", "--full", "x"], 2, "invalid option 'full'\n"),
             (&["recordsize"], 2, "one recording is needed\n"),
             (&["recordsize", "--cache", "x", "/dev/null"], 2, "'x' is not a size\n"),
             (&["recordsize", "/dev/null"], 1, "/dev/null is not a recording: its first line is "),

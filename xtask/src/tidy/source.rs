@@ -14,7 +14,7 @@ const COLUMNS_MAX: usize = 100;
 
 /// Words that must not be committed, and what to do instead. Spelled in two halves, so that this
 /// file passes.
-const BANNED: [(&str, &str, &str); 7] = [
+const BANNED: [(&str, &str, &str); 9] = [
     ("todo", "!(", "finish it"),
     ("unimplemented", "!(", "finish it, or return a typed refusal"),
     ("dbg", "!(", "remove it"),
@@ -22,6 +22,8 @@ const BANNED: [(&str, &str, &str); 7] = [
     ("FIX", "ME", "a limit goes to docs/status.md"),
     ("#[ign", "ore", "skip loudly, through cenote_testkit::skip"),
     ("/wo", "rk/", "no paths of one machine"),
+    ("<<<<", "<<< ", "both sides of a merge are there"),
+    (">>>>", ">>> ", "both sides of a merge are there"),
 ];
 
 /// Findings of all rules on one file.
@@ -211,6 +213,7 @@ mod tests {
             (word("dbg", "!(1)"), Some("remove it")),
             (word("#[ign", "ore]"), Some("skip loudly")),
             (word("// TO", "DO later"), Some("docs/status.md")),
+            (word("//\n<<<<", "<<< HEAD\n"), Some("both sides of a merge")),
             (long_line, Some("101 columns")),
             (fitting_line, None),
             (format!("//! a\n    (1, {}),\n", "2, ".repeat(50)), None),

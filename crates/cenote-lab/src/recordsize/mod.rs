@@ -17,7 +17,7 @@ mod trace;
 
 use std::fmt::Write as _;
 
-use crate::report::Table;
+use crate::report::{Axis, Chart, Footer, Report, Series, Table, rounded};
 
 pub use replay::{Cost, DeviceTimes};
 pub use trace::{Access, Trace, TraceError};
@@ -115,6 +115,47 @@ impl Advice {
             ]);
         }
         table
+    }
+
+    /// Returns table, picture and recommendation as a report.
+    #[must_use]
+    pub fn report(&self) -> Report {
+        let series = DEVICES.iter().map(|device| {
+            let point = |(record, cost): &(u64, Cost)| {
+                ((record >> 10) as f64, rounded(cost.seconds(device), 3))
+            };
+            let points = self.costs.iter().map(point).collect();
+            Series { name: device.name.to_owned(), points, is_published: false }
+        });
+        let mark = |device: &DeviceTimes| {
+            let (size, _) = self.best(device);
+            ((size >> 10) as f64, format!("{}: {}", device.name, size_text(size)))
+        };
+        let chart = Chart::Lines {
+            title: "Time of the recorded accesses, by record size".to_owned(),
+            x: Axis { name: "recordsize, KiB".to_owned(), is_log: true },
+            y: Axis { name: "seconds".to_owned(), is_log: true },
+            series: series.collect(),
+            marks: DEVICES.iter().map(mark).collect(),
+        };
+        let none = || "none".to_owned();
+        Report {
+            experiment: "recordsize".to_owned(),
+            title: "which record size suits the accesses of a recording".to_owned(),
+            published: none(),
+            tables: vec![self.table()],
+            checks: Vec::new(),
+            charts: vec![chart],
+            findings: self.explain().lines().map(str::to_owned).collect(),
+            footer: Footer {
+                hash: none(),
+                seed: 0,
+                costs: none(),
+                scale: none(),
+                devices: DEVICES.iter().map(|device| device.name.to_owned()).collect(),
+                policies: Vec::new(),
+            },
+        }
     }
 
     /// Returns the recommendation and its reasons, in lines.
@@ -247,6 +288,21 @@ mod tests {
         // Even larger ones write the last record of each txg again.
         assert_eq!(advice.best_sizes(), [256 << 10; 2], "{}", advice.explain());
         assert!(advice.explain().contains("100 % begin where"), "{}", advice.explain());
+    }
+
+    #[test]
+    fn report_has_a_picture_and_survives_storing() {
+        let advice = advice((0..400).map(|n| (n % 2 == 0, place(n, 16 << 10), 16 << 10)));
+        let report = advice.report();
+        assert_eq!(Report::from_json(&report.to_json()).unwrap(), report);
+        let svg = crate::picture::to_svg(&report);
+        for words in ["Time of the recorded accesses", "recordsize, KiB", "SSD: 16K"] {
+            assert!(svg.contains(words), "{words}: {svg}");
+        }
+        assert_eq!(report.findings.join("\n") + "\n", advice.explain());
+        // No access takes no time.
+        let none = super::Advice::new(&Trace::default(), 0).report();
+        assert!(crate::picture::to_svg(&none).starts_with("<svg"));
     }
 
     #[test]
