@@ -1,14 +1,18 @@
 //! Imports after a process was killed whose last writes are still in the caches of the devices.
 
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
 use cenote_ondisk::label::{LABEL_COUNT, RING, label_offset};
 use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on, simulate};
+use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, block_on, simulate, until};
 
 use crate::scans::fails;
+
+/// Longest time of an import.
+const IMPORT_MAX: Duration = Duration::from_mins(10);
 
 /// A device with a write cache.
 #[derive(Debug)]
@@ -65,37 +69,95 @@ fn import_flushes_what_a_killed_process_left() {
     }
 }
 
-/// An import after a power cut that left the uberblock of the last txg in the last label of one
-/// leaf: what is shown does not depend on this copy.
+/// Devices after a power cut that left the uberblock of the last txg, which created `tank/b`, in the
+/// last label of one leaf only; and that txg.
+async fn with_a_single_uberblock(builder: PoolBuilder) -> (Vec<Arc<ImageDevice>>, u64) {
+    let (engine, devices) = builder.create_in_memory().await;
+    engine.sync().await.unwrap();
+    let before = pools::devices(pools::images_of(&devices));
+    engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
+    let txg = engine.sync().await.unwrap();
+    drop(engine);
+    for (number, (device, before)) in devices.iter().zip(&before).enumerate() {
+        for label in 0..LABEL_COUNT {
+            if (number, label) == (0, LABEL_COUNT - 1) {
+                continue;
+            }
+            let offset = label_offset(device.info().size, label).unwrap() + RING.at;
+            let ring = before.read(offset, BufMut::zeroed(RING.len as usize)).await.unwrap();
+            device.write(offset, vec![ring.freeze()]).await.unwrap();
+        }
+    }
+    (devices, txg)
+}
+
+/// Whether all labels of a device have the uberblock of this txg.
+async fn has_everywhere(device: &ImageDevice, txg: u64) -> bool {
+    let labels = cenote_vdev::labels::read(device).await.labels;
+    let has = |label: &cenote_vdev::labels::Label| {
+        label.uberblocks.iter().any(|found| found.uberblock.txg == txg)
+    };
+    labels.len() == LABEL_COUNT && labels.iter().all(has)
+}
+
+/// What an import shows after such a power cut does not depend on the only copy.
 async fn completed_commit() {
     for builder in [PoolBuilder::disks(1), PoolBuilder::of("mirror", 2), PoolBuilder::disks(2)] {
-        let (engine, devices) = builder.create_in_memory().await;
-        engine.sync().await.unwrap();
-        let before = pools::devices(pools::images_of(&devices));
-        engine.datasets().create(pools::dataset("tank/b")).await.unwrap();
-        let txg = engine.sync().await.unwrap();
-        drop(engine);
-        for (number, (device, before)) in devices.iter().zip(&before).enumerate() {
-            for label in 0..LABEL_COUNT {
-                if (number, label) == (0, LABEL_COUNT - 1) {
-                    continue;
-                }
-                let offset = label_offset(device.info().size, label).unwrap() + RING.at;
-                let ring = before.read(offset, BufMut::zeroed(RING.len as usize)).await.unwrap();
-                device.write(offset, vec![ring.freeze()]).await.unwrap();
-            }
-        }
+        let (devices, txg) = with_a_single_uberblock(builder).await;
         let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
         assert_eq!(engine.uberblock().txg, txg);
         engine.head("tank/b").await.unwrap();
         drop(engine);
         for device in &devices {
-            let labels = cenote_vdev::labels::read(&**device).await.labels;
-            for label in labels {
-                let has = label.uberblocks.iter().any(|found| found.uberblock.txg == txg);
-                assert!(has, "{} lacks it in label {}", device.info().path, label.index);
-            }
+            let has = has_everywhere(device, txg).await;
+            assert!(has, "a label of {} lacks it", device.info().path);
         }
+    }
+}
+
+/// A device whose writes fail.
+#[derive(Debug)]
+struct Unwritable(Arc<ImageDevice>);
+
+impl Device for Unwritable {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
+        self.0.read(offset, buf)
+    }
+
+    fn write(&self, _: u64, _: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
+        Box::pin(async { Err(Error::new(Kind::Io, std::io::Error::other("no write"))) })
+    }
+}
+
+/// Devices fail exactly while the commit is completed: an import shows what one device has in all
+/// labels, or nothing.
+#[test]
+fn import_shows_a_commit_only_if_a_device_has_it_everywhere() {
+    for failing in [[true, false], [false, true], [true, true]] {
+        simulate(1, async {
+            let (devices, txg) = with_a_single_uberblock(PoolBuilder::of("mirror", 2)).await;
+            let with_faults = devices.iter().zip(failing).map(|(device, fails)| {
+                let device = Arc::clone(device);
+                if fails { Arc::new(Unwritable(device)) as Arc<dyn Device> } else { device }
+            });
+            let open = Box::pin(pools::open(with_faults.collect()));
+            let opened = until(IMPORT_MAX, open).await;
+            let whole =
+                [has_everywhere(&devices[0], txg).await, has_everywhere(&devices[1], txg).await];
+            println!("{failing:?}: {opened:?}, {whole:?}");
+            match opened {
+                Some(Ok(engine)) => {
+                    assert!(engine.uberblock().txg >= txg && whole != [false; 2]);
+                    engine.head("tank/b").await.unwrap();
+                }
+                Some(Err(_)) | None => assert_eq!(failing, [true; 2]),
+            }
+        })
+        .unwrap();
     }
 }
 
