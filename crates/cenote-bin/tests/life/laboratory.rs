@@ -34,6 +34,7 @@ fn has_nameless(child: &Child, folder: &Path) -> bool {
     let Ok(entries) = std::fs::read_dir(format!("/proc/{}/fd", child.id())) else { return false };
     let links = entries.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
     let mut links = links.map(|link| link.to_string_lossy().into_owned());
+    let folder = folder.canonicalize().unwrap();
     links.any(|link| link.starts_with(folder.to_str().unwrap()) && link.ends_with("(deleted)"))
 }
 
