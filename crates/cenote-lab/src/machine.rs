@@ -309,13 +309,9 @@ impl Machine {
     /// Returns number and bytes of the writes to the first `count` disks so far.
     #[must_use]
     pub fn written(&self, count: usize) -> (u64, u64) {
-        let add = |(all, sum): (u64, u64), (count, bytes)| (all + count, sum + bytes);
-        if self.files.is_empty() {
-            let writes = self.disks.iter().take(count).map(|disk| disk.stats().of(Op::Write));
-            return writes.map(|of| (of.commands, of.bytes)).fold((0, 0), add);
-        }
         let state = self.tap.state.lock();
-        state.written.range(..count as u64).map(|(_, written)| *written).fold((0, 0), add)
+        let writes = state.written.range(..count as u64).map(|(_, written)| *written);
+        writes.fold((0, 0), |(all, sum), (count, bytes)| (all + count, sum + bytes))
     }
 
     fn tapped(&self, number: u64, disk: &Arc<ModelDisk>) -> Arc<dyn Device> {

@@ -151,7 +151,7 @@ impl Experiment {
     /// Runs the experiment.
     ///
     /// # Errors
-    /// [`LabError::UnknownPolicy`], [`LabError::Engine`].
+    /// [`LabError::UnknownPolicy`], [`LabError::OnlyModelled`], [`LabError::Engine`].
     pub fn run(&'static self, options: &Options) -> Result<Report, LabError> {
         let policies = self.policies_of(options)?;
         let is_real = options.place.is_real();
@@ -164,6 +164,12 @@ impl Experiment {
         let measured = (self.measure)(&Options { jobs, ..options.clone() }, &policies)?;
         let owned = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect();
         let names: Vec<_> = policies.iter().map(|policy| policy.name).collect();
+        let (hash, costs, devices) = if is_real {
+            // In real time no two runs are the same.
+            ("none".to_owned(), "none".to_owned(), owned(&["real"]))
+        } else {
+            (measured.hash, format!("{:08x}", Costs::frozen().hash()), owned(self.devices))
+        };
         Ok(Report {
             experiment: self.name.to_owned(),
             title: self.title.to_owned(),
@@ -173,16 +179,11 @@ impl Experiment {
             charts: measured.charts,
             findings: measured.findings,
             footer: Footer {
-                // In real time no two runs are the same.
-                hash: if is_real { "none".to_owned() } else { measured.hash },
+                hash,
                 seed: options.seed,
-                costs: if is_real {
-                    "none".to_owned()
-                } else {
-                    format!("{:08x}", Costs::frozen().hash())
-                },
+                costs,
                 scale: options.scale.name().to_owned(),
-                devices: if is_real { owned(&["real"]) } else { owned(self.devices) },
+                devices,
                 policies: owned(&names),
             },
         })

@@ -21,7 +21,6 @@ mod worlds;
 use self::worlds::{Figures, Load, Setting};
 use super::{Experiment, LabError, Measured, Options, Scale};
 use crate::machine::{joined_hash, run_all};
-use crate::place::Place;
 use crate::policy::Policy;
 
 pub(super) const EXPERIMENT: Experiment = Experiment {
@@ -38,6 +37,13 @@ pub(super) const EXPERIMENT: Experiment = Experiment {
 const LOADS: [Load; 5] =
     [Load::None, Load::Regular(2), Load::Random(2), Load::Random(20), Load::Random(60)];
 
+const REAL_LOADS: [Load; 2] = [Load::None, Load::Random(20)];
+
+/// Settings of a short run, and one of each kind.
+const FEW: [Setting; 3] = [Setting::Delay(4), Setting::Delay(0), Setting::Share(25)];
+const KINDS: [Setting; 5] =
+    [Setting::Off, Setting::Delay(4), Setting::Delay(0), Setting::QueueLimits, Setting::Share(25)];
+
 /// Results of one setting, by load.
 #[derive(Debug, Clone)]
 struct SettingRun {
@@ -46,28 +52,18 @@ struct SettingRun {
 }
 
 fn measure(options: &Options, _: &[&'static Policy]) -> std::result::Result<Measured, LabError> {
-    let (records, seconds, loads): (u64, u64, &[Load]) = match options.scale {
-        Scale::Small => (2_000, 20, &[Load::None, Load::Regular(2), Load::Random(20)]),
-        Scale::Default => (24_000, 120, &LOADS),
-        Scale::Full => (96_000, 600, &LOADS),
-    };
-    // Real seconds.
-    let (seconds, loads) = match options.place {
-        Place::Models => (seconds, loads),
-        Place::Files(_) if options.scale == Scale::Full => (seconds / 10, loads),
-        Place::Files(_) => (seconds / 10, &[Load::None, Load::Random(20)][..]),
-    };
-    let settings: &[Setting] = match (options.scale, &options.place) {
-        (Scale::Small, _) => &[Setting::Delay(4), Setting::Delay(0), Setting::Share(25)],
-        (Scale::Default, Place::Files(_)) => &[
-            Setting::Off,
-            Setting::Delay(4),
-            Setting::Delay(0),
-            Setting::QueueLimits,
-            Setting::Share(25),
-        ],
-        _ => &Setting::ALL,
-    };
+    // Seconds of files are real ones.
+    let (records, seconds, loads, settings): (u64, u64, &[Load], &[Setting]) =
+        match (options.scale, options.place.is_real()) {
+            (Scale::Small, false) => {
+                (2_000, 20, &[Load::None, Load::Regular(2), Load::Random(20)], &FEW)
+            }
+            (Scale::Small, true) => (2_000, 2, &REAL_LOADS, &FEW),
+            (Scale::Default, false) => (24_000, 120, &LOADS, &Setting::ALL),
+            (Scale::Default, true) => (24_000, 12, &REAL_LOADS, &KINDS),
+            (Scale::Full, false) => (96_000, 600, &LOADS, &Setting::ALL),
+            (Scale::Full, true) => (96_000, 60, &LOADS, &Setting::ALL),
+        };
     let run = |setting: &Setting| {
         worlds::run(&options.place, options.seed, *setting, loads, records, seconds)
     };
