@@ -46,7 +46,7 @@ Repeats published reports about ZFS: the engine on modelled disks, in virtual ti
   --jobs    simulations at the same time (number of processors)
   --out     also writes EXPERIMENT.txt, .json, .svg and .png into this directory
   --real    with disks that are files of this directory, in real time (scrub, volume, overwrite):
-            some minutes, and up to 8G; figures are those of this machine
+            minutes, and up to 4G of it (--full: 25G); the figures are those of this machine
   --json    the whole report; --svg and --png: its pictures; --dark: on a dark background
   -H        rows of the tables with tabs between columns, nothing else
 ";
@@ -65,14 +65,19 @@ const LONGS: [Long; 11] = [
     Long::with_argument("real", 'r'),
     Long::flag("small", '1'),
     Long::flag("full", '2'),
+    FORMATS[0],
+    FORMATS[1],
+    FORMATS[2],
+    FORMATS[3],
+];
+
+/// The forms of a report.
+const FORMATS: [Long; 4] = [
     Long::flag("json", 'J'),
     Long::flag("svg", 'S'),
     Long::flag("png", 'P'),
     Long::flag("dark", 'D'),
 ];
-
-/// The forms of a report.
-const FORMATS: [Long; 4] = [LONGS[7], LONGS[8], LONGS[9], LONGS[10]];
 
 const RECORDSIZE_LONGS: [Long; 5] =
     [Long::with_argument("cache", 'c'), FORMATS[0], FORMATS[1], FORMATS[2], FORMATS[3]];
