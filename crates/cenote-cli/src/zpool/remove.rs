@@ -9,7 +9,7 @@ use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
-use crate::writer::{Writer, cause_or_checkpoint, cause_text, command_line};
+use crate::writer::{Writer, cause_or_checkpoint, command_line};
 
 /// Runs `zpool remove`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -84,7 +84,7 @@ async fn remove(
         return Ok(());
     }
     let removed = engine.leaves().remove_aux(guid).await;
-    removed.map_err(|error| cannot(&cause_text::<ShapeError>(&error)))
+    removed.map_err(|error| cannot(&cause_or_checkpoint::<ShapeError>(&error)))
 }
 
 /// Removes a log vdev. Returns why it is not removed, in OpenZFS's words.

@@ -120,9 +120,20 @@ fn spares_are_used_and_given_back() {
     let status = shed.succeeds("zpool status t");
     assert!(status.contains("    spare-0 "), "{status}");
     assert!(status.contains("  INUSE     currently in use\n"), "{status}");
+    // A rewind needs the vdevs of the checkpoint.
+    shed.succeeds("zpool checkpoint t");
+    let (_, err, status) = shed.run("zpool detach t d2");
+    assert_eq!((err.trim_end(), status), ("cannot detach d2: checkpoint exists", 255));
+    shed.succeeds("zpool checkpoint -d -w t");
     shed.succeeds("zpool detach t d2");
     let status = shed.succeeds("zpool status t");
     assert!(!status.contains("spare-0") && status.contains("AVAIL"), "{status}");
+    shed.succeeds("zpool checkpoint t");
+    let spare = shed.path().join("d2");
+    let spare = spare.to_str().expect("UTF-8");
+    let refused = format!("cannot remove {spare}: checkpoint exists");
+    shed.fails(&format!("zpool remove t {spare}"), &refused);
+    shed.succeeds("zpool checkpoint -d -w t");
     shed.succeeds("zpool replace -w t d0 d2");
     shed.succeeds("zpool detach t d0");
     let status = shed.succeeds("zpool status t");

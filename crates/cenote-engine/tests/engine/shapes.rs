@@ -234,18 +234,24 @@ enum SpareEnds {
     LeafIsReplaced,
 }
 
-async fn spare_stands_in((layout, count): (&str, usize), ends: SpareEnds) {
-    let mut pool = Fixture::new(layout, count).await;
-    let (failed, device) = (pool.leaf(0), new_device());
-    let mut spare = leaf_on(&device);
+/// Adds a hot spare to the pool.
+async fn add_spare(pool: &Fixture, device: &Arc<ImageDevice>) -> NewLeaf {
+    let mut spare = leaf_on(device);
     spare.config.leaf.is_spare = true;
     let new = cenote_engine::admin::NewVdevs {
         tops: Vec::new(),
         spares: vec![spare.config.clone()],
         caches: Vec::new(),
-        devices: vec![(spare.config.guid, Arc::<ImageDevice>::clone(&device) as _)],
+        devices: vec![(spare.config.guid, Arc::<ImageDevice>::clone(device) as _)],
     };
     pool.engine.admin().add_vdevs(new).await.unwrap();
+    spare
+}
+
+async fn spare_stands_in((layout, count): (&str, usize), ends: SpareEnds) {
+    let mut pool = Fixture::new(layout, count).await;
+    let (failed, device) = (pool.leaf(0), new_device());
+    let spare = add_spare(&pool, &device).await;
     if count > 1 {
         pool.engine.leaves().fault(failed, false).await.unwrap();
     }
@@ -320,6 +326,40 @@ async fn replacement_that_fails_waits() {
 #[test]
 fn replacement_waits_for_what_it_lacks() {
     simulate(1, replacement_that_fails_waits()).unwrap();
+}
+
+/// A rewind needs the vdevs of the checkpoint: none leaves while it exists, as in OpenZFS.
+async fn checkpoint_keeps_its_vdevs() {
+    let mut pool = Fixture::new("mirror", 2).await;
+    let (old, other) = (pool.leaf(0), pool.leaf(1));
+    let spare = add_spare(&pool, &new_device()).await.config.guid;
+    let new = pool.attach(old, Attach::Replace).await;
+    pool.engine.space().take_checkpoint().await.unwrap();
+    let before = pool.engine.admin().vdev_config();
+    pool.write("tank/a", 0..6, 80).await;
+    pool.resilver().await;
+    let exists = Some(&CheckpointError::Exists);
+    for leaf in [old, new, other, 7] {
+        let refused = pool.engine.leaves().detach(leaf, None).await.unwrap_err();
+        assert_eq!(refused.cause(), exists);
+    }
+    let refused = pool.engine.leaves().remove_aux(spare).await.unwrap_err();
+    assert_eq!(refused.cause(), exists);
+    assert_eq!(pool.engine.admin().vdev_config().children, before.children);
+
+    pool.engine.space().discard_checkpoint().await.unwrap();
+    pool.settle().await;
+    pool.resilver().await;
+    let config = pool.engine.admin().vdev_config();
+    assert!(config.find(old).is_none() && config.find(new).is_some());
+    pool.engine.leaves().remove_aux(spare).await.unwrap();
+    pool.devices.remove(0);
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn vdevs_of_a_checkpoint_stay() {
+    simulate(1, checkpoint_keeps_its_vdevs()).unwrap();
 }
 
 /// A kill at a point of a replacement or of attaching and detaching: the next import has one of

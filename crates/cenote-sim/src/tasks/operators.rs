@@ -419,7 +419,9 @@ async fn set_error_rates(running: &Running, disk: u32, count: u8) -> Ended {
 
 /// Removes a log vdev, if there is one, or a disk from its mirror.
 async fn detach(running: &Running, disk: u32) -> Ended {
-    let (engine, allowed) = (&running.engine, [Kind::Busy, Kind::Invalid, Kind::NotFound]);
+    let engine = &running.engine;
+    // There may be a checkpoint.
+    let allowed = [Kind::Busy, Kind::Invalid, Kind::NotFound, Kind::Exists];
     let tops = engine.admin().vdev_config().children;
     let log = tops.iter().find(|top| top.top.is_log).filter(|_| disk.is_multiple_of(4));
     if let Some(log) = log {

@@ -54,7 +54,7 @@ use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
 use crate::scan::{deferral, rebuild, record};
 use crate::space::checkpoint;
-use crate::{Answer, Config, Leaves, RemovalError, Scope, Task};
+use crate::{Answer, CheckpointError, Config, Leaves, RemovalError, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
 const TXGS_IN_FLIGHT: u64 = 1;
@@ -288,7 +288,8 @@ impl Leaves<'_> {
     /// parent still. Its device is relabelled, so that it is no pool's.
     ///
     /// # Errors
-    /// A [`ShapeError`], and nothing was changed; errors of a sync.
+    /// A [`ShapeError`] or a [`CheckpointError`](crate::CheckpointError) (a rewind needs the vdevs
+    /// of the checkpoint), and nothing was changed; errors of a sync.
     pub async fn detach(self, guid: u64, parent: Option<u64>) -> Result<()> {
         // The device is to be given back.
         self.engine
@@ -299,6 +300,7 @@ impl Leaves<'_> {
     }
 
     async fn detach_here(self, guid: u64, parent: Option<u64>) -> Result<()> {
+        self.engine.space().check_no_checkpoint()?;
         check_detach(&self.engine.config().root, guid, parent)?;
         self.pause_work_of(guid).await?;
         let detached = self.detach_paused(guid, parent).await;
@@ -310,6 +312,7 @@ impl Leaves<'_> {
     async fn detach_paused(self, guid: u64, parent: Option<u64>) -> Result<()> {
         let tree = Arc::clone(&self.engine.tree);
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
+            checkpoint::check_none(tx)?;
             check_detach(&config.root, guid, parent)?;
             // Last of all checks, because it takes the leaf out of service.
             let is_out = tree.vdev(guid).is_none_or(|vdev| !vdev.state().is_readable());
@@ -373,7 +376,7 @@ impl Leaves<'_> {
     }
 
     /// Ends replacements that are complete, and spares that are not needed any more. To be called
-    /// when a resilver has ended, and after an import.
+    /// when a resilver has ended, and after an import. While there is a checkpoint, they stay.
     ///
     /// # Errors
     /// Errors of a sync.
@@ -385,6 +388,7 @@ impl Leaves<'_> {
             match self.detach(guid, Some(parent)).await {
                 Ok(()) => {}
                 Err(error) if error.cause::<ShapeError>().is_some() => {}
+                Err(error) if error.cause::<CheckpointError>().is_some() => {}
                 Err(error) => return Err(error),
             }
         }

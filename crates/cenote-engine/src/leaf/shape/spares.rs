@@ -14,6 +14,7 @@ use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
 use crate::admin::create::plan_distributed_spare;
 use crate::dsl::Context;
+use crate::space::checkpoint;
 use crate::{Config, Leaves};
 
 impl Leaves<'_> {
@@ -85,14 +86,16 @@ impl Leaves<'_> {
     ///
     /// # Errors
     /// [`ShapeError::InUse`] if the spare stands in for a leaf, [`ShapeError::NoSuchLeaf`] if there
-    /// is no such device; errors of a sync.
+    /// is no such device, a [`CheckpointError`](crate::CheckpointError); errors of a sync.
     pub async fn remove_aux(self, guid: u64) -> Result<()> {
+        self.engine.space().check_no_checkpoint()?;
         let view = self.engine.view().await?;
         let all = view.spares().iter().chain(view.caches());
         let device = all.map(|aux| &aux.config).find(|config| config.guid == guid).cloned();
         let device = device.ok_or_else(|| Error::from(ShapeError::NoSuchLeaf))?;
         drop(view);
         let change = move |tx: &mut Tx<'_>, _: &Context, config: &mut Config| {
+            checkpoint::check_none(tx)?;
             if config.root.find(guid).is_some() {
                 return Err(TxStop::from(ShapeError::InUse));
             }
