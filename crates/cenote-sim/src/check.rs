@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_device::Device;
 use cenote_engine::create::{LeafSpec, plan_leaf};
-use cenote_engine::{Attach, Engine, Event, RemovalError, ScrubOptions};
+use cenote_engine::{Attach, CheckpointState, Engine, Event, RemovalError, ScrubOptions};
 use cenote_fs::format::FsOwners;
 use cenote_fs::{FileSystem, Mount, WritableVolume};
 use cenote_ondisk::scan::ScanFunc;
@@ -264,6 +264,13 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
     Ok(())
 }
 
+/// Reads everything of a pool; returns what is wrong.
+async fn findings_of(pool: &Arc<Pool>) -> Checked<String> {
+    let (observer, progress) = (Arc::<Findings>::default(), Arc::<Progress>::default());
+    verify::pool(pool, Arc::<Findings>::clone(&observer), progress).await.map_err(fail)?;
+    Ok(observer.take())
+}
+
 /// Checks a pool that was split off: it is whole, on its disks alone.
 pub(crate) async fn split_off(
     history: &History,
@@ -280,9 +287,7 @@ pub(crate) async fn split_off(
     if !report.is_clean() {
         return Err(format!("space of the pool that was split off: {:?}", report.lines()));
     }
-    let (observer, progress) = (Arc::<Findings>::default(), Arc::<Progress>::default());
-    verify::pool(&pool, Arc::<Findings>::clone(&observer), progress).await.map_err(fail)?;
-    let findings = observer.take();
+    let findings = findings_of(&pool).await?;
     if !findings.is_empty() {
         return Err(format!("in the pool that was split off: {findings}"));
     }
@@ -363,9 +368,30 @@ fn set_no_error_rates(engine: &Engine) {
 /// Scans that follow each other at most.
 const SCANS_MAX: u32 = 8;
 
+/// Reads the state of the checkpoint, if there is one: none of its blocks was used again. Disks
+/// that had faults or were away may lack some of them.
+async fn checkpoint(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    let is_kept = matches!(engine.space().checkpoint_state(), CheckpointState::Kept(_));
+    let is_in_service = engine.tree().leaves().all(|(_, leaf)| leaf.is_writable());
+    if !is_kept || !history.plan.is_undamaged() || !is_in_service {
+        return Ok(());
+    }
+    let scan = scan_devices(history.machine.devices()).await;
+    let found = scan.find("tank").map_err(|error| error.to_string())?;
+    let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+    let pool = Pool::open(found, &options).await.map_err(fail)?;
+    let findings = findings_of(&pool).await?;
+    if !findings.is_empty() {
+        return Err(format!("in the state of the checkpoint: {findings}"));
+    }
+    history.tally().check("checkpoints read");
+    Ok(())
+}
+
 /// Brings every disk up to date, and scrubs the pool: afterwards nothing is wrong or missing on any
 /// disk, also on those that had faults.
 pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    checkpoint(history, engine).await?;
     match engine.space().discard_checkpoint().await {
         Err(error) if error.kind() != Kind::NotFound => return Err(fail(error)),
         _ => {}

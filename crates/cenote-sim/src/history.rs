@@ -373,10 +373,7 @@ async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> 
     if !report.is_clean() {
         return Err(format!("space after the export: {:?}", report.lines()));
     }
-    let faults = history.plan.lives.iter().flat_map(|life| &life.faults);
-    let is_undamaged = faults.into_iter().all(|plan| plan.fault.is_harmless())
-        && history.plan.lives.iter().all(|life| life.missing.is_empty());
-    if is_undamaged && history.plan.seed.is_multiple_of(JUDGED_OF) {
+    if history.plan.is_undamaged() && history.plan.seed.is_multiple_of(JUDGED_OF) {
         check::judge(history)?;
     }
     Ok(())

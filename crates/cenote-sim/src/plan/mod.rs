@@ -359,6 +359,13 @@ pub(crate) enum Op {
 }
 
 impl Plan {
+    /// Whether no disk has a fault that leaves damage, and none is missing at an import.
+    pub(crate) fn is_undamaged(&self) -> bool {
+        let mut faults = self.lives.iter().flat_map(|life| &life.faults);
+        faults.all(|plan| plan.fault.is_harmless())
+            && self.lives.iter().all(|life| life.missing.is_empty())
+    }
+
     /// Returns the plan in the form in which files keep it.
     ///
     /// # Panics
