@@ -3,11 +3,11 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use cenote_device::{Device, DeviceInfo, Image, ImageDevice};
+use cenote_device::{Device, DeviceInfo, FaultyDevice, Image, ImageDevice};
 use cenote_ondisk::label::{LABEL_COUNT, RING, label_offset};
 use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, block_on, simulate, until};
+use cenote_rt::{BoxFuture, Buf, BufMut, Result, block_on, simulate, until};
 
 use crate::scans::fails;
 
@@ -115,24 +115,6 @@ async fn completed_commit() {
     }
 }
 
-/// A device whose writes fail.
-#[derive(Debug)]
-struct Unwritable(Arc<ImageDevice>);
-
-impl Device for Unwritable {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-
-    fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
-        self.0.read(offset, buf)
-    }
-
-    fn write(&self, _: u64, _: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
-        Box::pin(async { Err(Error::new(Kind::Io, std::io::Error::other("no write"))) })
-    }
-}
-
 /// Devices fail exactly while the commit is completed: an import shows what one device has in all
 /// labels, or nothing.
 #[test]
@@ -141,8 +123,9 @@ fn import_shows_a_commit_only_if_a_device_has_it_everywhere() {
         simulate(1, async {
             let (devices, txg) = with_a_single_uberblock(PoolBuilder::of("mirror", 2)).await;
             let with_faults = devices.iter().zip(failing).map(|(device, fails)| {
-                let device = Arc::clone(device);
-                if fails { Arc::new(Unwritable(device)) as Arc<dyn Device> } else { device }
+                let faulty = FaultyDevice::new(Arc::<ImageDevice>::clone(device), 1);
+                faulty.set_failing_writes(fails.then_some(0));
+                Arc::new(faulty) as Arc<dyn Device>
             });
             let open = Box::pin(pools::open(with_faults.collect()));
             let opened = until(IMPORT_MAX, open).await;
