@@ -39,17 +39,20 @@ fn fail(error: Error) -> String {
     format!("{error:?}")
 }
 
+/// Mounted file systems, and open volumes.
+type Opened = (Vec<Arc<Mount>>, Vec<Arc<WritableVolume>>);
+
 /// Opens all file systems and volumes of a pool that was imported as of a txg, and compares
 /// everything with the model, which then begins anew with what was found.
 pub(crate) async fn after_import(
     history: &Arc<History>,
     engine: &Arc<Engine>,
     txg: u64,
-) -> Checked<(Vec<Arc<Mount>>, Vec<Arc<WritableVolume>>)> {
+) -> Checked<Opened> {
     // The model is the one at the crash, until all comparisons are done.
-    let mut model = history.model().clone();
-    if txg < model.acknowledged_txg {
-        return Err(format!("txg {txg}, but {} was acknowledged", model.acknowledged_txg));
+    let crashed = history.model().clone();
+    if txg < crashed.acknowledged_txg {
+        return Err(format!("txg {txg}, but {} was acknowledged", crashed.acknowledged_txg));
     }
     let owners = FsOwners { counts_objects: true, counts_projects: true };
     engine.datasets().set_owner_probe(Arc::new(owners));
@@ -58,40 +61,73 @@ pub(crate) async fn after_import(
             return Err(format!("replay of dataset {object}: {failure:?}"));
         }
     }
-    let view = engine.view().await.map_err(fail)?;
-    trees(&view, &mut model, txg).await?;
-    let mut mounts = Vec::new();
-    for number in 0..model.file_systems.len() {
-        mounts.push(file_system(engine, &view, &mut model, (number, txg)).await?);
-    }
-    let mut volumes = Vec::new();
-    for number in 0..model.volumes.len() {
-        volumes.push(volume(engine, &mut model, (number, txg)).await?);
-    }
+    let mut left = VIEWS_MAX;
+    let (model, opened) = loop {
+        left -= 1;
+        if let Some(compared) = settled(compare(engine, crashed.clone(), txg).await, left) {
+            break compared?;
+        }
+    };
     counts(history, engine)?;
     let mut current = history.model();
     *current = model;
     current.crash_txg = None;
     drop(current);
     history.tally().check("imports compared");
-    Ok((mounts, volumes))
+    Ok(opened)
+}
+
+/// The result of a check of a view. `None` if a vdev that goes took its blocks away from every
+/// view: the check is to be made with another one, `left` times at most.
+fn settled<T>(checked: cenote_rt::Result<Checked<T>>, left: u32) -> Option<Checked<T>> {
+    match checked {
+        Err(error) if error.kind() == Kind::Overtaken && left > 0 => None,
+        Err(error) => Some(Err(fail(error))),
+        Ok(checked) => Some(checked),
+    }
+}
+
+/// Opens everything and compares it with a model. Returns the model as it is from now on.
+async fn compare(
+    engine: &Arc<Engine>,
+    mut model: Model,
+    txg: u64,
+) -> cenote_rt::Result<Checked<(Model, Opened)>> {
+    let view = engine.view().await?;
+    if let Err(difference) = trees(&view, &mut model, txg).await? {
+        return Ok(Err(difference));
+    }
+    let (mut mounts, mut volumes) = Opened::default();
+    for number in 0..model.file_systems.len() {
+        match file_system(engine, &view, &mut model, (number, txg)).await? {
+            Ok(mount) => mounts.push(mount),
+            Err(difference) => return Ok(Err(difference)),
+        }
+    }
+    for number in 0..model.volumes.len() {
+        match volume(engine, &mut model, (number, txg)).await? {
+            Ok(open) => volumes.push(open),
+            Err(difference) => return Ok(Err(difference)),
+        }
+    }
+    Ok(Ok((model, (mounts, volumes))))
 }
 
 /// Compares the trees of datasets.
-async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> Checked<()> {
-    let heads = view.datasets().await.map_err(fail)?;
+async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> cenote_rt::Result<Checked<()>> {
+    let heads = view.datasets().await?;
     for (number, (states, durable)) in &mut model.trees {
         let root = states.newest().root().to_owned();
         let below = format!("{root}/");
         let mut found = Vec::new();
         for head in &heads {
             if head.name() == root || head.name().starts_with(&below) {
-                found.extend(head.snapshots().await.map_err(fail)?);
+                found.extend(head.snapshots().await?);
                 found.push(head.clone());
             }
         }
-        let mut facts = facts::of_datasets(view, &found).await.map_err(fail)?;
-        facts.extend(look::grants(&found).await.map_err(fail)?);
+        let mut facts = facts::of_datasets(view, &found).await?;
+        facts.extend(look::grants(&found).await?);
         let names: BTreeSet<_> = found.iter().map(|dataset| dataset.name().to_owned()).collect();
         let range = (*durable).max(states.certain_in(txg))..=states.possible_in(txg);
         let mut why = String::new();
@@ -114,15 +150,15 @@ async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> Checked<()> {
             }
         }
         let Some(index) = known else {
-            return Err(format!(
+            return Ok(Err(format!(
                 "tree {number} is none of the states {range:?} at txg {txg}: {why}"
-            ));
+            )));
         };
         let state = states.state(index).clone();
         states.restart(state);
         *durable = 0;
     }
-    Ok(())
+    Ok(Ok(()))
 }
 
 async fn contents(found: &[Dataset], wanted: &cenote_poolkit::crash::model::State) -> Checked<()> {
@@ -140,63 +176,67 @@ async fn file_system(
     view: &Arc<Pool>,
     model: &mut Model,
     (number, txg): (usize, u64),
-) -> Checked<Arc<Mount>> {
+) -> cenote_rt::Result<Checked<Arc<Mount>>> {
     let name = dataset(number);
-    let mount = Mount::open(engine, &name).await.map_err(fail)?;
+    let mount = Mount::open(engine, &name).await?;
     let home = &mut model.file_systems[number];
-    let head = view.dataset(&name).await.map_err(fail)?;
+    let head = view.dataset(&name).await?;
     let mut present = BTreeSet::new();
-    for snapshot in head.snapshots().await.map_err(fail)? {
+    for snapshot in head.snapshots().await? {
         present.extend(snapshot.name().split_once('@').map(|(_, name)| name.to_owned()));
     }
     for (snapshot, known) in &mut home.snapshots {
         known.end(&home.actors);
         if !present.contains(snapshot) && !known.is_uncertain {
-            return Err(format!("{name}@{snapshot} is gone"));
+            return Ok(Err(format!("{name}@{snapshot} is gone")));
         }
     }
     home.snapshots.retain(|snapshot, _| present.contains(snapshot));
     for snapshot in present {
         let full = format!("{name}@{snapshot}");
         let Some(known) = home.snapshots.get_mut(&snapshot) else {
-            return Err(format!("{full} should not exist"));
+            return Ok(Err(format!("{full} should not exist")));
         };
         known.is_uncertain = false;
-        let opened = FileSystem::open_snapshot(engine, &full).await.map_err(fail)?;
+        let opened = FileSystem::open_snapshot(engine, &full).await?;
         for actor in 0..home.actors.len() {
-            let found = look::in_frozen(&opened, actor).await.map_err(fail)?;
-            known
-                .check(actor, &found)
-                .map_err(|what| format!("actor {actor} in {full}: {what}"))?;
+            let found = look::in_frozen(&opened, actor).await?;
+            if let Err(what) = known.check(actor, &found) {
+                return Ok(Err(format!("actor {actor} in {full}: {what}")));
+            }
         }
     }
     for actor in 0..home.actors.len() {
-        let (_, found) = look::in_mount(&mount, actor).await.map_err(fail)?;
+        let (_, found) = look::in_mount(&mount, actor).await?;
         let tree = home.actors[actor].recover(txg, &found);
         if tree.is_err() && home.may_be_rolled_back(&found) {
             continue;
         }
-        let tree = tree.map_err(|what| format!("actor {actor} of {name}: {what}"))?;
-        home.actors[actor] = Actor::from_tree(tree);
+        match tree {
+            Ok(tree) => home.actors[actor] = Actor::from_tree(tree),
+            Err(what) => return Ok(Err(format!("actor {actor} of {name}: {what}"))),
+        }
     }
     home.rollback = Rollback::None;
-    Ok(mount)
+    Ok(Ok(mount))
 }
 
 async fn volume(
     engine: &Arc<Engine>,
     model: &mut Model,
     (number, txg): (usize, u64),
-) -> Checked<Arc<WritableVolume>> {
+) -> cenote_rt::Result<Checked<Arc<WritableVolume>>> {
     let name = volume_dataset(number);
-    let open = WritableVolume::open(engine, &name).await.map_err(fail)?;
+    let open = WritableVolume::open(engine, &name).await?;
     for (slot, known) in model.volumes[number].slots.iter_mut().enumerate() {
-        let found = open.read(slot as u64 * SLOT, SLOT as usize).await.map_err(fail)?;
-        known.recover(txg, &found).map_err(|what| format!("slot {slot} of {name}: {what}"))?;
+        let found = open.read(slot as u64 * SLOT, SLOT as usize).await?;
+        if let Err(what) = known.recover(txg, &found) {
+            return Ok(Err(format!("slot {slot} of {name}: {what}")));
+        }
         known.states.restart(Slot(Arc::new(found.to_vec())));
         known.durable = 0;
     }
-    Ok(open)
+    Ok(Ok(open))
 }
 
 /// Whether a disk reports all of its errors, so that the pool knows what the disk lacks.
@@ -325,14 +365,12 @@ pub(crate) async fn whole(history: &History, engine: &Arc<Engine>) -> Checked<()
         engine.sync().await.map_err(fail)?;
     }
     engine.store().clear_cache();
-    for left in (0..VIEWS_MAX).rev() {
-        match view(history, engine).await {
-            // A vdev that goes takes its blocks away from every view.
-            Err(error) if error.kind() == Kind::Overtaken && left > 0 => {}
-            checked => {
-                checked.map_err(fail)??;
-                break;
-            }
+    let mut left = VIEWS_MAX;
+    loop {
+        left -= 1;
+        if let Some(checked) = settled(view(history, engine).await, left) {
+            checked?;
+            break;
         }
     }
     counts(history, engine)
