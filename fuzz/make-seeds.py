@@ -3,6 +3,7 @@
 
 usage: make-seeds.py DIR POOL     DIR holds dN.img of a pool of one disk or mirrored disks
        make-seeds.py --codecs DIR POOL    stored blocks of every compression (DIR: g-codecs)
+       make-seeds.py --streams DIR NAME...    the first records of streams, DIR/NAME
        make-seeds.py --made       words in the shape of structures that the pools have few of
 Writes fuzz/seeds/TARGET/POOL-WHAT; keeps at most a few of each kind, 16 KiB each.
 """
@@ -24,6 +25,12 @@ def keep(target, what, data, limit=3):
     with open(f"{here}/{target}/{pool}-{what}", "wb") as f: f.write(data[:16384])
 
 BLOCK = re.compile(r"([0-9a-f]+):([0-9a-f]+):[0-9a-f]+ .*?([0-9a-f]+)L/([0-9a-f]+)P .*B=")
+
+if mode == "--streams":
+    for name in sys.argv[2:]:
+        pool = "g-send"
+        keep("stream", name, open(f"{folder}/{name}", "rb").read()[:4096], limit=8)
+    sys.exit()
 
 def block(line):
     """The decompressed bytes of the first copy in a line of `zdb -dddddd`."""

@@ -15,6 +15,7 @@ pub mod codecs;
 pub mod lists;
 pub mod objects;
 pub mod space;
+pub mod streams;
 pub mod wire;
 pub mod zaps;
 
@@ -49,6 +50,7 @@ pub const TARGETS: &[Target] = &[
     ("sa", objects::sa),
     ("scan", objects::scan),
     ("spacemap", space::spacemap),
+    ("stream", streams::stream),
     ("uberblock", blocks::uberblock),
     ("vdev_config", lists::vdev_config),
     ("zap_fat", zaps::zap_fat),

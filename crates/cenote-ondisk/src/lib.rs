@@ -40,6 +40,7 @@ pub mod redaction;
 pub mod sa;
 pub mod scan;
 pub mod spacemap;
+pub mod stream;
 pub mod uberblock;
 pub mod vdev_zap;
 pub mod words;

@@ -29,6 +29,7 @@ pub mod place;
 pub mod rng;
 pub mod shrink;
 pub mod skip;
+pub mod streams;
 pub mod tables;
 pub mod unpack;
 pub mod wording;

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The decoders: one target each in `fuzz/fuzz_targets`, one folder each in `fuzz/seeds`.
-const DECODERS: [&str; 35] = [
+const DECODERS: [&str; 36] = [
     "acl",
     "blkptr",
     "bpobj",
@@ -33,6 +33,7 @@ const DECODERS: [&str; 35] = [
     "sa",
     "scan",
     "spacemap",
+    "stream",
     "uberblock",
     "vdev_config",
     "zap_fat",

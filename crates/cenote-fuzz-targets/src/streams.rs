@@ -1,0 +1,44 @@
+//! Send streams.
+
+use std::hint::black_box;
+
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::stream::{RECORD_LEN, Record, RecordLimits, StreamFeatures};
+use cenote_stream::{StreamReader, StreamWriter};
+
+/// Bytes of a payload that a test makes up, at most.
+const PAYLOAD_MAX: u64 = 64 << 10;
+
+/// A stream as it is; and its records one by one, then framed again, so that checksums that do not
+/// match hide nothing.
+pub fn stream(bytes: &[u8]) {
+    read(StreamReader::new(bytes));
+    read(StreamReader::lenient(bytes));
+    for endian in [Endian::Little, Endian::Big] {
+        let (records, _) = bytes.as_chunks::<RECORD_LEN>();
+        let mut writer = StreamWriter::new(Vec::new());
+        for record in records {
+            let Ok(record) = Record::decode(record, endian) else { continue };
+            let again = Record::decode(&record.encode(endian), endian);
+            assert_eq!(again.as_ref(), Ok(&record));
+            for features in [0, u64::MAX, 1 << 24] {
+                let features = StreamFeatures::from_bits_retain(features);
+                let limits = RecordLimits { features, has_spill_flags: true, block_max: 16 << 20 };
+                black_box(record.check(&limits).is_ok());
+            }
+            let len = record.payload_len();
+            if len <= PAYLOAD_MAX {
+                let payload = vec![0; len as usize];
+                writer.write(&record, &payload).expect("memory takes everything");
+            }
+        }
+        read(StreamReader::new(&writer.into_inner()[..]));
+    }
+}
+
+fn read(reader: StreamReader<&[u8]>) {
+    for item in reader.map_while(Result::ok) {
+        assert_eq!(item.record.payload_len(), item.payload.len() as u64);
+        black_box(item);
+    }
+}

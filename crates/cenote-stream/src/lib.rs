@@ -1,0 +1,19 @@
+//! Send streams: reading and writing them (spec 07 part B).
+//!
+//! ```text
+//!   bytes --StreamReader--> record + payload        record + payload --StreamWriter--> bytes
+//!              |  checksum, order, bounds                    |  checksum
+//!              +--- RunningChecksum ----------------+--------+
+//! ```
+//!
+//! Records are types of `cenote_ondisk::stream`; this crate frames them: it finds the byte order,
+//! bounds payloads before it takes memory for them, and keeps the checksum that chains the records
+//! of a substream. A stream is input from a network: every error names the record and the offset.
+
+pub mod checksum;
+pub mod read;
+pub mod write;
+
+pub use checksum::RunningChecksum;
+pub use read::{Item, StreamError, StreamReader};
+pub use write::{StreamWriter, frame};

@@ -1,0 +1,121 @@
+//! Streams that OpenZFS sent are read whole, and written again byte for byte.
+
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::stream::Record;
+use cenote_stream::{Item, StreamError, StreamReader, StreamWriter, frame};
+use cenote_testkit::golden::{Golden, golden};
+use cenote_testkit::streams::{RecordedStream, recorded};
+
+/// Streams that were damaged on purpose.
+const INVALID: [&str; 2] = ["truncated", "flipped"];
+
+fn pools() -> impl Iterator<Item = Golden> {
+    ["g-send", "g-send2"].into_iter().filter_map(golden)
+}
+
+fn read_all(stream: &[u8]) -> Result<Vec<Item>, StreamError> {
+    StreamReader::new(stream).collect()
+}
+
+fn write_all(items: &[Item]) -> Vec<u8> {
+    let mut writer = StreamWriter::new(Vec::new());
+    let mut is_header = false;
+    for item in items {
+        if item.is_package && matches!(item.record, Record::End(_)) {
+            writer.end_package(is_header).expect("memory takes everything");
+        } else {
+            writer.write(&item.record, &item.payload).expect("memory takes everything");
+        }
+        is_header = item.is_package;
+    }
+    writer.into_inner()
+}
+
+fn valid_streams() -> impl Iterator<Item = RecordedStream> {
+    let streams = pools().flat_map(|golden| recorded(&golden));
+    streams.filter(|stream| !INVALID.contains(&stream.name.as_str()))
+}
+
+#[test]
+fn what_was_sent_is_read_and_written_again() {
+    for stream in valid_streams() {
+        let items =
+            read_all(&stream.bytes).unwrap_or_else(|error| panic!("{}: {error}", stream.name));
+        assert!(write_all(&items) == stream.bytes, "{}", stream.name);
+    }
+}
+
+/// The other byte order gives the same records.
+#[test]
+fn a_foreign_stream_reads_the_same() {
+    for stream in valid_streams() {
+        let items = read_all(&stream.bytes).unwrap();
+        let mut foreign = Vec::new();
+        let mut checksum = cenote_stream::RunningChecksum::new(Endian::Big);
+        for item in &items {
+            let is_end = item.is_package && matches!(item.record, Record::End(_));
+            let mut record = item.record.clone();
+            if let Record::End(end) = &mut record
+                && is_end
+                && end.checksum != [0; 4]
+            {
+                end.checksum = checksum.words();
+            }
+            let bytes = frame(&mut checksum, Endian::Big, &record, &item.payload, is_end);
+            foreign.extend_from_slice(&bytes);
+            foreign.extend_from_slice(&item.payload);
+        }
+        let again = read_all(&foreign).unwrap_or_else(|error| panic!("{}: {error}", stream.name));
+        assert_eq!(again.len(), items.len());
+        for (a, b) in again.iter().zip(&items) {
+            let is_end = matches!(a.record, Record::End(_));
+            assert!(is_end || a == b, "{}: byte {}", stream.name, a.offset);
+        }
+    }
+}
+
+/// Damaged streams end with an error that has the offset.
+#[test]
+fn invalid_streams_are_refused() {
+    let streams = pools().flat_map(|golden| recorded(&golden));
+    for stream in streams.filter(|stream| INVALID.contains(&stream.name.as_str())) {
+        let error = read_all(&stream.bytes).expect_err(&stream.name).to_string();
+        let expected =
+            if stream.name == "truncated" { "ends early, at byte 60000" } else { "checksum" };
+        assert!(error.contains(expected), "{}: {error}", stream.name);
+    }
+}
+
+/// Whatever bit flips and wherever the stream ends: an error, and nothing is returned that is not
+/// what was sent.
+#[test]
+fn flipped_bits_and_cuts_are_found() {
+    let Some(golden) = golden("g-send2") else { return };
+    let stream = cenote_testkit::streams::recorded_stream(&golden, "emb-ec");
+    let items = read_all(&stream.bytes).unwrap();
+    let mut rng = cenote_testkit::rng::seeded("flipped_bits_and_cuts_are_found", 1);
+    for round in 0..3000 {
+        let mut bytes = stream.bytes.clone();
+        let at = rng.below(bytes.len() as u64) as usize;
+        if round % 2 == 0 {
+            bytes.truncate(at);
+        } else {
+            bytes[at] ^= 1 << rng.below(8);
+        }
+        let mut reader = StreamReader::new(&bytes[..]);
+        let mut count = 0;
+        let error = loop {
+            match reader.next() {
+                Some(Ok(item)) => {
+                    let is_same = items.get(count) == Some(&item);
+                    // The header of the first record has no checksum until the next one.
+                    assert!(is_same, "round {round}, byte {at}: item {count}");
+                    count += 1;
+                }
+                None => panic!("round {round}, byte {at}: read to the end"),
+                Some(Err(error)) => break error,
+            }
+        };
+        assert!(!error.to_string().is_empty());
+    }
+}
