@@ -404,28 +404,69 @@ fn set_no_error_rates(engine: &Engine) {
     }
 }
 
+/// One history in this many keeps the newest state of a pool with a checkpoint.
+const NOT_REWOUND_OF: u64 = 3;
 /// Scans that follow each other at most.
 const SCANS_MAX: u32 = 8;
 
-/// Reads the state of the checkpoint, if there is one: none of its blocks was used again. Disks
-/// that had faults or were away may lack more of them than redundancy allows.
-async fn checkpoint(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+/// Whether there is a checkpoint that must be whole: no disk had faults or was away.
+fn has_whole_checkpoint(history: &History, engine: &Engine) -> bool {
     let is_kept = matches!(engine.space().checkpoint_state(), CheckpointState::Kept(_));
     let is_in_service = engine.tree().leaves().all(|(_, leaf)| leaf.is_writable());
-    if !is_kept || !history.plan.is_undamaged() || !is_in_service {
+    is_kept && history.plan.is_undamaged() && is_in_service
+}
+
+/// Reads a pool in the state of its checkpoint. Its vdevs may lack parts that redundancy makes up
+/// for: a resilver leaves out blocks that only the checkpoint has.
+async fn checkpoint_state(pool: &Arc<Pool>) -> Checked<()> {
+    let (findings, summary) = findings_of(pool).await?;
+    if summary.lost > 0 || summary.unreachable > 0 {
+        return Err(format!("in the state of the checkpoint: {findings}"));
+    }
+    Ok(())
+}
+
+/// Reads the state of the checkpoint, if there is one: none of its blocks was used again.
+async fn checkpoint(history: &History, engine: &Arc<Engine>) -> Checked<()> {
+    if !has_whole_checkpoint(history, engine) {
         return Ok(());
     }
     let scan = scan_devices(history.machine.devices()).await;
     let found = scan.find("tank").map_err(|error| error.to_string())?;
     let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
     let pool = Pool::open(found, &options).await.map_err(fail)?;
-    let (findings, summary) = findings_of(&pool).await?;
-    // A resilver leaves out what only the checkpoint has: a disk may lack it.
-    if summary.lost > 0 || summary.unreachable > 0 {
-        return Err(format!("in the state of the checkpoint: {findings}"));
-    }
+    checkpoint_state(&pool).await?;
     history.tally().check("checkpoints read");
     Ok(())
+}
+
+/// Goes back to the checkpoint, if there is one that must be whole and the seed wants it. Returns
+/// the pool in the state of the checkpoint.
+pub(crate) async fn rewind(
+    history: &History,
+    engine: &Arc<Engine>,
+) -> Checked<Option<Arc<Engine>>> {
+    if !has_whole_checkpoint(history, engine) || history.plan.seed.is_multiple_of(NOT_REWOUND_OF) {
+        return Ok(None);
+    }
+    let guid = engine.guid();
+    engine.export().await.map_err(fail)?;
+    let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
+    let devices = history.machine.devices();
+    let opened = Engine::open_devices(devices, guid, &options).await;
+    let rewound = opened.map_err(|error| format!("rewind: {error:?}"))?;
+    rewound.start_sync_task();
+    let view = rewound.view().await.map_err(fail)?;
+    checkpoint_state(&view).await?;
+    let report = leaks::check(&view).await.map_err(fail)?;
+    if !report.is_clean() {
+        return Err(format!("space after a rewind: {:?}", report.lines()));
+    }
+    drop(view);
+    rewound.removals().resume().await;
+    rewound.leaves().resume_reflow();
+    history.tally().check("rewinds to checkpoints");
+    Ok(Some(rewound))
 }
 
 /// Brings every disk up to date, and scrubs the pool: afterwards nothing is wrong or missing on any

@@ -366,8 +366,10 @@ async fn close(history: &Arc<History>, running: &Running) -> Result<(), String> 
     set_pin_deadline(CHECK_MS)?;
     check::removals(history, &running.engine).await?;
     check::whole(history, &running.engine).await?;
-    check::scrubbed(history, &running.engine).await?;
-    running.engine.export().await.map_err(|error| format!("export: {error:?}"))?;
+    let rewound = check::rewind(history, &running.engine).await?;
+    let engine = rewound.as_ref().unwrap_or(&running.engine);
+    check::scrubbed(history, engine).await?;
+    engine.export().await.map_err(|error| format!("export: {error:?}"))?;
     let pool = pools::open_read_only(history.machine.devices()).await.map_err(fail)?;
     let report = cenote_pool::leaks::check(&pool).await.map_err(fail)?;
     if !report.is_clean() {
