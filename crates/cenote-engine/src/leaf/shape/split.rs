@@ -211,8 +211,13 @@ impl Leaves<'_> {
     /// Makes the new pool on the devices (2). Returns its guid.
     async fn make(self, new: &SplitPool, sides: &Sides, devices: &LeafDevices) -> Result<u64> {
         let pool = open_sides(new, sides, devices).await?;
-        let made = Engine::over(&pool, sides.uberblock.txg, false).await;
-        let made = match made {
+        let open = async {
+            let made = Engine::over(&pool, sides.uberblock.txg, false).await?;
+            // A removal in progress: blocks that it copied are freed in both places.
+            made.removals().adopt(&pool).await?;
+            Ok(made)
+        };
+        let made = match open.await {
             Ok(made) => made,
             Err(error) => {
                 pool.tree().close(IDLE_TIMEOUT).await;
