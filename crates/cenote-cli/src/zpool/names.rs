@@ -31,10 +31,20 @@ pub(crate) fn find<'a>(
     word: &str,
     file: &Path,
 ) -> Result<&'a VdevConfig, FindVdevError> {
+    let names = Names::default().within(root);
+    find_among(&root.walk().skip(1).collect::<Vec<_>>(), &names, word, file)
+}
+
+/// Returns the one of `vdevs`, such as hot spares, that a word on the command line denotes.
+pub(super) fn find_among<'a>(
+    vdevs: &[&'a VdevConfig],
+    names: &Names,
+    word: &str,
+    file: &Path,
+) -> Result<&'a VdevConfig, FindVdevError> {
     let path = |vdev: &VdevConfig| vdev.leaf.path.as_ref().map(ToString::to_string);
     let is_path =
         |vdev: &VdevConfig, fits: &dyn Fn(&str) -> bool| path(vdev).is_some_and(|path| fits(&path));
-    let names = Names::default().within(root);
     let real = || file.canonicalize().ok();
     let ways: [&dyn Fn(&VdevConfig) -> bool; 6] = [
         &|vdev| vdev.guid.to_string() == word,
@@ -49,7 +59,7 @@ pub(crate) fn find<'a>(
         },
     ];
     for fits in ways {
-        let mut found = root.walk().skip(1).filter(|vdev| fits(vdev));
+        let mut found = vdevs.iter().copied().filter(|vdev| fits(vdev));
         match (found.next(), found.next()) {
             (None, _) => {}
             (Some(vdev), None) => return Ok(vdev),

@@ -1,9 +1,13 @@
 //! `zpool remove`: hot spares, cache devices and log vdevs; vdevs with data are in `remove_data`.
 
-use cenote_engine::{Engine, ShapeError};
-use cenote_pool::import::AuxDevice;
+use std::path::Path;
 
-use super::{block_on, names, remove_data};
+use cenote_engine::{Engine, ShapeError};
+use cenote_ondisk::config::VdevConfig;
+use cenote_pool::Pool;
+
+use super::names::{self, FindVdevError, Names};
+use super::{block_on, remove_data};
 use crate::err;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
@@ -59,32 +63,58 @@ async fn remove(
         return Err(cannot("pool is read-only"));
     }
     let view = engine.view().await?;
-    let is_it = |aux: &&AuxDevice| {
-        let path = aux.config.leaf.path.as_ref().map(ToString::to_string).unwrap_or_default();
-        let file = source.path(word).to_string_lossy().into_owned();
-        path == word || path == file || aux.config.guid.to_string() == word
-    };
-    let found = view.spares().iter().chain(view.caches()).find(is_it);
-    if found.is_some_and(|aux| !aux.config.kind.is_real_leaf()) {
-        return Err(cannot("dRAID spares cannot be removed"));
-    }
-    let Some(guid) = found.map(|aux| aux.config.guid) else {
-        let root = engine.admin().vdev_config();
-        let vdev = names::find(&root, word, &source.path(word));
-        let vdev = vdev.map_err(|why| cannot(&why.to_string()))?;
-        drop(view);
-        if vdev.top.is_log {
+    let root = engine.admin().vdev_config();
+    let named = find(&root, &view, word, &source.path(word));
+    let named = named.map_err(|why| cannot(&why.to_string()))?;
+    drop(view);
+    let guid = match named {
+        Named::Aux { is_distributed: true, .. } => {
+            return Err(cannot("dRAID spares cannot be removed"));
+        }
+        Named::Aux { guid, .. } => guid,
+        Named::Vdev(vdev) if vdev.top.is_log => {
             let removed = remove_log(engine, vdev.guid, parsed.has('n')).await;
             return removed.map_err(|why| cannot(&why));
         }
-        return remove_data::remove(engine, word, vdev, parsed, io).await;
+        Named::Vdev(vdev) => return remove_data::remove(engine, word, vdev, parsed, io).await,
     };
-    drop(view);
     if parsed.has('n') {
         return Ok(());
     }
     let removed = engine.leaves().remove_aux(guid).await;
     removed.map_err(|error| cannot(&cause_or_checkpoint::<ShapeError>(&error)))
+}
+
+/// A device that a word on the command line denotes.
+enum Named<'a> {
+    /// A vdev of the tree.
+    Vdev(&'a VdevConfig),
+    /// A hot spare or cache device.
+    Aux { guid: u64, is_distributed: bool },
+}
+
+/// Finds the device that `word` denotes; `file` is the word as a path. A spare in use is also a
+/// vdev of the tree: its path and guid denote the spare, shorter names a vdev of the tree first.
+fn find<'a>(
+    root: &'a VdevConfig,
+    view: &Pool,
+    word: &str,
+    file: &Path,
+) -> Result<Named<'a>, FindVdevError> {
+    let aux: Vec<_> =
+        view.spares().iter().chain(view.caches()).map(|device| &device.config).collect();
+    let is_it = |aux: &&&VdevConfig| {
+        let path = aux.leaf.path.as_ref().map(ToString::to_string).unwrap_or_default();
+        path == word || Path::new(&path) == file || aux.guid.to_string() == word
+    };
+    let found = match aux.iter().find(is_it) {
+        Some(found) => found,
+        None => match names::find(root, word, file) {
+            Err(FindVdevError::Absent) => names::find_among(&aux, &Names::default(), word, file)?,
+            found => return found.map(Named::Vdev),
+        },
+    };
+    Ok(Named::Aux { guid: found.guid, is_distributed: !found.kind.is_real_leaf() })
 }
 
 /// Removes a log vdev. Returns why it is not removed, in OpenZFS's words.

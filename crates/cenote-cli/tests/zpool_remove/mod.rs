@@ -4,7 +4,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use cenote_rt::tunables::REMOVAL_SUSPEND_PROGRESS;
 
-use crate::Shed;
+use crate::{Shed, cenote};
 
 /// Commands of the recording, in the order of execution here.
 const RECORDED: &[&str] = &[
@@ -128,4 +128,34 @@ fn removal_is_cancelled_and_waited_for() {
     let status = shed.succeeds("zpool status t");
     assert!(status.contains("remove: Removal of vdev 1 copied ") && !status.contains(&d1));
     shed.judge("t");
+}
+
+/// The last part of the path denotes a spare or cache device too, unless a vdev of the tree has it.
+#[test]
+fn spares_and_caches_are_removed_by_short_names() {
+    let shed = Shed::new("removed-names", 1);
+    let folders = ["", "one", "two"].map(|name| shed.path().join(name).display().to_string());
+    for folder in &folders[1..] {
+        std::fs::create_dir(folder).expect("a folder");
+    }
+    for name in ["one/s", "one/c", "one/b", "two/b"] {
+        shed.add(name, 64 << 20);
+    }
+    let run = |line: &str| {
+        let words: Vec<&str> = line.split(' ').collect();
+        let folders = folders.iter().flat_map(|folder| ["-d", folder]);
+        let head: Vec<&str> = [words[0], "--embedded"].into_iter().chain(folders).collect();
+        let (out, err, status) = cenote(&[&head, &words[1..]].concat());
+        if status == 0 { out } else { err }
+    };
+    assert_eq!(run("zpool create t d0 one/b spare one/s two/b cache one/c"), "");
+    assert_eq!(run("zpool remove t x"), "cannot remove x: no such device in pool\n");
+    for line in ["zpool remove t s", "zpool remove t c", "zpool remove -w t b"] {
+        assert_eq!(run(line), "", "{line}");
+    }
+    let status = run("zpool status t");
+    assert!(status.contains("two/b") && !status.contains("one/"), "{status}");
+    assert_eq!(run("zpool remove t b"), "");
+    let status = run("zpool status t");
+    assert!(!status.contains("spares"), "{status}");
 }

@@ -2,6 +2,7 @@
 //! get everything that they lack, and datasets change meanwhile; scans continue after a crash, and
 //! those of OpenZFS continue here.
 
+use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
@@ -10,8 +11,10 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, ImageDevice};
-use cenote_engine::{Engine, Event, PoolEvent, ScanError, ScrubOptions};
+use cenote_dmu::live::ObjectSpec;
+use cenote_engine::{ApplyOptions, Engine, Event, PoolEvent, ScanError, ScrubOptions};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{
     ERROR_SCRUB, ErrorScrubPhys, LAST_SCRUBBED_TXG, SCAN, ScanFlags, ScanFunc, ScanPhys, ScanState,
 };
@@ -355,6 +358,67 @@ async fn error_scrub_forgets_what_is_good() {
 #[test]
 fn error_scrub_reads_what_the_log_names() {
     simulate(1, error_scrub_forgets_what_is_good()).unwrap();
+}
+
+/// Ten thousand lost blocks of many objects: the log lists each once, survives an export, and is
+/// empty after the blocks were restored and an error scrub.
+#[test]
+fn ten_thousand_errors_are_remembered() {
+    const OBJECTS: u64 = 100;
+    const EACH: u64 = 100;
+    simulate(1, async {
+        let mut pool = Fixture::new("mirror", 2).await;
+        let head = pool.engine.head("tank/b").await.unwrap();
+        let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, 1 << 10);
+        let mut objects = Vec::new();
+        for number in 0..OBJECTS {
+            let mut bytes = vec![0; (EACH << 10) as usize];
+            Rng::seeded(number).fill(&mut bytes);
+            let made = pool.engine.apply(&head, ApplyOptions::new(), |tx| {
+                let object = tx.allocate(&spec)?;
+                tx.write(object, 0, &bytes)?;
+                Ok(object)
+            });
+            objects.push(made.await.unwrap().0);
+            pool.engine.sync().await.unwrap();
+        }
+        let view = pool.engine.view().await.unwrap();
+        let found = view.dataset("tank/b").await.unwrap().open().await.unwrap();
+        let mut spoiled = Vec::new();
+        for object in objects {
+            let dnode = found.dnode(object).await.unwrap();
+            for block in 0..EACH {
+                let bp = dnode.stored_pointer(0, block).await.unwrap();
+                let mut sectors = Vec::new();
+                spoil(&pool, &bp, &mut sectors).await;
+                spoiled.push((bp, sectors));
+            }
+        }
+        drop((head, found, view));
+        assert_eq!(pool.scrub().await.errors, OBJECTS * EACH);
+        pool.engine.sync().await.unwrap();
+        pool.engine.export().await.unwrap();
+        pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+        let log = pool.engine.view().await.unwrap().error_log().await.unwrap();
+        let places: BTreeSet<_> =
+            log.iter().map(|entry| (entry.place.object, entry.place.blkid)).collect();
+        assert_eq!((log.len(), places.len() as u64), (places.len(), OBJECTS * EACH));
+        for (bp, sectors) in &mut spoiled {
+            spoil(&pool, bp, sectors).await;
+        }
+        pool.engine.store().clear_cache();
+        pool.engine.scans().scrub_errors().await.unwrap();
+        pool.engine.scans().wait(ScanFunc::ErrorScrub).await.unwrap();
+        let done = error_scrub_of(&pool.engine).await;
+        assert_eq!(
+            (done.to_examine, done.examined, done.errors),
+            (OBJECTS * EACH, OBJECTS * EACH, 0)
+        );
+        pool.engine.sync().await.unwrap();
+        assert!(pool.engine.view().await.unwrap().error_log().await.unwrap().is_empty());
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
 }
 
 /// An error scrub is paused, refuses other scans, survives an export, and is cancelled by a

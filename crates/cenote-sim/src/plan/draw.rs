@@ -13,6 +13,7 @@ pub(crate) const SLOT: u64 = 64 << 10;
 pub(crate) const VOLUME_ACTORS: usize = 2;
 /// Makes another seed of the seed of a plan.
 const THROTTLE_SEED: u64 = 0x7468_726f_7474_6c65;
+const ALLOCATOR_SEED: u64 = 0x616c_6c6f_6361_746f;
 const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 const SPLIT_SEED: u64 = 0x7370_6c69_7473_2121;
@@ -38,6 +39,7 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let mut tunables = tunables(&mut rng);
     // Of its own generator, so that the rest of a seed's plan stays as it was without throttles.
     tunables.extend(throttle(&mut Rng::seeded(seed ^ THROTTLE_SEED)));
+    tunables.extend(allocator(&mut Rng::seeded(seed ^ ALLOCATOR_SEED)));
     let file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
     let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
     let processors = 1 + rng.below(4) as usize;
@@ -137,6 +139,12 @@ fn throttle(rng: &mut Rng) -> Vec<(String, u64)> {
     maybe("cenote_scrub_slowdown_pct", &[1, 200]);
     maybe("cenote_scrub_min_rate", &[0, 1 << 30]);
     chosen
+}
+
+/// Returns which free ranges are taken.
+fn allocator(rng: &mut Rng) -> Option<(String, u64)> {
+    let policy = rng.below(6);
+    (1..3).contains(&policy).then(|| ("cenote_allocator".to_owned(), policy))
 }
 
 fn removal_tunables(rng: &mut Rng) -> Vec<(String, u64)> {
