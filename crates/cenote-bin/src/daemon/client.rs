@@ -190,7 +190,8 @@ fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Processes the answers to an accepted request, `queue` of which are buffered. Returns the command's status.
+/// Processes the answers to an accepted request, `queue` of which are buffered. Returns the
+/// command's status.
 fn relay(mut stream: UnixStream, out: File, queue: usize) -> std::io::Result<i32> {
     let (queue, answers) = sync_channel(queue);
     let replies = stream.try_clone()?;

@@ -6,10 +6,10 @@
 //!   open snapshot ── SendPlan::run ──> records ──> standard output, delivered in pieces
 //! ```
 //!
-//! The stream lasts as long as its reader takes. So a pool of the daemon is not read through a view,
-//! which is a loan with a deadline (docs/design/rules.md, rule 1): the snapshot is opened, and
-//! cannot be destroyed until the stream has ended. A reader that stops reading holds up nothing but
-//! this: the stream advances only as fast as pieces of it are delivered.
+//! The stream lasts as long as its reader takes. So a pool of the daemon is not read through a
+//! view, which is a loan with a deadline (docs/design/rules.md, rule 1): the snapshot is opened,
+//! and cannot be destroyed until the stream has ended. A reader that stops reading holds up nothing
+//! but this: the stream advances only as fast as pieces of it are delivered.
 //!
 //! Sources: spec 07 B5, B6, the manual page zfs-send(8).
 
