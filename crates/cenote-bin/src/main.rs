@@ -1,5 +1,6 @@
 //! The `cenote` program: a thin `main` over `cenote_cli`, and the daemon.
 
+use std::io::IsTerminal as _;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
@@ -19,10 +20,17 @@ fn main() -> ExitCode {
     if let Some(status) = cenote_serve::fuse::helper::run(&args) {
         return status;
     }
+    let words: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
+    if let Some(why) = cenote_cli::terminal_refusal(&words)
+        && std::io::stdout().is_terminal()
+    {
+        eprintln!("{why}");
+        return ExitCode::FAILURE;
+    }
     if let Some(status) = daemon::run(&args) {
         return status;
     }
-    let args: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
+    let args = words;
     // Bypasses the standard library's buffer, which searches for line ends.
     let stdout = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(stdout) => std::fs::File::from(stdout),

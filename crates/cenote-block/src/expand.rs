@@ -32,6 +32,19 @@ pub(crate) async fn expand(bp: BlockPtr, stored: Buf, keys: Option<Arc<BlockKeys
     cenote_rt::cpu(estimate, move || expand_now(&bp, stored, keys.as_deref())).await?
 }
 
+/// Decrypts and authenticates the stored bytes of `bp`, and leaves them compressed.
+pub(crate) async fn decrypt(
+    bp: BlockPtr,
+    stored: Buf,
+    keys: Option<Arc<BlockKeys>>,
+) -> Result<Buf> {
+    if bp.protection() == Protection::Unencrypted {
+        return Ok(stored);
+    }
+    let estimate = estimate_ns(&bp, keys.is_some());
+    cenote_rt::cpu(estimate, move || unprotect(&bp, stored, keys.as_deref())).await?
+}
+
 /// Estimates the time of the work, from measurements of a core that decodes LZ4 at 2 GB/s.
 fn estimate_ns(bp: &BlockPtr, has_keys: bool) -> u64 {
     let per_kib = match bp.compression() {

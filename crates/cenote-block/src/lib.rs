@@ -45,5 +45,5 @@ pub use mend::{MendKind, Mended};
 pub use moved::MovedBytes;
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
-pub use store::{BlockStore, ReadContext, StoreStats};
+pub use store::{BlockStore, ReadContext, StoreStats, StoredForm};
 pub use write::{Draft, Prepared, SpaceBound, Stored, WriteContext, WriteMethod, Written};

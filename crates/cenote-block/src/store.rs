@@ -27,7 +27,7 @@ use cenote_vdev::{IoClass, Tree, VdevKind};
 use crate::alloc::SpaceAllocator;
 use crate::cache::{BlockCache, CacheConfig, CacheStats, Form, Key};
 use crate::error::BlockError;
-use crate::expand::{expand, expand_embedded};
+use crate::expand::{decrypt, expand, expand_embedded};
 use crate::grounds::Grounds;
 use crate::heal::Reporter;
 use crate::moved::MovedBytes;
@@ -67,6 +67,15 @@ impl Default for ReadContext<'_> {
             class: IoClass::SyncRead,
         }
     }
+}
+
+/// Form of the bytes that [`BlockStore::read_stored`] returns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StoredForm {
+    /// Compressed and encrypted as on disk. Needs no key.
+    AsOnDisk,
+    /// Compressed as on disk, but decrypted and authenticated.
+    Decrypted,
 }
 
 /// Statistics of the store.
@@ -326,6 +335,42 @@ impl BlockStore {
         let stored = self.fetch(bp, grounds, IoClass::SyncRead).await?;
         self.note_read(bp.psize());
         Ok(stored)
+    }
+
+    /// Reads the stored bytes at `bp`, verified, `psize` of them: compressed as on disk. Like
+    /// [`read`](Self::read), reports damage, but never caches the bytes.
+    ///
+    /// # Errors
+    /// As [`read`](Self::read); `Kind::Corrupt` for a hole and for an embedded pointer.
+    pub async fn read_stored(
+        &self,
+        bp: &BlockPtr,
+        form: StoredForm,
+        context: &ReadContext<'_>,
+    ) -> Result<Buf> {
+        let read = async {
+            if context.is_encrypted && !bp.is_protected() {
+                return Err(Error::corrupt(BlockError::Unprotected));
+            }
+            if bp.is_redacted() {
+                return Err(Error::new(Kind::Io, BlockError::Redacted));
+            }
+            if bp.is_hole() || bp.is_embedded() {
+                return Err(Error::corrupt(BlockError::NoDva));
+            }
+            cenote_rt::charge(Op::ReadMissed, bp.psize());
+            let stored = self.fetch(bp, context.grounds, context.class).await?;
+            self.note_read(bp.psize());
+            match form {
+                StoredForm::AsOnDisk => Ok(stored),
+                StoredForm::Decrypted => decrypt(*bp, stored, context.keys.cloned()).await,
+            }
+        };
+        read.await.map_err(|error| {
+            let error = located(error, &context.place);
+            self.report(&context.place, bp, &error);
+            error
+        })
     }
 
     pub(crate) fn salt(&self) -> Option<Arc<Salt>> {

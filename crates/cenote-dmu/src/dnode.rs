@@ -10,7 +10,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use cenote_block::ReadContext;
+use cenote_block::{ReadContext, StoredForm};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dnode::DnodePhys;
@@ -177,6 +177,25 @@ impl Dnode {
         self.check(pointer, level)
             .map_err(|cause| self.locate(Error::corrupt(cause)).in_block(level, blkid))?;
         self.set.store.read(pointer, &self.context(level, blkid, bypass_cache)).await
+    }
+
+    /// Reads the stored bytes of a data block of the object, or of its spill block (number
+    /// [`SPILL_BLKID`]), past the cache; checks that the pointer matches that place.
+    ///
+    /// # Errors
+    /// As [`read_pointer`](Self::read_pointer); `Kind::Corrupt` for a hole and for an embedded
+    /// pointer.
+    pub async fn read_stored(
+        &self,
+        pointer: &BlockPtr,
+        blkid: u64,
+        form: StoredForm,
+    ) -> Result<Buf> {
+        if blkid != SPILL_BLKID {
+            self.check(pointer, 0)
+                .map_err(|cause| self.locate(Error::corrupt(cause)).in_block(0, blkid))?;
+        }
+        self.set.store.read_stored(pointer, form, &self.context(0, blkid, true)).await
     }
 
     /// Starts reading a block into the cache, if it is not cached.

@@ -351,6 +351,10 @@ tunables! {
         "seconds after which a stream that nobody goes on with makes room for another";
     TRAVERSE_PREFETCH_BLOCKS = "cenote_traverse_prefetch_blocks", 16, (0, 4096),
         "indirect blocks and blocks of dnodes that a traversal reads ahead of their turn";
+    SEND_QUEUE_BYTES = "zfs_send_queue_length", 16 * MIB, (64 * KIB, 96 * MIB),
+        "bytes of blocks that a send reads ahead of its output";
+    SEND_CORRUPT_DATA = "zfs_send_corrupt_data", 0, (0, 1),
+        "whether a send replaces unreadable blocks by a pattern; without it the send ends there";
     RECONSTRUCT_ATTEMPTS_MAX = "zfs_reconstruct_indirect_combinations_max", 4096, (1, 1 << 20),
         "combinations of copies tried before a split block counts as lost";
     RAIDZ_COMBINATIONS_MAX = "cenote_raidz_combinations_max", 65536, (1, 1 << 32),

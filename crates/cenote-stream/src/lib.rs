@@ -12,6 +12,7 @@
 
 pub mod checksum;
 pub mod read;
+pub mod send;
 pub mod write;
 
 pub use checksum::RunningChecksum;

@@ -39,6 +39,8 @@ const ALIVE_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 /// Answers of up to 32 KiB that are buffered for standard output: more than the daemon buffers of
 /// one command of another user.
 const QUEUE: usize = 1 << 13;
+/// Answers that are buffered of a stream of `zfs send`, which is as fast as its reader.
+const STREAM_QUEUE: usize = 1 << 6;
 /// Exit status if the reader of the output is gone, as a shell shows SIGPIPE.
 const PIPE_STATUS: i32 = 141;
 
@@ -158,7 +160,11 @@ fn exchange(
     // Even if the request was not sent completely: the answer says why.
     wait_for_answer(place, &stream)?;
     match read_answer(&mut stream) {
-        Ok((Kind::Accepted, _)) => relay(stream, out.try_clone()?).map(Outcome::Ended),
+        Ok((Kind::Accepted, _)) => {
+            let is_stream = request.args.iter().take(2).eq(["zfs", "send"]);
+            let queue = if is_stream { STREAM_QUEUE } else { QUEUE };
+            relay(stream, out.try_clone()?, queue).map(Outcome::Ended)
+        }
         Ok((Kind::Busy, why)) => Ok(Outcome::Busy(String::from_utf8_lossy(&why).into_owned())),
         Ok((Kind::Ending, _)) => Ok(Outcome::Later),
         Ok((_, why)) => Err(std::io::Error::other(String::from_utf8_lossy(&why).into_owned())),
@@ -184,9 +190,10 @@ fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Processes the answers to an accepted request. Returns the command's status.
-fn relay(mut stream: UnixStream, out: File) -> std::io::Result<i32> {
-    let (queue, answers) = sync_channel(QUEUE);
+/// Processes the answers to an accepted request, `queue` of which are buffered. Returns the
+/// command's status.
+fn relay(mut stream: UnixStream, out: File, queue: usize) -> std::io::Result<i32> {
+    let (queue, answers) = sync_channel(queue);
     let replies = stream.try_clone()?;
     let writer = std::thread::spawn(move || write_answers(&answers, replies, out));
     let ended = loop {

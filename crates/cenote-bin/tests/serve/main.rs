@@ -23,6 +23,7 @@ mod posix;
 mod rollback;
 mod scrub;
 mod second;
+mod sending;
 mod snapshots;
 mod tls;
 mod top;

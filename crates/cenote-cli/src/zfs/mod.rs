@@ -24,12 +24,14 @@ mod permits;
 mod quotas;
 mod refuse;
 mod select;
+mod send;
 mod space;
 pub(crate) mod value;
 
 pub(crate) use mount::mount_for;
 pub(crate) use permits::ASKING_VERBS;
 pub(crate) use quotas::Limit;
+pub use send::terminal_refusal;
 
 use crate::io::{CommandResult, Io};
 use crate::source::Source;
@@ -49,6 +51,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "holds" => holds::run(source, args, io),
         "userspace" | "groupspace" | "projectspace" => space::run(verb, source, args, io),
         "diff" => diff::run(source, args, io),
+        "send" => send::run(source, args, io),
         "allow" | "unallow" => allow::run(verb, source, args, io),
         "load-key" | "unload-key" => keys::run(verb, source, args, io),
         "mount" => mount::mount(source, args, io),

@@ -66,7 +66,7 @@ pub(super) const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Verbs that check the caller's permissions themselves.
-pub(crate) const ASKING_VERBS: [&str; 17] = [
+pub(crate) const ASKING_VERBS: [&str; 18] = [
     "allow",
     "unallow",
     "bookmark",
@@ -74,6 +74,7 @@ pub(crate) const ASKING_VERBS: [&str; 17] = [
     "create",
     "destroy",
     "diff",
+    "send",
     "hold",
     "release",
     "inherit",

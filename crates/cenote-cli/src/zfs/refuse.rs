@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use cenote_pool::props::{Access, DATASET_PROPERTIES, property_named};
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
-use crate::getopt::{self, Long, Parsed};
+use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
 use crate::source::{Source, dataset_of};
@@ -49,34 +49,12 @@ const VERBS: &[Verb] = &[
     verb("unmount", "afu", (1, "missing filesystem argument"), None, "unmount"),
     verb("share", "al", (1, "missing filesystem argument (specify -a for all)"), Some(0), "share"),
     verb("unshare", "a", (1, "missing filesystem argument"), None, "unshare"),
-    verb("send", ":i:I:RDpVvnPLeht:cwbd:Ss", (1, "missing snapshot argument"), Some(0), "send"),
     verb("receive", ":o:x:dehMnuvFsAc", (1, "missing snapshot argument"), None, "receive"),
     verb("change-key", "lio:", (1, "Missing dataset argument"), Some(0), "change key for"),
     verb("redact", "", (3, "too few arguments"), Some(0), "redact"),
     verb("wait", "t:", (1, "missing filesystem argument"), Some(0), "wait for"),
     verb("zone", "", (2, "missing argument(s)"), Some(1), "zone"),
     verb("unzone", "", (2, "missing argument(s)"), Some(1), "unzone"),
-];
-
-/// Long options of `create` and `send` with short forms.
-const LONGS: [Long; 17] = [
-    Long::flag("replicate", 'R'),
-    Long::flag("props", 'p'),
-    Long::flag("parsable", 'P'),
-    Long::flag("dedup", 'D'),
-    Long::flag("proctitle", 'V'),
-    Long::flag("verbose", 'v'),
-    Long::flag("dryrun", 'n'),
-    Long::flag("large-block", 'L'),
-    Long::flag("embed", 'e'),
-    Long::with_argument("resume", 't'),
-    Long::flag("compressed", 'c'),
-    Long::flag("raw", 'w'),
-    Long::flag("backup", 'b'),
-    Long::flag("holds", 'h'),
-    Long::flag("saved", 'S'),
-    Long::with_argument("redact", 'd'),
-    Long::flag("skip-missing", 's'),
 ];
 
 /// Checks the arguments of one verb, then refuses.
@@ -88,10 +66,8 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     if matches!(name, "zone" | "unzone" | "redact") && args.len() < verb.needs.0 {
         return Err(Exit::usage(verb.needs.1));
     }
-    let longs: &[Long] = if name == "send" { &LONGS } else { &[] };
-    let parsed = getopt::parse(args, verb.options, longs)?;
-    let goes_without = parsed.has('a') || (name == "send" && parsed.has('t'));
-    if parsed.operands.len() < verb.needs.0 && !goes_without {
+    let parsed = getopt::parse(args, verb.options, &[])?;
+    if parsed.operands.len() < verb.needs.0 && !parsed.has('a') {
         return Err(Exit::usage(missing(verb, &parsed)));
     }
     match name {

@@ -3,6 +3,7 @@
 mod commands;
 mod files;
 mod map;
+mod send;
 mod zdb;
 mod zdb_space;
 mod zdb_text;

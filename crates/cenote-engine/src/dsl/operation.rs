@@ -386,7 +386,7 @@ impl Datasets<'_> {
     }
 
     /// Returns the keys of a dir, if it is encrypted.
-    async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
+    pub(crate) async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
         let found = self.engine.mos.inspect(|tx| extra_value(tx, dir, key::CRYPTO_KEY_OBJ)).await?;
         let Some(object) = found.and_then(|value| value.first()) else { return Ok(None) };
         let keys = self.engine.views.keys.block_keys(object);

@@ -115,6 +115,18 @@ impl<'e> Snapshots<'e> {
     /// # Errors
     /// `Kind::NotFound` if the snapshot does not exist.
     pub async fn open(self, name: &str) -> Result<OpenSnapshot> {
+        self.open_as(name, false).await
+    }
+
+    /// Like [`open`](Self::open), with the keys of an encrypted dataset.
+    ///
+    /// # Errors
+    /// Also `Kind::KeyUnavailable` if the keys are not loaded.
+    pub async fn open_decrypted(self, name: &str) -> Result<OpenSnapshot> {
+        self.open_as(name, true).await
+    }
+
+    async fn open_as(self, name: &str, is_decrypted: bool) -> Result<OpenSnapshot> {
         let found = self
             .engine
             .mos
@@ -126,16 +138,17 @@ impl<'e> Snapshots<'e> {
                 }
                 // Last: the closure runs again if it fails.
                 self.engine.heads.opened.add(object);
-                Ok((object, phys.bp))
+                Ok((object, phys.bp, phys.dir_obj))
             })
             .await;
-        let (object, root) = found?;
+        let (object, root, dir) = found?;
         let hold = Arc::<Hold>::default();
         let (opened, grounds) =
             (Arc::clone(&self.engine.heads.opened), Grounds::Held(Arc::clone(&hold)));
         let count = OpenCount { object, opened, hold };
         let store = Arc::clone(&self.engine.store);
-        let contents = ObjSet::open_on(store, &root, None, object, grounds).await?;
+        let keys = if is_decrypted { self.datasets().keys_of(dir).await? } else { None };
+        let contents = ObjSet::open_on(store, &root, keys, object, grounds).await?;
         Ok(OpenSnapshot { contents, _count: count })
     }
 
