@@ -23,6 +23,7 @@ use crate::dsl::Context;
 use crate::dsl::api::bookmarks::Bookmarks;
 use crate::dsl::api::datasets::Datasets;
 use crate::dsl::api::properties::Properties;
+use crate::dsl::api::receives::Receives;
 use crate::dsl::api::snapshots::Snapshots;
 use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::create::TXG_INITIAL;
@@ -141,6 +142,11 @@ impl Engine {
     /// Returns the properties of datasets and snapshots.
     pub fn properties(&self) -> Properties<'_> {
         Properties { engine: self }
+    }
+
+    /// Returns the operations that receive.
+    pub fn receives(&self) -> Receives<'_> {
+        Receives { engine: self }
     }
 
     /// Returns the intent logs.

@@ -6,15 +6,19 @@
 //!              +--- RunningChecksum ----------------+--------+
 //! ```
 //!
+//! [`receive`] applies the records of a substream to a pool that is open for writing.
+//!
 //! Records are types of `cenote_ondisk::stream`; this crate frames them: it finds the byte order,
 //! bounds payloads before it takes memory for them, and keeps the checksum that chains the records
 //! of a substream. A stream is input from a network: every error names the record and the offset.
 
 pub mod checksum;
 pub mod read;
+pub mod receive;
 pub mod send;
 pub mod write;
 
 pub use checksum::RunningChecksum;
 pub use read::{Item, StreamError, StreamReader};
+pub use receive::{ReceiveError, ReceiveOptions, Receiver};
 pub use write::{StreamWriter, frame};

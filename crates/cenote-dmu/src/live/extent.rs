@@ -56,7 +56,13 @@ impl View<'_> {
         self.base_run(object, &phys, blkid, end)
     }
 
-    fn base_run(&self, object: u64, phys: &DnodePhys, blkid: u64, end: u64) -> TxResult<BlockRun> {
+    pub(super) fn base_run(
+        &self,
+        object: u64,
+        phys: &DnodePhys,
+        blkid: u64,
+        end: u64,
+    ) -> TxResult<BlockRun> {
         let tree = geometry_of(phys);
         let run = |is_data, end: u64| Ok(BlockRun { is_data, count: end - blkid });
         if blkid > tree.max_block {

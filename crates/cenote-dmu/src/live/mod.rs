@@ -49,6 +49,7 @@ mod extent;
 mod footprint;
 mod frozen;
 mod layer;
+mod next;
 mod object;
 mod peek;
 mod prefetch;

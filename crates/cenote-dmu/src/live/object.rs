@@ -80,6 +80,17 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Sets the object's own checksum and compression functions, 0 to use the dataset's.
+    pub fn set_block_policy(&mut self, object: u64, checksum: u8, compression: u8) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        if (head.checksum, head.compress) == (checksum, compression) {
+            return Ok(());
+        }
+        let head = self.head_mut(object)?;
+        (head.checksum, head.compress) = (checksum, compression);
+        Ok(())
+    }
+
     /// Sets or removes the spill block. With one, the bonus has 128 bytes less room.
     pub fn set_spill(&mut self, object: u64, spill: Option<&[u8]>) -> TxResult<()> {
         let Some(bytes) = spill else {

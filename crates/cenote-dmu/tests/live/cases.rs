@@ -320,3 +320,39 @@ fn small_changes_of_a_dirty_block_copy_nothing() {
         assert_eq!(read().await[..], [6, 3]);
     });
 }
+
+/// Committed objects, new ones, and those that were freed since.
+#[test]
+fn the_next_object_is_found_in_all_layers() {
+    run(async |bench| {
+        let live = Live::create(bench.blocks(), 54, ObjSetType::Zfs);
+        let next = async |from| live.inspect(|tx| tx.next_object(from)).await.unwrap();
+        assert_eq!(next(0).await, None);
+        let claim = async |txg, number| {
+            let spec = ObjectSpec::new(FILE, 512).with_number(number);
+            live.apply(txg, |tx| tx.allocate(&spec)).await.unwrap();
+        };
+        for number in [3, 40, 5000, 400_000] {
+            claim(4, number).await;
+        }
+        bench.sync(&live, 4).await;
+        claim(5, 20).await;
+        live.apply(5, |tx| tx.free(40)).await.unwrap();
+        for (from, found) in [
+            (0, Some(3)),
+            (3, Some(3)),
+            (4, Some(20)),
+            (21, Some(5000)),
+            (5001, Some(400_000)),
+            (400_001, None),
+            (u64::MAX, None),
+        ] {
+            assert_eq!(next(from).await, found, "from {from}");
+        }
+        // The numbers inside of a large dnode are not objects.
+        let large = ObjectSpec { slots: 8, ..ObjectSpec::new(FILE, 512).with_number(100) };
+        live.apply(5, |tx| tx.allocate(&large)).await.unwrap();
+        bench.sync(&live, 5).await;
+        assert_eq!((next(100).await, next(101).await), (Some(100), Some(5000)));
+    });
+}

@@ -177,6 +177,24 @@ pub(crate) fn dataset(
     name: &str,
     origin: Option<u64>,
 ) -> TxResult<u64> {
+    let head = unlogged(tx, env, name, origin)?;
+    match origin {
+        Some(origin) => {
+            let text = format!("origin={} ({origin})", names::name_of(tx, env, origin)?);
+            history::log(tx, env, "clone", head, &text)?;
+        }
+        None => history::log(tx, env, "create", head, "")?,
+    }
+    Ok(head)
+}
+
+/// Like [`dataset`], for a caller that writes its own history record.
+pub(crate) fn unlogged(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    name: &str,
+    origin: Option<u64>,
+) -> TxResult<u64> {
     names::check_new(env, name)?;
     let name = names::Name::parse(name);
     if name.snapshot.is_some() || name.dataset.contains('#') {
@@ -197,13 +215,6 @@ pub(crate) fn dataset(
     };
     let head = head(tx, env, dir, from)?;
     deleg::copy_create_time(tx, env, dir)?;
-    match origin {
-        Some(origin) => {
-            let text = format!("origin={} ({origin})", names::name_of(tx, env, origin)?);
-            history::log(tx, env, "clone", head, &text)?;
-        }
-        None => history::log(tx, env, "create", head, "")?,
-    }
     Ok(head)
 }
 

@@ -3,6 +3,7 @@
 //! ```text
 //!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
 //!   bookmark, hold, settings, deleg                           its labels   (spec 04 §7, §15, §16)
+//!   receive                    begins and ends receives                    (spec 07 B9)
 //!   blocks                     what heads gained and lost                  (spec 04 §9)
 //!   space, room                who is charged for what, what is left       (spec 04 §17)
 //!   counts, features           reference counts                            (spec 04 §18, 01 §11)
@@ -40,6 +41,7 @@ pub(crate) mod opened;
 pub(crate) mod operation;
 pub(crate) mod promote;
 pub(crate) mod props;
+pub(crate) mod receive;
 pub(crate) mod rename;
 pub(crate) mod room;
 pub(crate) mod settings;

@@ -287,7 +287,7 @@ impl Datasets<'_> {
     }
 
     /// Applies the effects of an operation to open heads.
-    async fn take_effect(self, txg: u64, effects: &Effects) -> Result<()> {
+    pub(crate) async fn take_effect(self, txg: u64, effects: &Effects) -> Result<()> {
         for block in &effects.logs {
             self.engine.store.free(block, txg).await?;
         }

@@ -17,6 +17,7 @@ use cenote_rt::{Error, Kind, Result};
 
 use crate::EngineError;
 use crate::dsl::opened::Opened;
+use crate::dsl::receive::ReceivePoints;
 use crate::txg::activity::Activity;
 use crate::zil::Log;
 
@@ -36,6 +37,8 @@ pub struct Head {
     /// Bytes of changes in memory at the last count.
     pub(crate) dirty: AtomicU64,
     activity: Arc<Activity>,
+    /// Points up to which it was received.
+    received: ReceivePoints,
     /// State shared by all owners. Held for single reads and updates.
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
@@ -80,6 +83,7 @@ impl Head {
             settings_count: AtomicU64::new(0),
             dirty: AtomicU64::new(0),
             activity: Arc::default(),
+            received: ReceivePoints::default(),
             shared: Mutex::with_default(Rank::HeadShared),
         })
     }
@@ -137,6 +141,11 @@ impl Head {
     /// Returns its counters, which its readers and writers update.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
+    }
+
+    /// Returns the points up to which it was received.
+    pub fn received(&self) -> &ReceivePoints {
+        &self.received
     }
 
     /// Sets the dataset's block policy from now on.

@@ -19,6 +19,8 @@
 //! 4. Waiting callers are told only after the uberblock is durable.
 //! 5. The DTLs in the MOS are complete for all blocks that the uberblock reaches. Otherwise a crash
 //!    would lose them, and a stale leaf would count as up to date.
+//! 6. The point at which a receive is resumed is stored with the root that carries the data in
+//!    front of it (`dsl::receive`).
 
 use std::sync::Arc;
 
@@ -191,10 +193,16 @@ impl Syncing<'_> {
         let entries = ledger.take();
         self.note_leaks(&entries.leaks);
         let tree = &self.engine.tree;
+        // With the root that carries the data in front of the point (order 6).
+        let point = head.received().take(self.txg);
         let freed = self
             .engine
             .mos_apply(self.txg, |tx| {
-                dsl::blocks::account(tx, tree, head.object(), &entries, &synced)
+                let freed = dsl::blocks::account(tx, tree, head.object(), &entries, &synced)?;
+                if let Some(point) = point {
+                    dsl::receive::resume::store_point(tx, head.object(), point)?;
+                }
+                Ok(freed)
             })
             .await?;
         self.killed.extend(freed);

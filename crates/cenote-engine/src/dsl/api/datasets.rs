@@ -36,7 +36,7 @@ pub struct NewDataset {
     pub fill: Fill,
 }
 
-fn parent_of(name: &str) -> Option<&str> {
+pub(crate) fn parent_of(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(parent, _)| parent)
 }
 

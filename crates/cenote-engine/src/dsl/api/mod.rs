@@ -3,6 +3,7 @@
 pub(crate) mod bookmarks;
 pub(crate) mod datasets;
 pub(crate) mod properties;
+pub(crate) mod receives;
 pub(crate) mod snapshots;
 
 use cenote_dmu::{Tx, TxResult, TxStop};

@@ -1,0 +1,192 @@
+//! Checks before a receive begins (spec 07 B9.2).
+
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::{DatasetPhys, key};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::stream::{BeginFlags, StreamFeatures};
+use cenote_pool::mos::extra_value;
+
+use crate::admin::is_maintained;
+use crate::dsl::counts::{self, Count};
+use crate::dsl::receive::{NewReceive, ReceiveRefusal, resume};
+use crate::dsl::{Env, OpError, features, get_dataset, get_dir, names, snapshot};
+
+/// Features of streams that can be received, and the pool features that they need.
+const NEEDS: [(StreamFeatures, Option<&str>); 10] = [
+    (StreamFeatures::SA_SPILL, None),
+    (StreamFeatures::RESUMING, None),
+    (StreamFeatures::COMPRESSED, None),
+    (StreamFeatures::SWITCH_TO_LARGE_BLOCKS, None),
+    (StreamFeatures::EMBED_DATA, Some("embedded_data")),
+    (StreamFeatures::LZ4, Some("lz4_compress")),
+    (StreamFeatures::LARGE_BLOCKS, Some("large_blocks")),
+    (StreamFeatures::LARGE_DNODE, Some("large_dnode")),
+    (StreamFeatures::ZSTD, Some("zstd_compress")),
+    (StreamFeatures::LONGNAME, Some("longname")),
+];
+
+/// Features of streams that are known, and cannot be received.
+const REFUSED: [(StreamFeatures, &str); 5] = [
+    (StreamFeatures::RAW, "a raw stream"),
+    (StreamFeatures::REDACTED, "a redacted stream"),
+    (StreamFeatures::DEDUP, "a deduplicated stream (convert it with 'zstream redup')"),
+    (StreamFeatures::LARGE_MICROZAP, "a stream with large micro ZAPs"),
+    (StreamFeatures::HOLDS, "a substream with holds"),
+];
+
+/// Refuses streams with features that are unknown, cannot be received, or need a feature that is
+/// not enabled on the pool.
+pub(super) fn features(tx: &mut Tx<'_>, new: &NewReceive) -> TxResult<()> {
+    if !matches!(new.kind, ObjSetType::Zfs | ObjSetType::Zvol) {
+        return Err(ReceiveRefusal::Kind(new.kind.id()).into());
+    }
+    if let Some((_, what)) = REFUSED.iter().find(|(bit, _)| new.features.intersects(*bit)) {
+        return Err(ReceiveRefusal::NotSupported(what).into());
+    }
+    let known = NEEDS.iter().fold(StreamFeatures::empty(), |known, (bit, _)| known.union(*bit));
+    let unknown = new.features.difference(known);
+    if !unknown.is_empty() {
+        return Err(ReceiveRefusal::UnknownFeatures(unknown.bits()).into());
+    }
+    let needed = NEEDS.iter().filter(|(bit, _)| new.features.contains(*bit));
+    let needed = needed.filter_map(|(_, feature)| *feature);
+    for feature in needed.chain(new.is_resumable.then_some("extensible_dataset")) {
+        if !is_maintained(features::known(feature)) || !features::is_enabled(tx, feature)? {
+            return Err(ReceiveRefusal::FeatureDisabled(feature).into());
+        }
+    }
+    Ok(())
+}
+
+/// Refuses encrypted datasets, which cannot be written.
+pub(super) fn not_encrypted(tx: &mut Tx<'_>, dir: u64) -> TxResult<()> {
+    if extra_value(tx, dir, key::CRYPTO_KEY_OBJ)?.is_some() {
+        return Err(ReceiveRefusal::NotSupported("a stream into an encrypted dataset").into());
+    }
+    Ok(())
+}
+
+/// Checks a source or origin whose clone is received into.
+pub(super) fn source(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, object: u64) -> TxResult<()> {
+    let phys = get_dataset(tx, object)?;
+    // Its branch would begin in the txg of its source.
+    if phys.creation_txg >= env.txg {
+        return Err(OpError::SameTxg.into());
+    }
+    not_encrypted(tx, phys.dir_obj)?;
+    let active = snapshot::feature_keys(tx, object)?;
+    let has = |name: &str| active.iter().any(|(feature, _)| *feature == name);
+    if has("redacted_datasets") {
+        let what = "a stream whose source is redacted";
+        return Err(ReceiveRefusal::NotSupported(what).into());
+    }
+    if has("large_blocks") && !new.is_full() && !new.features.contains(StreamFeatures::LARGE_BLOCKS)
+    {
+        return Err(ReceiveRefusal::LargeBlockMismatch.into());
+    }
+    Ok(())
+}
+
+/// Checks an existing target.
+pub(super) fn existing(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    new: &NewReceive,
+    object: u64,
+    head: &DatasetPhys,
+) -> TxResult<()> {
+    if new.flags.contains(BeginFlags::CLONE) || new.origin.is_some() {
+        return Err(ReceiveRefusal::OriginForExisting.into());
+    }
+    if head.is_inconsistent() || resume::saved(tx, object)?.is_some() {
+        return Err(OpError::Busy.into());
+    }
+    if names::found(names::head(tx, &new.child()))? {
+        return Err(OpError::Busy.into());
+    }
+    if names::has_snapshot(tx, head, &new.snapshot)? {
+        return Err(OpError::Exists.into());
+    }
+    let dir = get_dir(tx, head.dir_obj)?;
+    if new.kind == ObjSetType::Zvol && zap::len(tx, dir.child_dir_zapobj)? != 0 {
+        return Err(ReceiveRefusal::VolumeWithChildren.into());
+    }
+    not_encrypted(tx, head.dir_obj)?;
+    if new.is_full() && !new.is_forced {
+        return Err(ReceiveRefusal::TargetExists.into());
+    }
+    snapshot_limit(tx, env, head.dir_obj)
+}
+
+/// Refuses a receive whose snapshot would exceed a limit at its end.
+pub(super) fn snapshot_limit(tx: &mut Tx<'_>, env: &Env, dir: u64) -> TxResult<()> {
+    counts::check(tx, env, dir, (Count::Snapshots, 1), 0)
+}
+
+/// Finds the snapshot of a head that is the source of an increment, the newest first.
+pub(crate) fn find_source(tx: &mut Tx<'_>, head: &DatasetPhys, guid: u64) -> TxResult<u64> {
+    let mut object = head.prev_snap_obj;
+    while object != 0 {
+        let snapshot = get_dataset(tx, object)?;
+        if snapshot.dir_obj != head.dir_obj {
+            break;
+        }
+        if snapshot.guid == guid {
+            return Ok(object);
+        }
+        object = snapshot.prev_snap_obj;
+    }
+    Err(ReceiveRefusal::NoSource { guid }.into())
+}
+
+/// Finds the dataset whose interrupted receive the stream continues, and checks that it does.
+/// Returns it with whether it is `%recv`, and its state.
+pub(super) fn resumed(
+    tx: &mut Tx<'_>,
+    new: &NewReceive,
+    is_owned: impl Fn(u64) -> bool,
+) -> TxResult<(u64, bool, resume::Saved)> {
+    let child = names::head(tx, &new.child());
+    let (object, is_child) = match child {
+        Ok(object) => (object, true),
+        Err(step) if names::is_missing(&step) => (names::head(tx, &new.target)?, false),
+        Err(step) => return Err(step),
+    };
+    let mismatch = |what| Err(ReceiveRefusal::ResumeMismatch(what).into());
+    let phys = get_dataset(tx, object)?;
+    if !phys.is_inconsistent() {
+        return mismatch("the dataset is not partially received");
+    }
+    let Some(saved) = resume::saved(tx, object)? else {
+        return mismatch("the dataset has no resume point");
+    };
+    if saved.to_guid != new.to_guid {
+        return mismatch("another snapshot is being received");
+    }
+    if is_owned(object) {
+        return Err(OpError::Busy.into());
+    }
+    if get_dataset(tx, phys.prev_snap_obj)?.dir_obj == phys.dir_obj {
+        return mismatch("the dataset has a snapshot");
+    }
+    if saved.from_guid != new.from_guid {
+        return mismatch("it has another source");
+    }
+    if is_child && new.is_full() && !new.is_forced {
+        return Err(ReceiveRefusal::ResumeExists.into());
+    }
+    if new.resumes_at != Some((saved.point.object, saved.point.offset)) {
+        return mismatch("the stream begins at another point");
+    }
+    if is_child {
+        // Its name may have been taken since.
+        let target = names::head(tx, &new.target)?;
+        let head = get_dataset(tx, target)?;
+        if names::has_snapshot(tx, &head, &new.snapshot)? {
+            return Err(OpError::Exists.into());
+        }
+    }
+    not_encrypted(tx, phys.dir_obj)?;
+    Ok((object, is_child, saved))
+}

@@ -1,0 +1,159 @@
+//! Receives one substream: what begins it, what ends it, and where it can be resumed (spec 07 B9).
+//!
+//! ```text
+//!   target missing     begin: target, empty or a clone of the origin      INCONSISTENT
+//!                      end:   its snapshot                                 consistent
+//!
+//!   target exists      begin: target/%recv, a clone of the source snapshot INCONSISTENT
+//!                      end:   contents of %recv and target are exchanged, the snapshot is taken,
+//!                             %recv with the contents from before is destroyed
+//! ```
+//!
+//! Until its end a receive has changed nothing that users see: a target that existed before keeps
+//! its contents, and a new one cannot be mounted.
+//!
+//! Crash safety
+//! 1. The mark INCONSISTENT is set in the txg that creates the dataset, and removed in the txg of
+//!    its snapshot: begin and end are one task of a sync each.
+//! 2. The resume point is written in the txg that carries the data in front of it: it is noted in
+//!    the transaction that changes the data ([`ReceivePoints`]), and the sync of the head stores it
+//!    with the head's new root ([`resume::store_point`]).
+//! 3. A pool that is opened for writing destroys marked datasets without resume keys
+//!    ([`crate::dsl::destroy::abandoned`]); those with keys wait for the rest of their stream.
+//!
+//! Invariants
+//! * RC1  A dataset that is being received is INCONSISTENT from its creation to the snapshot that
+//!   ends the receive.
+//! * RC2  A resume point never goes backwards.
+//!
+//! Concurrency: a receive owns its head, so that it is neither destroyed nor resumed by another
+//! task meanwhile. Durability: nothing here flushes; begin and end return when their txg is
+//! committed.
+
+pub(crate) mod begin;
+pub(crate) mod check;
+pub(crate) mod end;
+mod error;
+mod points;
+pub(crate) mod resume;
+pub(crate) mod task;
+
+use std::sync::Arc;
+
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::stream::{BeginFlags, StreamFeatures};
+use cenote_ondisk::zap::Value;
+
+use crate::{Head, Ownership};
+pub use error::ReceiveRefusal;
+pub use points::{ReceivePoint, ReceivePoints};
+
+/// The name of the dataset below an existing target that is received into.
+pub(crate) const RECV: &str = "%recv";
+
+/// A substream to be received, as its BEGIN describes it, and how its receiver wants it.
+#[derive(Debug, Clone)]
+pub struct NewReceive {
+    /// Full name of the file system or volume.
+    pub target: String,
+    /// Short name of the snapshot.
+    pub snapshot: String,
+    /// Full name of the snapshot at the sender, which a resume token contains.
+    pub sender_name: Vec<u8>,
+    /// File system or volume.
+    pub kind: ObjSetType,
+    /// Guid of the snapshot.
+    pub to_guid: u64,
+    /// Guid of the source of an increment, 0 if the stream is full.
+    pub from_guid: u64,
+    /// When the snapshot was taken at the sender, in seconds.
+    pub creation_time: u64,
+    /// Features of the stream.
+    pub features: StreamFeatures,
+    /// Flags of the stream.
+    pub flags: BeginFlags,
+    /// The snapshot whose clone is received into; required for an increment whose target does not
+    /// exist.
+    pub origin: Option<String>,
+    /// Object and offset at which a resumed stream continues.
+    pub resumes_at: Option<(u64, u64)>,
+    /// Discard changes since the source, later snapshots, and contents that a full stream replaces
+    /// (`-F`).
+    pub is_forced: bool,
+    /// Keep what was received if the stream ends early (`-s`).
+    pub is_resumable: bool,
+    /// Local properties of a new dataset.
+    pub props: Vec<(String, Value)>,
+}
+
+impl NewReceive {
+    /// Whether the stream continues an interrupted receive.
+    #[must_use]
+    pub const fn is_resuming(&self) -> bool {
+        self.features.contains(StreamFeatures::RESUMING)
+    }
+
+    /// Whether the whole snapshot is sent, not the difference to another one.
+    #[must_use]
+    pub const fn is_full(&self) -> bool {
+        self.from_guid == 0
+    }
+
+    /// Returns the name of the dataset below the target.
+    pub(crate) fn child(&self) -> String {
+        format!("{}/{RECV}", self.target)
+    }
+}
+
+/// A receive that has begun. The dataset cannot be destroyed until this is dropped.
+#[derive(Debug)]
+pub struct Reception {
+    pub(crate) new: NewReceive,
+    /// Name of the dataset that is received into: the target, or its child `%recv`.
+    pub(crate) dataset: String,
+    pub(crate) head: Arc<Head>,
+    pub(crate) _ownership: Ownership,
+    pub(crate) is_child: bool,
+    /// Whether it is kept if the stream ends early.
+    pub(crate) is_resumable: bool,
+    pub(crate) start: ReceivePoint,
+}
+
+impl Reception {
+    /// Returns the head that is received into.
+    #[must_use]
+    pub fn head(&self) -> &Arc<Head> {
+        &self.head
+    }
+
+    /// Returns the point where the stream begins: the first object, unless it is resumed.
+    #[must_use]
+    pub const fn start(&self) -> ReceivePoint {
+        self.start
+    }
+
+    /// Whether what was received is kept if the stream ends early.
+    #[must_use]
+    pub const fn is_resumable(&self) -> bool {
+        self.is_resumable
+    }
+
+    /// Whether a full stream is received into a clone, whose objects beyond the last one of the
+    /// stream do not exist in its snapshot.
+    #[must_use]
+    pub const fn is_full_into_clone(&self) -> bool {
+        self.new.is_full() && self.new.origin.is_some() && !self.is_child
+    }
+
+    /// Returns the name of the dataset that is received into.
+    #[must_use]
+    pub fn dataset(&self) -> &str {
+        &self.dataset
+    }
+
+    /// Returns the parameters of the receive.
+    #[must_use]
+    pub const fn request(&self) -> &NewReceive {
+        &self.new
+    }
+}

@@ -1,0 +1,139 @@
+//! Contents of objects: WRITE, WRITE_EMBEDDED, SPILL, FREE (spec 07 B9.4).
+
+use cenote_dmu::{Tx, TxResult};
+use cenote_engine::Charge;
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::stream::{Embedded, ObjectFlags, Range, Spill, Write};
+use cenote_rt::{Buf, Result};
+
+use super::{DNODE_COST, ReceiveError, Receiver, payload};
+
+/// Bytes of block pointers and the levels above them that a block is charged.
+const POINTER_COST: u64 = 256;
+
+/// The shape of an object's blocks.
+#[derive(Debug, Clone, Copy)]
+struct Shape {
+    block_size: u64,
+    kind: ObjectType,
+}
+
+impl Shape {
+    /// Returns the maximum that a write of `len` bytes writes.
+    fn charge(self, len: u64) -> Charge {
+        // One more: a write may begin and end within blocks.
+        let blocks = len.div_ceil(self.block_size.max(1)).saturating_add(1);
+        Charge::write(blocks.saturating_mul(POINTER_COST).saturating_add(DNODE_COST))
+            .with_blocks(blocks, self.block_size)
+    }
+}
+
+impl Receiver {
+    /// Returns the shape of an object.
+    async fn shape(&self, object: u64) -> Result<Shape> {
+        let found = self.head().live().inspect(|tx| tx.find(object)).await?;
+        let dnode = found.ok_or(ReceiveError::NoObject { object })?;
+        Ok(Shape { block_size: dnode.data_block_size(), kind: dnode.object_type })
+    }
+
+    pub(super) async fn write(
+        &mut self,
+        record: &Write,
+        stored: Vec<u8>,
+        bytes: u64,
+    ) -> Result<()> {
+        let (object, offset) = (record.object, record.offset);
+        let point = self.point_at(object, offset, bytes)?;
+        let shape = self.shape(object).await?;
+        let (expanded, endian) = match record.compression {
+            0 => (stored, self.endian),
+            // A block of a type to be swapped is not sent compressed.
+            compression => {
+                let len = record.logical_len as usize;
+                let place = (object, offset);
+                let expanded = payload::expand(place, stored, compression, len).await?;
+                (expanded, Endian::Little)
+            }
+        };
+        let data = payload::block(&expanded, 0, shape.kind, endian);
+        drop(expanded);
+        self.change(shape.charge(data.len() as u64), Some(point), |tx| {
+            put(tx, object, offset, &data)?;
+            Ok(((), true))
+        })
+        .await
+    }
+
+    pub(super) async fn write_embedded(
+        &mut self,
+        record: &Embedded,
+        stored: &[u8],
+        bytes: u64,
+    ) -> Result<()> {
+        let (object, offset) = (record.object, record.offset);
+        if record.embedded_kind != 0 {
+            let kind = record.embedded_kind;
+            return Err(ReceiveError::EmbeddedKind { object, kind }.into());
+        }
+        let stored = stored.get(..record.physical_len as usize).unwrap_or(stored).to_vec();
+        let len = record.logical_len as usize;
+        let expanded = payload::expand((object, offset), stored, record.compression, len).await?;
+        let shape = self.shape(object).await?;
+        // Senders write an embedded spill block as if it were data (spec 07 B15, defect 1).
+        if record.is_spill() {
+            let block = payload::block(&expanded, record.len as usize, ObjectType::SA, self.endian);
+            return self.put_spill(object, block).await;
+        }
+        let point = self.point_at(object, offset, bytes)?;
+        let data = payload::block(&expanded, record.len as usize, shape.kind, self.endian);
+        self.change(shape.charge(data.len() as u64), Some(point), |tx| {
+            put(tx, object, offset, &data)?;
+            Ok(((), true))
+        })
+        .await
+    }
+
+    pub(super) async fn spill(&mut self, record: &Spill, stored: &[u8]) -> Result<()> {
+        if record.flags.contains(ObjectFlags::SPILL) && self.limits.has_spill_flags {
+            // It has not changed: OBJECT kept it.
+            return Ok(());
+        }
+        let block = payload::block(stored, 0, ObjectType::SA, self.endian);
+        self.put_spill(record.object, block).await
+    }
+
+    async fn put_spill(&self, object: u64, block: Buf) -> Result<()> {
+        let charge = Charge::write(DNODE_COST).with_blocks(1, block.len() as u64);
+        self.change(charge, None, |tx| {
+            let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
+            if dnode.bonus_type != ObjectType::SA {
+                return Err(ReceiveError::Spill { object }.into());
+            }
+            tx.set_spill(object, Some(&block))?;
+            Ok(((), false))
+        })
+        .await
+    }
+
+    pub(super) async fn free(&self, record: &Range) -> Result<()> {
+        let (object, offset) = (record.object, record.offset);
+        let len = (record.len != Range::TO_THE_END).then_some(record.len);
+        self.change(Charge::free(2 * DNODE_COST), None, |tx| {
+            tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
+            tx.free_range(object, offset, len)?;
+            Ok(((), false))
+        })
+        .await
+    }
+}
+
+/// Writes bytes; a whole block without copying it.
+fn put(tx: &mut Tx<'_>, object: u64, offset: u64, data: &Buf) -> TxResult<()> {
+    let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
+    let size = dnode.data_block_size();
+    if data.len() as u64 == size && offset.is_multiple_of(size) {
+        return tx.write_block(object, offset / size, data.clone());
+    }
+    tx.write(object, offset, data)
+}
