@@ -6,6 +6,7 @@ use cenote_block::StoredForm;
 use cenote_dmu::{Dnode, SPILL_BLKID};
 use cenote_ondisk::bits::Bits;
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{
@@ -208,7 +209,7 @@ impl Form {
 
     fn flags(&self, bp: &BlockPtr) -> WriteFlags {
         let mut flags = WriteFlags::empty();
-        let is_dedup = bp.checksum_type().is_some_and(|kind| kind.is_dedup());
+        let is_dedup = bp.checksum_type().is_some_and(ChecksumType::is_dedup);
         flags.set(WriteFlags::CHECKSUM_DEDUP, self.has_key(bp) && is_dedup);
         flags.set(WriteFlags::RAW_BYTESWAPPED, self.is_raw() && bp.endian() == Endian::Big);
         flags

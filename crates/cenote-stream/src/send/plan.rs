@@ -135,13 +135,12 @@ impl SendPlan {
                 let range = self.object_range(&bp, first, slots);
                 emitter.put(&Record::ObjectRange(range), Buf::empty()).await
             }
-            Step::ObjectRange { .. } => Ok(()),
             Step::FreeObjects { first, count } => emitter.free_objects(first, count).await,
             Step::Object { dnode, bp } => self.emit_object(&dnode, &bp, emitter).await,
             Step::Hole { object, offset, len } => emitter.free(object, offset, len).await,
             Step::Redacted { object, offset, len } => emitter.redact(object, offset, len).await,
-            // The reader has read it.
-            Step::Block { .. } => Ok(()),
+            // Only raw streams have ranges, and the reader has turned blocks into records.
+            Step::ObjectRange { .. } | Step::Block { .. } => Ok(()),
         }
     }
 
