@@ -264,7 +264,12 @@ impl<R: Read> StreamReader<R> {
             {
                 return Err(mismatch);
             }
-            self.checksum.feed(words);
+            if matches!(record, Record::End(_)) {
+                // The END of a whole package, which `zstream` gives checksum words, starts anew.
+                self.checksum = RunningChecksum::new(self.endian);
+            } else {
+                self.checksum.feed(words);
+            }
             return Ok(());
         }
         self.checksum.feed(body);
