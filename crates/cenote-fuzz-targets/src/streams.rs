@@ -36,8 +36,7 @@ pub fn stream(bytes: &[u8]) {
     }
 }
 
-/// A resume token; and the bytes of a token's nvlist, of a package's header, and of the payload of a
-/// BEGIN.
+/// A resume token, the header of a package, and the payload of a BEGIN.
 pub fn token(bytes: &[u8]) {
     if let Ok(text) = str::from_utf8(bytes)
         && let Ok(token) = ResumeToken::decode(text.trim_end())

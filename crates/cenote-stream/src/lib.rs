@@ -11,8 +11,8 @@
 //! of a substream. A stream is input from a network: every error names the record and the offset.
 
 //!
-//! [`BeginPayload`] and [`Package`] are the nvlists in a stream, [`ResumeToken`] is the text by which
-//! an interrupted receive continues.
+//! [`BeginPayload`] and [`Package`] are the nvlists in a stream, [`ResumeToken`] is the text by
+//! which an interrupted receive continues.
 
 pub mod checksum;
 pub mod package;

@@ -354,7 +354,7 @@ mod tests {
         }
         for key in ["snaps", "snapprops", "snapholds"] {
             let cause = with(&|dataset| {
-                dataset.insert(key, NvList::from_iter([("one", NvValue::Boolean)]))
+                dataset.insert(key, NvList::from_iter([("one", NvValue::Boolean)]));
             });
             let snap = "one".into();
             assert_eq!(cause, CorruptPackage::Snapshot { guid: 0xab, key, snap });

@@ -62,6 +62,7 @@ pub enum CorruptToken {
 
 /// The place where a receive was interrupted, and how the sender must continue.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "independent flags, as in the token")]
 pub struct ResumeToken {
     /// Guid of the snapshot that is being received.
     pub to_guid: u64,
@@ -178,12 +179,7 @@ impl ResumeToken {
         let packed = self.to_list().encode(Encoding::Xdr);
         let compressed = deflate(&packed);
         let [checksum, ..] = fletcher4(&compressed);
-        let mut text = format!("{VERSION}-{checksum:x}-{:x}-", packed.len());
-        for byte in compressed {
-            text.push(digit(byte >> 4));
-            text.push(digit(byte & 15));
-        }
-        text
+        format!("{VERSION}-{checksum:x}-{:x}-{}", packed.len(), hex_text(&compressed))
     }
 }
 
@@ -202,8 +198,9 @@ fn hex_bytes(text: &str) -> Option<Vec<u8>> {
     bytes.filter(|_| rest.is_empty())
 }
 
-fn digit(nibble: u8) -> char {
-    char::from_digit(nibble.into(), 16).unwrap_or('0')
+fn hex_text(bytes: &[u8]) -> String {
+    let digit = |nibble: u8| char::from_digit(nibble.into(), 16).unwrap_or('0');
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 /// The content of a zlib stream, if it has exactly `len` bytes.
@@ -286,15 +283,14 @@ mod tests {
         let token = |list: NvList| {
             let packed = list.encode(Encoding::Xdr);
             let compressed = deflate(&packed);
-            let hex: String = compressed.iter().map(|byte| format!("{byte:02x}")).collect();
+            let hex = hex_text(&compressed);
             format!("1-{:x}-{:x}-{hex}", fletcher4(&compressed)[0], packed.len())
         };
         let list = NvList::from_iter([("toguid", 1_u64)]);
         let missing = Err(CorruptToken::Value { key: "toname" });
         assert_eq!(ResumeToken::decode(&token(list)), missing);
         let zeros = deflate(&[0; 8]);
-        let hex: String = zeros.iter().map(|byte| format!("{byte:02x}")).collect();
-        let text = format!("1-{:x}-8-{hex}", fletcher4(&zeros)[0]);
+        let text = format!("1-{:x}-8-{}", fletcher4(&zeros)[0], hex_text(&zeros));
         assert!(matches!(ResumeToken::decode(&text), Err(CorruptToken::List { .. })));
     }
 

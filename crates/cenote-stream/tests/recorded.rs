@@ -12,7 +12,7 @@ use cenote_testkit::streams::{RecordedStream, recorded};
 const INVALID: [&str; 2] = ["truncated", "flipped"];
 
 fn pools() -> impl Iterator<Item = Golden> {
-    ["g-send", "g-send2"].into_iter().filter_map(golden)
+    ["g-streams", "g-send", "g-send2"].into_iter().filter_map(golden)
 }
 
 fn read_all(stream: &[u8]) -> Result<Vec<Item>, StreamError> {
@@ -73,14 +73,14 @@ fn headers_and_payloads_are_decoded() {
             }
         }
     }
-    if golden("g-send2").is_some() {
+    if cenote_testkit::golden::find("g-send2").is_some() {
         assert!(packages > 10 && keys > 3 && redacted > 1 && resumed > 0, "{packages} {keys}");
     }
 }
 
 #[test]
 fn the_recorded_resume_token_is_decoded() {
-    let Some(golden) = golden("g-send2") else { return };
+    let Some(golden) = golden("g-streams") else { return };
     let path = golden.folder().join("streams/resume.token.txt");
     let text = std::fs::read_to_string(path).expect("resume token");
     let token = ResumeToken::decode(text.trim()).expect("valid");
@@ -133,7 +133,7 @@ fn invalid_streams_are_refused() {
 /// what was sent.
 #[test]
 fn flipped_bits_and_cuts_are_found() {
-    let Some(golden) = golden("g-send2") else { return };
+    let Some(golden) = golden("g-streams") else { return };
     let stream = cenote_testkit::streams::recorded_stream(&golden, "emb-ec");
     let items = read_all(&stream.bytes).unwrap();
     let mut rng = cenote_testkit::rng::seeded("flipped_bits_and_cuts_are_found", 1);
