@@ -3,7 +3,9 @@
 
 usage: make-seeds.py DIR POOL     DIR holds dN.img of a pool of one disk or mirrored disks
        make-seeds.py --codecs DIR POOL    stored blocks of every compression (DIR: g-codecs)
-       make-seeds.py --streams DIR NAME...    the first records of streams, DIR/NAME
+       make-seeds.py --streams DIR NAME...    the first records of streams, DIR/NAME, and the
+                                              payload of the first BEGIN
+       make-seeds.py --token TOKEN NAME    a resume token
        make-seeds.py --made       words in the shape of structures that the pools have few of
 Writes fuzz/seeds/TARGET/POOL-WHAT; keeps at most a few of each kind, 16 KiB each.
 """
@@ -29,8 +31,14 @@ BLOCK = re.compile(r"([0-9a-f]+):([0-9a-f]+):[0-9a-f]+ .*?([0-9a-f]+)L/([0-9a-f]
 if mode == "--streams":
     for name in sys.argv[2:]:
         pool = "g-send"
-        keep("stream", name, open(f"{folder}/{name}", "rb").read()[:4096], limit=8)
+        data = open(f"{folder}/{name}", "rb").read()
+        keep("stream", name, data[:4096], limit=8)
+        keep("token", name, data[312:312 + struct.unpack("<I", data[4:8])[0]], limit=8)
     sys.exit()
+
+if mode == "--token":
+    pool = "g-send"
+    keep("token", sys.argv[2], sys.argv[1].encode()); sys.exit()
 
 def block(line):
     """The decompressed bytes of the first copy in a line of `zdb -dddddd`."""

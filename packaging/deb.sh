@@ -3,8 +3,8 @@
 #
 #   packaging/deb.sh BINARY OUTPUT_FOLDER [--links]
 #
-# With --links the package has zpool, zfs, zdb and mount.zfs where commands are looked for, stands in
-# for OpenZFS's packages (Provides: zfsutils), and is not installed beside them.
+# With --links the package has zpool, zfs, zdb, zstream and mount.zfs where commands are looked for,
+# stands in for OpenZFS's packages (Provides: zfsutils), and is not installed beside them.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 top=${here%/*}

@@ -3,8 +3,9 @@
 #
 #   packaging/install.sh BINARY PREFIX [--links]
 #
-# DESTDIR goes in front of all paths. zpool, zfs, zdb and mount.zfs are links in PREFIX/lib/cenote,
-# where they are in nobody's way; --links puts them where commands are looked for, too.
+# DESTDIR goes in front of all paths. zpool, zfs, zdb, zstream and mount.zfs are links in
+# PREFIX/lib/cenote, where they are in nobody's way; --links puts them where commands are looked
+# for, too.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
@@ -17,11 +18,11 @@ install -Dm 755 "$binary" "$root/bin/cenote"
 if command -v strip >/dev/null 2>&1; then strip "$root/bin/cenote"; fi
 
 mkdir -p "$root/lib/cenote/bin" "$root/lib/cenote/sbin"
-for tool in zpool zfs zdb; do ln -sfn ../../../bin/cenote "$root/lib/cenote/bin/$tool"; done
+for tool in zpool zfs zdb zstream; do ln -sfn ../../../bin/cenote "$root/lib/cenote/bin/$tool"; done
 ln -sfn ../../../bin/cenote "$root/lib/cenote/sbin/mount.zfs"
 if [ -n "$links" ]; then
   mkdir -p "$root/sbin"
-  for tool in zpool zfs zdb mount.zfs; do ln -sfn ../bin/cenote "$root/sbin/$tool"; done
+  for tool in zpool zfs zdb zstream mount.zfs; do ln -sfn ../bin/cenote "$root/sbin/$tool"; done
 fi
 
 mkdir -p "$root/share/man/man8"

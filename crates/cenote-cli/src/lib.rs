@@ -25,6 +25,7 @@ pub mod zdb;
 pub mod zfs;
 mod zinject;
 pub mod zpool;
+pub mod zstream;
 
 mod program;
 mod writer;

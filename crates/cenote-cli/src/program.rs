@@ -4,7 +4,7 @@ use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, lab, out, trace, tunable, verbs, zdb, zfs, zinject, zpool};
+use crate::{environment, err, lab, out, trace, tunable, verbs, zdb, zfs, zinject, zpool, zstream};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -13,6 +13,7 @@ Tools with OpenZFS's options and output:
   zpool [--embedded -d DIR]... VERB     pools: create, import, add, set, list, status, ...
   zfs   [--embedded -d DIR]... VERB     datasets: create, snapshot, destroy, set, list, ...
   zdb   [-e -p DIR] [OPTIONS] [POOL]    on-disk structures
+  zstream COMMAND                       stored send streams: dump, token, recompress, redup, ...
   With --embedded the command itself opens the pools; without it the daemon has them open.
   Further options before VERB: -k DATASET=KEYFILE loads a key, -T TXG shows the pool as of a txg.
 
@@ -21,6 +22,7 @@ Commands of cenote:
   cat    -d DIR POOL/DATASET[@SNAP] [PATH]
   cp     -r [--strict] -d DIR POOL/DATASET[@SNAP] [PATH] TARGET
   verify [--leaks] -d DIR POOL
+  verify-stream [--json] FILE|-         stored send streams, without a pool
   where  [-H] -d DIR POOL/DATASET[@SNAP] [PATH]
   map    [-f] [--color] [-m METASLAB] [--svg FILE | --png FILE] [-d DIR] POOL
   top    [-b] [--json] [-s COLUMN] [POOL] [INTERVAL [COUNT]]
@@ -166,7 +168,9 @@ fn full(verb: &str) -> &str {
 pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
     let invoked = args.first().map_or("", |path| path.rsplit('/').next().unwrap_or(path));
     let (tool, rest) = match invoked {
-        "zpool" | "zfs" | "zdb" | "zinject" => (invoked, args.get(1..).unwrap_or_default()),
+        "zpool" | "zfs" | "zdb" | "zinject" | "zstream" => {
+            (invoked, args.get(1..).unwrap_or_default())
+        }
         _ => match args.get(1) {
             Some(tool) => (tool.as_str(), args.get(2..).unwrap_or_default()),
             None => ("", &[][..]),
@@ -180,12 +184,13 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
         "lab" => lab::run(rest, io),
         "trace" => trace::run(None, rest, io),
         "zinject" => zinject::run(None, rest, io),
+        "zstream" => zstream::run(rest, io),
         _ => own_verb(tool, rest, io),
     };
     finish_all(result, io)
 }
 
-fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
+pub(crate) fn finish_all(result: CommandResult, io: &mut Io<'_>) -> i32 {
     let status = finish(result, io);
     // A reader that closes the pipe before the last flush counts like one that closes it earlier.
     if io.out.flush().is_err() && status == 0 { 141 } else { status }

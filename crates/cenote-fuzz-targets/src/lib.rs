@@ -51,6 +51,7 @@ pub const TARGETS: &[Target] = &[
     ("scan", objects::scan),
     ("spacemap", space::spacemap),
     ("stream", streams::stream),
+    ("token", streams::token),
     ("uberblock", blocks::uberblock),
     ("vdev_config", lists::vdev_config),
     ("zap_fat", zaps::zap_fat),

@@ -1,10 +1,10 @@
-//! Send streams.
+//! Send streams, and what is in them.
 
 use std::hint::black_box;
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{RECORD_LEN, Record, RecordLimits, StreamFeatures};
-use cenote_stream::{StreamReader, StreamWriter};
+use cenote_stream::{BeginPayload, Package, ResumeToken, StreamReader, StreamWriter};
 
 /// Bytes of a payload that a test makes up, at most.
 const PAYLOAD_MAX: u64 = 64 << 10;
@@ -33,6 +33,22 @@ pub fn stream(bytes: &[u8]) {
             }
         }
         read(StreamReader::new(&writer.into_inner()[..]));
+    }
+}
+
+/// A resume token, the header of a package, and the payload of a BEGIN.
+pub fn token(bytes: &[u8]) {
+    if let Ok(text) = str::from_utf8(bytes)
+        && let Ok(token) = ResumeToken::decode(text.trim_end())
+    {
+        assert_eq!(ResumeToken::decode(&token.encode()), Ok(token));
+    }
+    if let Ok(package) = Package::decode(bytes) {
+        // Not compared: a property may be a number that does not equal itself.
+        black_box(Package::decode(&package.encode()).expect("encoded package"));
+    }
+    if let Ok(payload) = BeginPayload::decode(bytes) {
+        assert_eq!(BeginPayload::decode(&payload.encode()), Ok(payload));
     }
 }
 

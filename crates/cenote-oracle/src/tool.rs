@@ -120,6 +120,15 @@ impl Tool {
         }
     }
 
+    /// Runs it with a file as standard input; for tools that read and write streams.
+    pub fn filter<A: AsRef<OsStr>>(&self, arguments: &[A], input: &Path) -> Output {
+        let mut command = Command::new(&self.program);
+        let file = std::fs::File::open(input);
+        let file = file.unwrap_or_else(|error| panic!("{}: {error}", input.display()));
+        command.args(arguments).env("LC_ALL", "C.UTF-8").stdin(file);
+        command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    }
+
     /// `zdb -e -p DEVICES OPTIONS TARGET`: a pool that is not imported, in a folder of images.
     /// `target` is the pool, or a dataset in it, followed by the arguments that the options need.
     pub fn pool(&self, target: &str, devices: &Path, options: &[&str]) -> Said {

@@ -153,6 +153,14 @@ impl<R: Read> StreamReader<R> {
         reader
     }
 
+    /// Sets the offset at which the stream begins in its source: errors and items name offsets in
+    /// the source.
+    #[must_use]
+    pub const fn starting_at(mut self, offset: u64) -> Self {
+        self.offset = offset;
+        self
+    }
+
     /// Byte order of the stream; known after the first record.
     pub const fn endian(&self) -> Endian {
         self.endian
@@ -264,7 +272,12 @@ impl<R: Read> StreamReader<R> {
             {
                 return Err(mismatch);
             }
-            self.checksum.feed(words);
+            if matches!(record, Record::End(_)) {
+                // The END of a whole package, which `zstream` gives checksum words, starts anew.
+                self.checksum = RunningChecksum::new(self.endian);
+            } else {
+                self.checksum.feed(words);
+            }
             return Ok(());
         }
         self.checksum.feed(body);

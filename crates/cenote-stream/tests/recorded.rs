@@ -2,7 +2,9 @@
 
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::Record;
-use cenote_stream::{Item, StreamError, StreamReader, StreamWriter, frame};
+use cenote_stream::{
+    BeginPayload, Item, Package, ResumeToken, StreamError, StreamReader, StreamWriter, frame,
+};
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::streams::{RecordedStream, recorded};
 
@@ -10,7 +12,7 @@ use cenote_testkit::streams::{RecordedStream, recorded};
 const INVALID: [&str; 2] = ["truncated", "flipped"];
 
 fn pools() -> impl Iterator<Item = Golden> {
-    ["g-send", "g-send2"].into_iter().filter_map(golden)
+    ["g-streams", "g-send", "g-send2"].into_iter().filter_map(golden)
 }
 
 fn read_all(stream: &[u8]) -> Result<Vec<Item>, StreamError> {
@@ -43,6 +45,47 @@ fn what_was_sent_is_read_and_written_again() {
             read_all(&stream.bytes).unwrap_or_else(|error| panic!("{}: {error}", stream.name));
         assert!(write_all(&items) == stream.bytes, "{}", stream.name);
     }
+}
+
+/// Headers of packages are encoded again byte for byte; payloads of substreams keep their values.
+#[test]
+fn headers_and_payloads_are_decoded() {
+    let (mut packages, mut keys, mut redacted, mut resumed) = (0, 0, 0, 0);
+    for stream in valid_streams() {
+        for item in read_all(&stream.bytes).unwrap() {
+            let Record::Begin(_) = item.record else { continue };
+            if item.is_package {
+                if item.payload.is_empty() {
+                    continue;
+                }
+                packages += 1;
+                let package = Package::decode(&item.payload).expect(&stream.name);
+                assert!(package.encode() == item.payload, "{}: {package:?}", stream.name);
+            } else {
+                let payload = BeginPayload::decode(&item.payload).expect(&stream.name);
+                keys += usize::from(payload.crypt_keydata.is_some());
+                redacted += usize::from(payload.redact_snaps.is_some());
+                resumed += usize::from(payload.resume.is_some());
+                assert_eq!(BeginPayload::decode(&payload.encode()).as_ref(), Ok(&payload));
+                let native = cenote_ondisk::nvlist::Encoding::Native(Endian::Little);
+                let is_same = payload.to_list().encode(native) == item.payload;
+                assert!(is_same || item.payload.is_empty(), "{}: {payload:?}", stream.name);
+            }
+        }
+    }
+    if cenote_testkit::golden::find("g-send2").is_some() {
+        assert!(packages > 10 && keys > 3 && redacted > 1 && resumed > 0, "{packages} {keys}");
+    }
+}
+
+#[test]
+fn the_recorded_resume_token_is_decoded() {
+    let Some(golden) = golden("g-streams") else { return };
+    let path = golden.folder().join("streams/resume.token.txt");
+    let text = std::fs::read_to_string(path).expect("resume token");
+    let token = ResumeToken::decode(text.trim()).expect("valid");
+    assert_eq!((token.object, token.offset, token.bytes), (2, 0, 2248));
+    assert_eq!(ResumeToken::decode(&token.encode()), Ok(token));
 }
 
 /// The other byte order gives the same records.
@@ -90,7 +133,7 @@ fn invalid_streams_are_refused() {
 /// what was sent.
 #[test]
 fn flipped_bits_and_cuts_are_found() {
-    let Some(golden) = golden("g-send2") else { return };
+    let Some(golden) = golden("g-streams") else { return };
     let stream = cenote_testkit::streams::recorded_stream(&golden, "emb-ec");
     let items = read_all(&stream.bytes).unwrap();
     let mut rng = cenote_testkit::rng::seeded("flipped_bits_and_cuts_are_found", 1);

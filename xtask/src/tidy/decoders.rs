@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The decoders: one target each in `fuzz/fuzz_targets`, one folder each in `fuzz/seeds`.
-const DECODERS: [&str; 36] = [
+const DECODERS: [&str; 37] = [
     "acl",
     "blkptr",
     "bpobj",
@@ -34,6 +34,7 @@ const DECODERS: [&str; 36] = [
     "scan",
     "spacemap",
     "stream",
+    "token",
     "uberblock",
     "vdev_config",
     "zap_fat",

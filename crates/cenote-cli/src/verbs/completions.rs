@@ -98,7 +98,7 @@ mod tests {
         assert!(of(Tool::Zfs, "snapshot").contains(&"-r".to_owned()));
         for shell in ["bash", "zsh"] {
             let text = script(shell);
-            assert!(text.contains("cenote) printf '%s ' zpool zfs zdb ls "), "{text}");
+            assert!(text.contains("cenote) printf '%s ' zpool zfs zdb zstream ls "), "{text}");
             assert!(text.contains("'zpool iostat') printf '%s ' -H "), "{text}");
             assert!(!text.contains("@TABLE@") && !text.contains("@COMMON@"));
         }

@@ -15,6 +15,7 @@ mod mount;
 mod nbd;
 mod progress;
 mod verify;
+mod verify_stream;
 mod walk;
 
 use std::sync::Arc;
@@ -43,6 +44,7 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
         "completions" => completions::run(args, io),
         "cp" => cp::run(args, io),
         "verify" => verify::run(args, io),
+        "verify-stream" => verify_stream::run(args, io),
         "map" => map::run(None, args, io),
         "top" => crate::top::run(args, io),
         "mount" => mount::run(args, io),

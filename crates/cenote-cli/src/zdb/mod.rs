@@ -34,6 +34,7 @@ mod zap;
 mod znode;
 
 pub use options::Options;
+pub(crate) use text::nvlist as print_nvlist;
 
 use cenote_rt::{Error, Kind};
 

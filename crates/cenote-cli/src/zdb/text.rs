@@ -47,7 +47,7 @@ pub(super) fn histogram(io: &mut Io<'_>, buckets: &[u64], first: usize) -> Comma
 }
 
 /// Prints a list: one line per scalar, nested lists indented by four columns.
-pub(super) fn nvlist(io: &mut Io<'_>, list: &NvList, indent: usize) -> CommandResult {
+pub(crate) fn nvlist(io: &mut Io<'_>, list: &NvList, indent: usize) -> CommandResult {
     for (name, value) in list.iter() {
         match value {
             NvValue::List(inner) => {
