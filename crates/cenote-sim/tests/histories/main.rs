@@ -9,9 +9,9 @@ use std::process::Command;
 use cenote_sim::batch::{self, Extent};
 use cenote_testkit::rng::{cases, number};
 
-/// Histories of a short run, and of a long one: two minutes and an hour of two processors, with
+/// Histories of a short run, and of a long one: under two minutes and an hour of two processors, with
 /// half a second of processor time each.
-const FEW: u64 = 500;
+const FEW: u64 = 400;
 const MANY: u64 = 15_000;
 
 /// Histories that showed bugs.
