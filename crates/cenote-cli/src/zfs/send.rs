@@ -155,10 +155,8 @@ impl Command {
             name => name.map(str::to_owned),
         };
         let head = target.split('@').next().unwrap_or_default();
-        let from = from.map(|name| match name.starts_with(['@', '#']) {
-            true => format!("{head}{name}"),
-            false => name,
-        });
+        let is_short = |name: &String| name.starts_with(['@', '#']);
+        let from = from.map(|name| if is_short(&name) { format!("{head}{name}") } else { name });
         let options = SendOptions {
             large_blocks: parsed.has('L'),
             embedded: parsed.has('e'),
