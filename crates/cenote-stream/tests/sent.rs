@@ -9,6 +9,8 @@
 //! * Checksums, which follow from these. With OpenZFS's BEGIN in front, the streams are equal byte
 //!   for byte.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 use std::os::unix::fs::FileExt as _;
 use std::path::PathBuf;
 use std::sync::Arc;
