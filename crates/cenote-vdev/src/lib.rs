@@ -47,7 +47,7 @@ pub use grow::GrowError;
 pub use io_class::IoClass;
 pub use leaf::{DATA_START, Leaf, LeafId, LeafStats, NeverFlushes, NoDevice, TreeClosed};
 pub use read::{ClassReader, GroupReader, ReadError, RebuildPiece};
-pub use reflow::{Expansion, FirstRows, HeldRange, ReflowError, copy_limit};
+pub use reflow::{Expansion, FirstRows, HeldRange, ReflowError, Shape, copy_limit};
 pub use reshape::{ReshapeError, Reshaped};
 pub use service::{Need, ServiceError};
 pub use sides::{SideError, Sides};

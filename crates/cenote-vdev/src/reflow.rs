@@ -65,6 +65,13 @@ pub enum ReflowError {
     },
 }
 
+/// A shape of a tree. It differs from each later one, whatever changed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Shape {
+    /// Vdevs of all versions.
+    versions: usize,
+}
+
 /// Ends when no I/O uses it any more.
 #[derive(Debug)]
 struct Epoch(Arc<Notify>);
@@ -330,6 +337,19 @@ impl Tree {
     /// Returns the progress of an expansion, for I/O that has no ticket.
     pub(crate) fn reflow(&self) -> Reflow {
         self.gate.reflow()
+    }
+
+    /// Returns the shape that the tree has now, for [`Tree::is_settled_since`].
+    pub fn shape(&self) -> Shape {
+        Shape { versions: self.vdevs.len() }
+    }
+
+    /// Whether each block has been at one place on its leaves since the tree had this shape: no vdev
+    /// got another version, and none expands.
+    pub fn is_settled_since(&self, shape: Shape) -> bool {
+        // A version that expands may have been in the arena, but not below the root, when the shape
+        // was taken: it is found by the second check.
+        self.shape() == shape && !self.is_moving()
     }
 
     /// Whether a vdev expands that can be written, so that sectors may move.

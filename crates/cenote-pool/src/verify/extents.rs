@@ -1,15 +1,21 @@
 //! Extents: long reads of leaves that contain many blocks.
+//!
+//! An extent has what its leaf had when it was read. A RAID-Z that begins to expand afterwards gives
+//! its blocks other places, which may lie in the extent, too: from then on blocks are read alone.
 
 use std::sync::atomic::AtomicBool;
 
 use cenote_rt::lock::branch;
 use cenote_rt::{BoxFuture, Buf, Result, tunables};
 use cenote_vdev::queue::ScanKind;
-use cenote_vdev::{ClassReader, IoClass, LeafId, LeafRange, LeafReader, Tree};
+use cenote_vdev::{ClassReader, IoClass, LeafId, LeafRange, LeafReader, Shape, Tree};
 use futures_util::future::join_all;
 
 /// Extents of leaves. Reads ranges from them, and other ranges from the leaves.
 pub struct Extents<'t> {
+    tree: &'t Tree,
+    /// Shape of the tree before the first read.
+    shape: Shape,
     reader: ClassReader<'t>,
     /// By leaf and offset, disjoint.
     extents: Vec<Extent>,
@@ -32,6 +38,7 @@ impl Extent {
 impl<'t> Extents<'t> {
     /// Reads all of `ranges`, nearby ones together, as I/O of a scan.
     pub async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
+        let shape = tree.shape();
         ranges.sort_unstable();
         let mut extents = merge(tree, &ranges);
         let reader = ClassReader::new(tree, IoClass::Scrub);
@@ -39,7 +46,7 @@ impl<'t> Extents<'t> {
         for (extent, data) in extents.iter_mut().zip(read) {
             extent.data = data;
         }
-        Self { reader, extents }
+        Self { tree, shape, reader, extents }
     }
 
     /// Reads the ranges of each block alone, once its delay is over.
@@ -48,6 +55,7 @@ impl<'t> Extents<'t> {
         blocks: impl Iterator<Item = &'r [LeafRange]>,
         is_stopped: &AtomicBool,
     ) -> Self {
+        let shape = tree.shape();
         let blocks = blocks.filter(|ranges| !ranges.is_empty()).map(|ranges| {
             branch(async move {
                 let slot =
@@ -59,7 +67,7 @@ impl<'t> Extents<'t> {
         });
         let mut extents: Vec<_> = join_all(blocks).await.into_iter().flatten().collect();
         extents.sort_unstable_by_key(|extent| (extent.leaf, extent.offset));
-        Self { reader: ClassReader::new(tree, IoClass::Scrub), extents }
+        Self { tree, shape, reader: ClassReader::new(tree, IoClass::Scrub), extents }
     }
 
     /// Returns the bytes of a range, if an extent has them.
@@ -69,6 +77,9 @@ impl<'t> Extents<'t> {
     }
 
     fn find(&self, leaf: LeafId, offset: u64, len: u64) -> Option<(&Extent, usize)> {
+        if !self.tree.is_settled_since(self.shape) {
+            return None;
+        }
         let after =
             self.extents.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
         let extent = self.extents.get(after.checked_sub(1)?)?;
