@@ -258,6 +258,19 @@ impl<'t> Expansion<'t> {
         self.tree.gate.reflow()
     }
 
+    /// Returns the shape that the tree has now, for [`is_settled_since`](Self::is_settled_since).
+    pub fn shape(self) -> Shape {
+        Shape { versions: self.tree.vdevs.len() }
+    }
+
+    /// Whether each block has been at one place on its leaves since the tree had this shape: no
+    /// vdev got another version, and none expands.
+    pub fn is_settled_since(self, shape: Shape) -> bool {
+        // A version that expands may have been in the arena, but not below the root, when the shape
+        // was taken: it is found by the second check.
+        self.shape() == shape && !self.tree.is_moving()
+    }
+
     /// Copying begins again behind the committed progress, because a copy failed.
     pub fn retry(self) {
         self.tree.gate.change(|reflow| reflow.next = reflow.offset);
@@ -337,19 +350,6 @@ impl Tree {
     /// Returns the progress of an expansion, for I/O that has no ticket.
     pub(crate) fn reflow(&self) -> Reflow {
         self.gate.reflow()
-    }
-
-    /// Returns the shape that the tree has now, for [`Tree::is_settled_since`].
-    pub fn shape(&self) -> Shape {
-        Shape { versions: self.vdevs.len() }
-    }
-
-    /// Whether each block has been at one place on its leaves since the tree had this shape: no vdev
-    /// got another version, and none expands.
-    pub fn is_settled_since(&self, shape: Shape) -> bool {
-        // A version that expands may have been in the arena, but not below the root, when the shape
-        // was taken: it is found by the second check.
-        self.shape() == shape && !self.is_moving()
     }
 
     /// Whether a vdev expands that can be written, so that sectors may move.

@@ -1,7 +1,8 @@
 //! Extents: long reads of leaves that contain many blocks.
 //!
-//! An extent has what its leaf had when it was read. A RAID-Z that begins to expand afterwards gives
-//! its blocks other places, which may lie in the extent, too: from then on blocks are read alone.
+//! An extent has what its leaf had when it was read. A RAID-Z that begins to expand afterwards
+//! gives its blocks other places, which may lie in the extent, too: from then on blocks are read
+//! alone.
 
 use std::sync::atomic::AtomicBool;
 
@@ -38,7 +39,7 @@ impl Extent {
 impl<'t> Extents<'t> {
     /// Reads all of `ranges`, nearby ones together, as I/O of a scan.
     pub async fn read(tree: &'t Tree, mut ranges: Vec<LeafRange>) -> Self {
-        let shape = tree.shape();
+        let shape = tree.expansion().shape();
         ranges.sort_unstable();
         let mut extents = merge(tree, &ranges);
         let reader = ClassReader::new(tree, IoClass::Scrub);
@@ -55,7 +56,7 @@ impl<'t> Extents<'t> {
         blocks: impl Iterator<Item = &'r [LeafRange]>,
         is_stopped: &AtomicBool,
     ) -> Self {
-        let shape = tree.shape();
+        let shape = tree.expansion().shape();
         let blocks = blocks.filter(|ranges| !ranges.is_empty()).map(|ranges| {
             branch(async move {
                 let slot =
@@ -77,7 +78,7 @@ impl<'t> Extents<'t> {
     }
 
     fn find(&self, leaf: LeafId, offset: u64, len: u64) -> Option<(&Extent, usize)> {
-        if !self.tree.is_settled_since(self.shape) {
+        if !self.tree.expansion().is_settled_since(self.shape) {
             return None;
         }
         let after =
