@@ -40,7 +40,7 @@ use futures_util::future::{Either, select};
 use crate::admin::events::{Event, PoolEvent, StateCause};
 use crate::leaf::diagnosis;
 use crate::txg::closing::answer_timeout;
-use crate::{EngineError, Suspended};
+use crate::{EngineError, SplitError, Suspended};
 use crate::{Leaves, Scope};
 
 /// Longest time until the writer of a label notices that the pool was closed.
@@ -303,6 +303,10 @@ impl Leaves<'_> {
         self.check_known(guid)?;
         {
             let _probing = self.lock_service().await;
+            // The new pool has its device, also after it was exported and until it is detached.
+            if self.engine.with_config(|config| config.facts.split_leaves.contains(&guid)) {
+                return Err(SplitError::Busy.into());
+            }
             match device {
                 Some(device) => self.bring_back_on(guid, device).await?,
                 None => self.bring_back(guid).await?,
