@@ -19,7 +19,7 @@ pub struct Extents<'t> {
     shape: Shape,
     reader: ClassReader<'t>,
     /// By leaf and offset, disjoint.
-    extents: Vec<Extent>,
+    sorted: Vec<Extent>,
 }
 
 struct Extent {
@@ -47,7 +47,7 @@ impl<'t> Extents<'t> {
         for (extent, data) in extents.iter_mut().zip(read) {
             extent.data = data;
         }
-        Self { tree, shape, reader, extents }
+        Self { tree, shape, reader, sorted: extents }
     }
 
     /// Reads the ranges of each block alone, once its delay is over.
@@ -63,12 +63,13 @@ impl<'t> Extents<'t> {
                     tree.load().pace(ScanKind::Scrub, tree.tops().count() as u64, is_stopped).await;
                 let read = Self::read(tree, ranges.to_vec()).await;
                 drop(slot);
-                read.extents
+                read.sorted
             })
         });
         let mut extents: Vec<_> = join_all(blocks).await.into_iter().flatten().collect();
         extents.sort_unstable_by_key(|extent| (extent.leaf, extent.offset));
-        Self { tree, shape, reader: ClassReader::new(tree, IoClass::Scrub), extents }
+        let reader = ClassReader::new(tree, IoClass::Scrub);
+        Self { tree, shape, reader, sorted: extents }
     }
 
     /// Returns the bytes of a range, if an extent has them.
@@ -82,8 +83,8 @@ impl<'t> Extents<'t> {
             return None;
         }
         let after =
-            self.extents.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
-        let extent = self.extents.get(after.checked_sub(1)?)?;
+            self.sorted.partition_point(|extent| (extent.leaf, extent.offset) <= (leaf, offset));
+        let extent = self.sorted.get(after.checked_sub(1)?)?;
         let is_inside = extent.leaf == leaf && offset.checked_add(len)? <= extent.end();
         // An extent of another leaf may begin after the range.
         is_inside.then(|| (extent, (offset - extent.offset) as usize))
