@@ -47,7 +47,7 @@ pub(crate) fn charge_compress(function: Compression, level: ZstdLevel, len: usiz
 }
 
 /// Charges the decompression to `len` bytes.
-pub(crate) fn charge_expand(function: Compression, len: usize) {
+pub fn charge_expand(function: Compression, len: usize) {
     let op = match function {
         Compression::Off => Op::Copy,
         Compression::Lz4 | Compression::Lzjb | Compression::Zle => Op::Lz4Expand,

@@ -37,6 +37,7 @@ mod write;
 pub use cache::{CacheConfig, CacheStats};
 pub use cenote_codec::crypto::BlockKeys;
 pub use cenote_vdev::IoClass;
+pub use costs::charge_expand;
 pub use error::{BlockError, CopyFailure, WriteError};
 pub use grounds::{Grounds, Hold, Since};
 pub use heal::Reporter;

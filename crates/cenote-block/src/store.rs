@@ -278,10 +278,16 @@ impl BlockStore {
     }
 
     async fn fill(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
+        let stored = self.read_missed(bp, context).await?;
+        expand(*bp, stored, context.keys.cloned()).await
+    }
+
+    /// Reads the stored bytes of a block that is not cached.
+    async fn read_missed(&self, bp: &BlockPtr, context: &ReadContext<'_>) -> Result<Buf> {
         cenote_rt::charge(Op::ReadMissed, bp.psize());
         let stored = self.fetch(bp, context.grounds, context.class).await?;
         self.note_read(bp.psize());
-        expand(*bp, stored, context.keys.cloned()).await
+        Ok(stored)
     }
 
     /// Returns the block at `bp` if that needs no I/O.
@@ -358,9 +364,7 @@ impl BlockStore {
             if bp.is_hole() || bp.is_embedded() {
                 return Err(Error::corrupt(BlockError::NoDva));
             }
-            cenote_rt::charge(Op::ReadMissed, bp.psize());
-            let stored = self.fetch(bp, context.grounds, context.class).await?;
-            self.note_read(bp.psize());
+            let stored = self.read_missed(bp, context).await?;
             match form {
                 StoredForm::AsOnDisk => Ok(stored),
                 StoredForm::Decrypted => decrypt(*bp, stored, context.keys.cloned()).await,

@@ -26,7 +26,7 @@ use cenote_rt::{Buf, Error, Kind, Result};
 use crate::error::FsError;
 use crate::stream::FileStream;
 pub use create::NewVolume;
-pub use geometry::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
+pub use geometry::{DEFAULT_BLOCK_SIZE, default_block_size, reservation};
 pub use read::VolumeExtent;
 pub use writable::WritableVolume;
 

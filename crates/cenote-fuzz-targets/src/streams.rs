@@ -2,6 +2,7 @@
 
 use std::hint::black_box;
 
+use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{RECORD_LEN, Record, RecordLimits, StreamFeatures};
 use cenote_stream::{BeginPayload, Package, ResumeToken, StreamReader, StreamWriter};
@@ -23,7 +24,8 @@ pub fn stream(bytes: &[u8]) {
             assert_eq!(again.as_ref(), Ok(&record));
             for features in [0, u64::MAX, 1 << 24] {
                 let features = StreamFeatures::from_bits_retain(features);
-                let limits = RecordLimits { features, has_spill_flags: true, block_max: 16 << 20 };
+                let limits =
+                    RecordLimits { features, has_spill_flags: true, block_max: BLOCK_SIZE_MAX };
                 black_box(record.check(&limits).is_ok());
             }
             let len = record.payload_len();

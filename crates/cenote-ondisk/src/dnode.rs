@@ -35,6 +35,8 @@ pub const DNODE_SHIFT: u32 = 9;
 pub const DNODE_SLOT_LEN: usize = 1 << DNODE_SHIFT;
 /// Bytes in front of the block pointers.
 pub const DNODE_CORE_LEN: usize = 64;
+/// Block pointers of a dnode, at most.
+pub const BLKPTRS_MAX: usize = 3;
 /// Most slots of a dnode, and slots of a block of dnodes.
 pub const DNODE_SLOTS_MAX: usize = 32;
 /// Bytes of a block of dnodes.
@@ -390,6 +392,16 @@ pub enum Slot {
     Interior,
 }
 
+/// Number of block pointers of a new dnode with this bonus (spec 02 §7.4).
+#[must_use]
+pub fn blkptr_count(bonus_type: ObjectType, bonus_len: usize, slots: usize) -> usize {
+    if bonus_type == ObjectType::SA {
+        return 1;
+    }
+    let area = slots.saturating_mul(DNODE_SLOT_LEN).saturating_sub(DNODE_CORE_LEN);
+    (area.saturating_sub(bonus_len) >> BLOCK_PTR_SHIFT).clamp(1, BLKPTRS_MAX)
+}
+
 /// The dnodes of a block: index of the first slot, and the bytes of all of its slots. Free slots
 /// are skipped; a dnode that claims more slots than the block has is cut at the end of the block.
 pub fn slots(block: &[u8]) -> impl Iterator<Item = (usize, &[u8])> {
@@ -496,6 +508,15 @@ mod tests {
         assert_eq!(slot(&block, 6), Slot::Interior);
         assert_eq!(slot(&block, 7), Slot::Free);
         assert_eq!(slots(&block[..700]).count(), 0);
+    }
+
+    #[test]
+    fn pointers_by_bonus() {
+        let rows = [(0, 1, 3), (64, 1, 3), (65, 1, 2), (192, 1, 2), (193, 1, 1), (320, 1, 1)];
+        for (bonus_len, slots, expected) in rows {
+            assert_eq!(blkptr_count(ObjectType::DSL_DIR, bonus_len, slots), expected);
+        }
+        assert_eq!(blkptr_count(ObjectType::SA, 0, 2), 1);
     }
 
     proptest! {

@@ -4,15 +4,14 @@
 //! OpenZFS up to 2.3 writes the native encoding of its host, later versions XDR padded to whole
 //! words, as we do. A stream that needs none of the keys has no payload.
 
-use cenote_ondisk::dnode::LEVELS_MAX;
+use cenote_ondisk::dnode::{BLKPTRS_MAX, LEVELS_MAX};
+use cenote_ondisk::dsl::crypto;
 use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvPair, NvValue};
 
 /// Block sizes of a meta dnode.
 const BLOCK_SIZES: std::ops::RangeInclusive<u64> = 512..=128 << 10;
 /// Sizes of its indirect blocks, as logarithms.
 const INDIRECT_SHIFTS: std::ops::RangeInclusive<u64> = 12..=17;
-/// Block pointers of every meta dnode.
-const BLKPTRS: u64 = 3;
 
 /// Why a payload is invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -177,17 +176,17 @@ impl CryptKeyData {
     pub fn decode(list: &NvList) -> Result<Self, CorruptPayload> {
         let number = |key| list.u64(key).ok_or(CorruptPayload::Value { key });
         Ok(Self {
-            suite: number("DSL_CRYPTO_SUITE")?,
-            guid: number("DSL_CRYPTO_GUID")?,
-            version: list.u64("DSL_CRYPTO_VERSION").unwrap_or(0),
-            master_key: bytes(list, "DSL_CRYPTO_MASTER_KEY_1")?,
-            hmac_key: bytes(list, "DSL_CRYPTO_HMAC_KEY_1")?,
-            iv: bytes(list, "DSL_CRYPTO_IV")?,
-            mac: bytes(list, "DSL_CRYPTO_MAC")?,
+            suite: number(crypto::SUITE)?,
+            guid: number(crypto::GUID)?,
+            version: list.u64(crypto::VERSION).unwrap_or(0),
+            master_key: bytes(list, crypto::MASTER_KEY)?,
+            hmac_key: bytes(list, crypto::HMAC_KEY)?,
+            iv: bytes(list, crypto::IV)?,
+            mac: bytes(list, crypto::MAC)?,
             portable_mac: bytes(list, "portable_mac")?,
-            key_format: number("keyformat")?,
-            pbkdf2_iterations: number("pbkdf2iters")?,
-            pbkdf2_salt: number("pbkdf2salt")?,
+            key_format: number(crypto::KEYFORMAT)?,
+            pbkdf2_iterations: number(crypto::PBKDF2_ITERS)?,
+            pbkdf2_salt: number(crypto::PBKDF2_SALT)?,
             meta_dnode: MetaDnodeGeometry::decode(list)?,
             to_ivset_guid: list.u64("to_ivset_guid"),
             from_ivset_guid: list.u64("from_ivset_guid"),
@@ -199,17 +198,17 @@ impl CryptKeyData {
     pub fn to_list(&self) -> NvList {
         let array = |bytes: &[u8]| NvValue::Uint8Array(bytes.to_vec());
         let mut pairs: Vec<(&str, NvValue)> = vec![
-            ("DSL_CRYPTO_SUITE", self.suite.into()),
-            ("DSL_CRYPTO_GUID", self.guid.into()),
-            ("DSL_CRYPTO_VERSION", self.version.into()),
-            ("DSL_CRYPTO_MASTER_KEY_1", array(&self.master_key)),
-            ("DSL_CRYPTO_HMAC_KEY_1", array(&self.hmac_key)),
-            ("DSL_CRYPTO_IV", array(&self.iv)),
-            ("DSL_CRYPTO_MAC", array(&self.mac)),
+            (crypto::SUITE, self.suite.into()),
+            (crypto::GUID, self.guid.into()),
+            (crypto::VERSION, self.version.into()),
+            (crypto::MASTER_KEY, array(&self.master_key)),
+            (crypto::HMAC_KEY, array(&self.hmac_key)),
+            (crypto::IV, array(&self.iv)),
+            (crypto::MAC, array(&self.mac)),
             ("portable_mac", array(&self.portable_mac)),
-            ("keyformat", self.key_format.into()),
-            ("pbkdf2iters", self.pbkdf2_iterations.into()),
-            ("pbkdf2salt", self.pbkdf2_salt.into()),
+            (crypto::KEYFORMAT, self.key_format.into()),
+            (crypto::PBKDF2_ITERS, self.pbkdf2_iterations.into()),
+            (crypto::PBKDF2_SALT, self.pbkdf2_salt.into()),
         ];
         let geometry = &self.meta_dnode;
         for (name, value) in [
@@ -252,7 +251,7 @@ impl MetaDnodeGeometry {
             indirect_block_shift: number("mdn_indblkshift", &|value| {
                 INDIRECT_SHIFTS.contains(&value)
             })? as u8,
-            blkptr_count: number("mdn_nblkptr", &|value| value == BLKPTRS)? as u8,
+            blkptr_count: number("mdn_nblkptr", &|value| value == BLKPTRS_MAX as u64)? as u8,
             max_block: number("mdn_maxblkid", &|_| true)?,
         })
     }

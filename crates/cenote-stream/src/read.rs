@@ -12,6 +12,7 @@
 
 use std::io::{self, Read};
 
+use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{
     Begin, CHECKSUM_AT, CorruptRecord, HeaderType, InvalidRecord, RECORD_LEN, Record, RecordBytes,
@@ -22,8 +23,6 @@ use crate::checksum::RunningChecksum;
 
 /// Payloads longer than this are read piece by piece, so that a lying length costs no memory.
 const READ_STEP: usize = 1 << 20;
-/// Blocks of any pool have at most this many bytes.
-const BLOCK_MAX: u64 = 16 << 20;
 
 /// Why a stream can't be read on.
 #[derive(Debug, thiserror::Error)]
@@ -235,7 +234,7 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn begin(&mut self, begin: &Begin, offset: u64) -> Result<Option<RecordLimits>, StreamError> {
-        let limits = RecordLimits::new(begin, BLOCK_MAX);
+        let limits = RecordLimits::new(begin, BLOCK_SIZE_MAX);
         self.place = match (self.place, begin.header) {
             (Place::Start, HeaderType::Compound) => {
                 self.is_package = true;
@@ -254,34 +253,30 @@ impl<R: Read> StreamReader<R> {
         bytes: &RecordBytes,
         offset: u64,
     ) -> Result<(), StreamError> {
-        let mismatch = StreamError::Checksum { name: record.name(), offset };
-        let (body, words) = bytes.split_at(CHECKSUM_AT);
         if matches!(record, Record::Begin(_)) {
             self.checksum = RunningChecksum::new(self.endian);
-        } else {
-            let is_end_of_package = matches!(self.place, Place::Between);
-            let before = self.checksum.words();
-            self.checksum.feed(body);
-            let stored = checksum_words(bytes, self.endian);
-            if stored != [0; 4] && stored != self.checksum.words() {
-                return Err(mismatch);
-            }
-            if let Record::End(end) = record
-                && end.checksum != before
-                && !is_end_of_package
-            {
-                return Err(mismatch);
-            }
-            if matches!(record, Record::End(_)) {
-                // The END of a whole package, which `zstream` gives checksum words, starts anew.
-                self.checksum = RunningChecksum::new(self.endian);
-            } else {
-                self.checksum.feed(words);
-            }
+            self.checksum.feed(bytes);
             return Ok(());
         }
+        let (body, words) = bytes.split_at(CHECKSUM_AT);
+        let before = self.checksum.words();
         self.checksum.feed(body);
-        self.checksum.feed(words);
+        let stored = checksum_words(bytes, self.endian);
+        let is_match = stored == [0; 4] || stored == self.checksum.words();
+        let is_end_match = match record {
+            // The END of a whole package has no checksum of its own.
+            Record::End(end) => end.checksum == before || matches!(self.place, Place::Between),
+            _ => true,
+        };
+        if !is_match || !is_end_match {
+            return Err(StreamError::Checksum { name: record.name(), offset });
+        }
+        if matches!(record, Record::End(_)) {
+            // The END of a whole package, which `zstream` gives checksum words, starts anew.
+            self.checksum = RunningChecksum::new(self.endian);
+        } else {
+            self.checksum.feed(words);
+        }
         Ok(())
     }
 
@@ -295,7 +290,7 @@ impl<R: Read> StreamReader<R> {
         let invalid = |source| StreamError::Invalid { name, offset, source };
         let len = record.payload_len();
         if self.is_lenient && !matches!(record, Record::Begin(_)) {
-            let is_bounded = len <= BLOCK_MAX;
+            let is_bounded = len <= BLOCK_SIZE_MAX;
             return if is_bounded { Ok(()) } else { Err(invalid(InvalidRecord::Payload { len })) };
         }
         record.check(limits).map_err(invalid)

@@ -20,7 +20,8 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::stream::Record;
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
 use cenote_rt::{Buf, Kind, Result, block_on, tunables};
-use cenote_stream::send::{From, RecordSink, Resume, SendOptions, SendPlan};
+use cenote_stream::ResumePoint;
+use cenote_stream::send::{From, RecordSink, SendOptions, SendPlan};
 use cenote_stream::{Item, StreamReader, StreamWriter};
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::streams::{RecordedStream, recorded};
@@ -34,7 +35,7 @@ struct Command {
     options: SendOptions,
     from: Option<String>,
     target: String,
-    resume: Option<Resume>,
+    resume: Option<ResumePoint>,
 }
 
 impl Command {
@@ -186,7 +187,7 @@ fn sent_streams_equal_those_of_openzfs() {
         }
     }
     // OpenZFS's receiver had everything before object 2.
-    let resume = Some(Resume { object: 2, offset: 0 });
+    let resume = Some(ResumePoint { object: 2, offset: 0 });
     let target = "g-send2/a@one".to_owned();
     commands.push(("resume-rest".to_owned(), Command { target, resume, ..Command::default() }));
     assert!(commands.len() >= 40, "{}", commands.len());
@@ -216,7 +217,7 @@ fn resumed_streams_are_ends_of_whole_ones() {
                 (0..all.len()).filter(|index| place(&all[*index].0).is_some()).collect();
             for index in writes.iter().step_by(1 + writes.len() / 7) {
                 let (object, offset) = place(&all[*index].0).unwrap();
-                let resume = Some(Resume { object, offset });
+                let resume = Some(ResumePoint { object, offset });
                 let rest = send(&pool, &Command { resume, ..whole.clone() }).await.unwrap();
                 let first = rest.iter().find_map(|(record, _)| match record {
                     Record::Object(object) => Some(object.object),

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use cenote_engine::{Engine, NewDataset, OpError};
 use cenote_fs::format::{NewFileSystem, fill_volume};
-use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, SMALL_BLOCK_MAX, default_block_size, reservation};
+use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, default_block_size, reservation};
+use cenote_ondisk::blkptr::SMALL_BLOCK_MAX;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::deleg::Requester;

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use cenote_codec::compress::{Compression, decompress};
+use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::stream::{Record, Write as WriteRecord};
 use cenote_stream::Item;
 
@@ -11,9 +12,6 @@ use super::records::{Rewriter, Strictness, for_each_record};
 use super::{Streams, parse, refuse_terminals};
 use crate::err;
 use crate::io::{CommandResult, Exit, Io};
-
-/// Blocks of any pool have at most this many bytes.
-pub(super) const BLOCK_MAX: u64 = 16 << 20;
 
 /// Runs the command.
 pub(super) fn run(args: &[String], streams: &mut Streams<'_>, io: &mut Io<'_>) -> CommandResult {
@@ -90,12 +88,10 @@ fn change(
         }
         return Ok(());
     }
-    let is_bounded = (item.payload.len() as u64..=BLOCK_MAX).contains(&logical_len);
-    let mut block = vec![0; if is_bounded { logical_len as usize } else { 0 }];
-    if !is_bounded || decompress(compression, &item.payload, &mut block).is_err() {
+    let Some(block) = expanded(compression, &item.payload, logical_len) else {
         io.out.flush()?;
         return err!(io, "zstream: decompression failed for ino {object} offset {offset}");
-    }
+    };
     item.record = Record::Write(plain);
     item.payload = block;
     if is_verbose {
@@ -103,4 +99,11 @@ fn change(
         err!(io, "successfully decompressed ino {object} offset {offset}")?;
     }
     Ok(())
+}
+
+/// The content of a compressed block; `None` if it is not a block of `len` bytes.
+pub(super) fn expanded(compression: Compression, stored: &[u8], len: u64) -> Option<Vec<u8>> {
+    let is_bounded = (stored.len() as u64..=BLOCK_SIZE_MAX).contains(&len);
+    let mut block = vec![0; if is_bounded { len as usize } else { 0 }];
+    (is_bounded && decompress(compression, stored, &mut block).is_ok()).then_some(block)
 }

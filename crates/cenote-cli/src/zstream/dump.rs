@@ -5,6 +5,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 
+use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::stream::{
@@ -25,7 +26,7 @@ const GROUP: usize = 4;
 const CHARACTERS_AT: usize = LINE * 3 + LINE / GROUP + 2;
 /// Bytes of the payload of a BEGIN, and of any other record, at most.
 const BEGIN_PAYLOAD_MAX: u64 = 256 << 20;
-const PAYLOAD_MAX: u64 = 16 << 20;
+const PAYLOAD_MAX: u64 = BLOCK_SIZE_MAX;
 /// Types of records.
 const KINDS: usize = 11;
 

@@ -3,17 +3,15 @@
 //! The features in BEGIN name the compression, as receivers of OpenZFS 2.4 demand; OpenZFS 2.3's
 //! zstream leaves them as they are.
 
-use cenote_codec::compress::{Compression, ZstdLevel, compress, decompress};
+use cenote_codec::compress::{Compression, ZstdLevel, compress};
+use cenote_ondisk::blkptr::SECTOR_SIZE;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::stream::{Begin, HeaderType, Record, StreamFeatures, Write as WriteRecord};
 
-use super::decompress::{BLOCK_MAX, deduplicated};
+use super::decompress::{deduplicated, expanded};
 use super::records::{Rewriter, Strictness, for_each_record};
 use super::{Streams, parse, refuse_terminals};
 use crate::io::{CommandResult, Exit, Io};
-
-/// Stored blocks are a multiple of this.
-const SECTOR: usize = 512;
 
 /// How blocks are to be compressed.
 #[derive(Debug, Clone, Copy)]
@@ -123,12 +121,7 @@ fn uncompressed(write: &WriteRecord, payload: Vec<u8>) -> CommandResult<Vec<u8>>
     if found == Compression::Off {
         return if payload.len() as u64 == logical_len { Ok(payload) } else { Err(failed()) };
     }
-    let is_bounded = (payload.len() as u64..=BLOCK_MAX).contains(&logical_len);
-    let mut block = vec![0; if is_bounded { logical_len as usize } else { 0 }];
-    if !is_bounded || decompress(found, &payload, &mut block).is_err() {
-        return Err(failed());
-    }
-    Ok(block)
+    expanded(found, &payload, logical_len).ok_or_else(failed)
 }
 
 /// Compresses a block, if that saves a sector, and notes it in the record.
@@ -140,7 +133,9 @@ fn recompressed(write: &mut WriteRecord, block: Vec<u8>, target: Target) -> Vec<
     }
     let mut stored = vec![0; block.len()];
     let used = compress(target.compression, target.zstd_level, &block, &mut stored);
-    let len = used.map(|used| used.next_multiple_of(SECTOR)).filter(|len| *len < block.len());
+    let len = used
+        .map(|used| used.next_multiple_of(SECTOR_SIZE as usize))
+        .filter(|len| *len < block.len());
     let Some(len) = len else { return block };
     stored.truncate(len);
     if let Some(rest) = stored.get_mut(used.unwrap_or(len)..) {

@@ -6,15 +6,12 @@
 
 use cenote_block::WritePolicy;
 use cenote_block::policy::BlockSpec;
-use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::blkptr::{BlockPtr, SMALL_BLOCK_MAX};
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::ObjSetFlags;
 use cenote_rt::{Error, Result};
-
-/// Largest block without feature `large_blocks`.
-const SMALL_BLOCK_MAX: u64 = 128 << 10;
 
 /// Parameters of one sync pass over one object set.
 #[derive(Clone, Copy)]

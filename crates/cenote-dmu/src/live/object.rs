@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::dnode::{
-    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys,
+    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys, blkptr_count,
 };
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{BufMut, ensure, tunables};
@@ -139,15 +139,6 @@ impl Tx<'_> {
     }
 }
 
-/// Number of block pointers of a new dnode (spec 02 §7.4).
-pub(super) fn pointer_count(bonus_type: ObjectType, bonus_len: usize, slots: usize) -> usize {
-    let capacity = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - BLOCK_PTR_LEN;
-    if bonus_type == ObjectType::SA {
-        return 1;
-    }
-    (1 + capacity.saturating_sub(bonus_len) / BLOCK_PTR_LEN).min(3)
-}
-
 /// A dnode without blocks.
 pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, LiveError> {
     if slots > DNODE_SLOTS_MAX {
@@ -171,7 +162,7 @@ pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, Li
         0 => tunables::DEFAULT_IBS.get() as u8,
         shift => shift.clamp(12, 17),
     };
-    let pointers = pointer_count(spec.bonus_type, spec.bonus_len, slots);
+    let pointers = blkptr_count(spec.bonus_type, spec.bonus_len, slots);
     let area = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - pointers * BLOCK_PTR_LEN;
     Ok(DnodePhys {
         object_type: spec.object_type,
@@ -191,18 +182,4 @@ pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, Li
         bonus_area: vec![0; area],
         spill: None,
     })
-}
-
-#[cfg(test)]
-mod unit {
-    use super::*;
-
-    #[test]
-    fn pointers_by_bonus() {
-        let rows = [(0, 1, 3), (64, 1, 3), (65, 1, 2), (192, 1, 2), (193, 1, 1), (320, 1, 1)];
-        for (bonus_len, slots, expected) in rows {
-            assert_eq!(pointer_count(ObjectType::DSL_DIR, bonus_len, slots), expected);
-        }
-        assert_eq!(pointer_count(ObjectType::SA, 0, 2), 1);
-    }
 }

@@ -3,11 +3,12 @@
 use std::sync::Arc;
 
 use cenote_engine::{Engine, NewDataset};
+use cenote_ondisk::blkptr::SMALL_BLOCK_MAX;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Kind, Result};
 
-use super::geometry::{self, SMALL_BLOCK_MAX};
+use super::geometry;
 use super::writable::WritableVolume;
 use crate::error::FsError;
 use crate::format::fill_volume_with;

@@ -6,6 +6,7 @@
 //!               + indirect blocks of 1024 pointers, 7 more; two copies of each, three with copies
 //! ```
 
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, SMALL_BLOCK_MAX};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 
 use crate::error::FsError;
@@ -13,9 +14,6 @@ use crate::error::FsError;
 /// The default block size, if it suits the vdevs.
 pub const DEFAULT_BLOCK_SIZE: u64 = 16 << 10;
 const BLOCK_MIN: u64 = 512;
-const BLOCK_MAX: u64 = 16 << 20;
-/// Larger blocks need the feature `large_blocks`.
-pub const SMALL_BLOCK_MAX: u64 = 128 << 10;
 /// Block size for which deflated space is computed, and the size of an indirect block.
 const RECORD: u64 = 128 << 10;
 /// Pointers in an indirect block.
@@ -85,7 +83,7 @@ fn raid_size(top: &VdevConfig, bytes: u64) -> Option<u64> {
 
 /// Refuses invalid block sizes.
 pub(super) fn check_block_size(block_size: u64) -> Result<(), FsError> {
-    if block_size.is_power_of_two() && (BLOCK_MIN..=BLOCK_MAX).contains(&block_size) {
+    if block_size.is_power_of_two() && (BLOCK_MIN..=BLOCK_SIZE_MAX).contains(&block_size) {
         return Ok(());
     }
     Err(FsError::VolumeBlockSize { block_size })

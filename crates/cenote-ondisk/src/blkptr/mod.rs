@@ -61,6 +61,8 @@ pub const BLOCK_PTR_SHIFT: u32 = 7;
 pub const DVAS_PER_BLOCK_PTR: usize = 3;
 /// Largest block.
 pub const BLOCK_SIZE_MAX: u64 = 1 << 24;
+/// Bytes of a block, at most, without the feature `large_blocks`.
+pub const SMALL_BLOCK_MAX: u64 = 128 << 10;
 /// Smallest block, and the unit of sizes and offsets.
 pub const SECTOR_SIZE: u64 = 512;
 

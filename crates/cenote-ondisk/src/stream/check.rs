@@ -3,19 +3,16 @@
 //! A receiver checks each record before it takes memory or space for it.
 
 use super::body::{Embedded, FreeObjects, Object, ObjectRange, Range, Spill, Write};
-use super::{Begin, ObjectFlags, Record, SMALL_BLOCK_MAX, StreamFeatures, object_type};
+use super::{Begin, ObjectFlags, Record, StreamFeatures, object_type};
+use crate::blkptr::{BLOCK_PTR_LEN, EMBEDDED_MAX, SMALL_BLOCK_MAX};
 use crate::compression_type::CompressionType;
-use crate::dnode::{DNODE_SLOTS_MAX, LEVELS_MAX, OBJECT_MAX};
+use crate::dnode::{
+    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, LEVELS_MAX, OBJECT_MAX, blkptr_count,
+};
 use crate::object_type::ObjectType;
 
 /// Bytes of the payload of a substream's BEGIN, at most.
 const BEGIN_PAYLOAD_MAX: u64 = 64 << 20;
-/// Bytes of a stored block in its pointer, at most.
-const EMBEDDED_MAX: u32 = 112;
-/// Bytes of a dnode without its bonus and block pointers.
-const DNODE_CORE: u64 = 64;
-/// Bytes of a block pointer.
-const BLKPTR: u64 = 128;
 
 /// A field that no sender may write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -266,9 +263,10 @@ impl Object {
         self.check_raw(limits, bonus)
     }
 
-    /// Bytes of the dnode for block pointers and bonus.
-    fn capacity(&self) -> u64 {
-        self.slot_count().saturating_mul(512).saturating_sub(DNODE_CORE)
+    /// Bytes of the dnode for the bonus, beside one block pointer.
+    fn bonus_max(&self) -> u64 {
+        let slots = self.slot_count().saturating_mul(DNODE_SLOT_LEN as u64);
+        slots.saturating_sub(DNODE_CORE_LEN as u64).saturating_sub(BLOCK_PTR_LEN as u64)
     }
 
     fn check_slots(&self, limits: &RecordLimits) -> Result<(), InvalidRecord> {
@@ -277,28 +275,19 @@ impl Object {
         let fits = slots <= DNODE_SLOTS_MAX as u64
             && end <= OBJECT_MAX
             && (slots == 1 || limits.features.contains(StreamFeatures::LARGE_DNODE))
-            && u64::from(self.bonus_len) <= self.capacity().saturating_sub(BLKPTR);
+            && u64::from(self.bonus_len) <= self.bonus_max();
         let Self { object, slots, bonus_len, .. } = *self;
         if fits { Ok(()) } else { Err(InvalidRecord::Dnode { object, slots, bonus_len }) }
-    }
-
-    /// Block pointers of a dnode with this bonus.
-    fn expected_blkptrs(&self, bonus: ObjectType) -> u64 {
-        if bonus == ObjectType::SA {
-            return 1;
-        }
-        let room = self.capacity().saturating_sub(u64::from(self.bonus_len));
-        room.checked_div(BLKPTR).unwrap_or(0).clamp(1, 3)
     }
 
     fn check_raw(&self, limits: &RecordLimits, bonus: ObjectType) -> Result<(), InvalidRecord> {
         let (shift, levels, blkptrs) = (self.indirect_block_shift, self.levels, self.blkptr_count);
         let is_valid = if limits.is_raw() {
-            let bonus_max = self.capacity().saturating_sub(BLKPTR);
-            (u64::from(self.bonus_len)..=bonus_max).contains(&u64::from(self.raw_bonus_len))
+            (u64::from(self.bonus_len)..=self.bonus_max()).contains(&u64::from(self.raw_bonus_len))
                 && (shift == 0 || (12..=17).contains(&shift))
                 && (1..=LEVELS_MAX).contains(&levels)
-                && u64::from(blkptrs) == self.expected_blkptrs(bonus)
+                && usize::from(blkptrs)
+                    == blkptr_count(bonus, self.bonus_len as usize, self.slot_count() as usize)
         } else {
             (self.raw_bonus_len, shift, levels, blkptrs) == (0, 0, 0, 0)
         };
@@ -387,7 +376,7 @@ impl Embedded {
         limits.check_compression(object, self.compression)?;
         let (logical, physical) = (self.logical_len, self.physical_len);
         let is_off = CompressionType::from_id(self.compression) == Some(CompressionType::Off);
-        let is_valid = (1..=EMBEDDED_MAX).contains(&physical)
+        let is_valid = (1..=EMBEDDED_MAX).contains(&(physical as usize))
             && logical >= physical
             && (!is_off || logical == physical)
             && u64::from(logical) <= self.len;

@@ -37,8 +37,6 @@ pub const RECORD_LEN: usize = 312;
 pub const CHECKSUM_AT: usize = 280;
 /// Magic of BEGIN.
 pub const STREAM_MAGIC: u64 = 0x0002_f5ba_cbac;
-/// Longest block that a stream without the feature `LARGE_BLOCKS` may carry.
-pub const SMALL_BLOCK_MAX: u64 = 128 << 10;
 
 /// The bytes of a record.
 pub type RecordBytes = [u8; RECORD_LEN];

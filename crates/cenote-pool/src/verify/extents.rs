@@ -14,10 +14,9 @@ use futures_util::future::join_all;
 
 /// Extents of leaves. Reads ranges from them, and other ranges from the leaves.
 pub struct Extents<'t> {
-    tree: &'t Tree,
+    reader: ClassReader<'t>,
     /// Shape of the tree before the first read.
     shape: Shape,
-    reader: ClassReader<'t>,
     /// By leaf and offset, disjoint.
     sorted: Vec<Extent>,
 }
@@ -47,7 +46,7 @@ impl<'t> Extents<'t> {
         for (extent, data) in extents.iter_mut().zip(read) {
             extent.data = data;
         }
-        Self { tree, shape, reader, sorted: extents }
+        Self { reader, shape, sorted: extents }
     }
 
     /// Reads the ranges of each block alone, once its delay is over.
@@ -69,7 +68,7 @@ impl<'t> Extents<'t> {
         let mut extents: Vec<_> = join_all(blocks).await.into_iter().flatten().collect();
         extents.sort_unstable_by_key(|extent| (extent.leaf, extent.offset));
         let reader = ClassReader::new(tree, IoClass::Scrub);
-        Self { tree, shape, reader, sorted: extents }
+        Self { reader, shape, sorted: extents }
     }
 
     /// Returns the bytes of a range, if an extent has them.
@@ -79,7 +78,7 @@ impl<'t> Extents<'t> {
     }
 
     fn find(&self, leaf: LeafId, offset: u64, len: u64) -> Option<(&Extent, usize)> {
-        if !self.tree.expansion().is_settled_since(self.shape) {
+        if !self.reader.tree().expansion().is_settled_since(self.shape) {
             return None;
         }
         let after =

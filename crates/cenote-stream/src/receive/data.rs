@@ -56,8 +56,7 @@ impl Receiver {
                 (expanded, Endian::Little)
             }
         };
-        let data = payload::block(&expanded, 0, shape.kind, endian);
-        drop(expanded);
+        let data = payload::block(expanded, 0, shape.kind, endian);
         self.change(shape.charge(data.len() as u64), Some(point), |tx| {
             put(tx, object, offset, &data)?;
             Ok(((), true))
@@ -82,11 +81,11 @@ impl Receiver {
         let shape = self.shape(object).await?;
         // Senders write an embedded spill block as if it were data (spec 07 B15, defect 1).
         if record.is_spill() {
-            let block = payload::block(&expanded, record.len as usize, ObjectType::SA, self.endian);
+            let block = payload::block(expanded, record.len as usize, ObjectType::SA, self.endian);
             return self.put_spill(object, block).await;
         }
         let point = self.point_at(object, offset, bytes)?;
-        let data = payload::block(&expanded, record.len as usize, shape.kind, self.endian);
+        let data = payload::block(expanded, record.len as usize, shape.kind, self.endian);
         self.change(shape.charge(data.len() as u64), Some(point), |tx| {
             put(tx, object, offset, &data)?;
             Ok(((), true))
@@ -94,7 +93,7 @@ impl Receiver {
         .await
     }
 
-    pub(super) async fn spill(&mut self, record: &Spill, stored: &[u8]) -> Result<()> {
+    pub(super) async fn spill(&mut self, record: &Spill, stored: Vec<u8>) -> Result<()> {
         if record.flags.contains(ObjectFlags::SPILL) && self.limits.has_spill_flags {
             // It has not changed: OBJECT kept it.
             return Ok(());

@@ -2,9 +2,10 @@
 
 use cenote_codec::compress::DecompressError;
 use cenote_dmu::TxStop;
-use cenote_ondisk::nvlist::CorruptNvList;
 use cenote_ondisk::stream::InvalidRecord;
 use cenote_rt::{Error, Kind};
+
+use crate::CorruptPayload;
 
 /// Reasons to refuse a record.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +35,7 @@ pub enum ReceiveError {
     #[error("list in the BEGIN record: {source}")]
     BeginPayload {
         /// The cause.
-        source: CorruptNvList,
+        source: CorruptPayload,
     },
     /// A field has a value that no sender may write.
     #[error("{name} record at byte {offset} of the stream is invalid: {source}")]

@@ -33,8 +33,8 @@ use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::{ApplyOptions, Charge, Engine, Head, NewReceive, ReceivePoint, Reception};
+use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
-use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{Begin, HeaderType, Record, RecordLimits, StreamFeatures};
 use cenote_ondisk::zap::Value;
@@ -43,12 +43,10 @@ use cenote_rt::{Error, Kind, Result};
 pub use error::ReceiveError;
 use objects::{ObjectRules, Put};
 
-use crate::Item;
+use crate::{BeginPayload, Item};
 
 /// Bytes that a change of a dnode is charged.
 const DNODE_COST: u64 = 16 << 10;
-/// Most bytes of a block, in any pool.
-const BLOCK_MAX: u64 = 16 << 20;
 /// Most objects that one transaction frees.
 const FREES_MAX: usize = 64;
 /// Most txgs for which an object waits until its slots are free.
@@ -108,7 +106,7 @@ impl Receiver {
         if record.header != HeaderType::Substream {
             return Err(ReceiveError::Package.into());
         }
-        let limits = RecordLimits::new(record, BLOCK_MAX);
+        let limits = RecordLimits::new(record, BLOCK_SIZE_MAX);
         let new = new_receive(record, &begin.payload, options)?;
         let is_full = new.is_full();
         let reception = engine.receives().begin(new).await?;
@@ -159,7 +157,7 @@ impl Receiver {
             Record::WriteEmbedded(embedded) => {
                 self.write_embedded(embedded, &item.payload, bytes).await
             }
-            Record::Spill(spill) => self.spill(spill, &item.payload).await,
+            Record::Spill(spill) => self.spill(spill, item.payload).await,
             Record::Free(range) => self.free(range).await,
             Record::End(_) => {
                 self.is_ended = true;
@@ -300,15 +298,9 @@ fn new_receive(begin: &Begin, payload: &[u8], options: ReceiveOptions) -> Result
             None => return Err(ReceiveError::NoSnapshotName { name: sent }.into()),
         },
     };
-    let list = match payload {
-        [] => NvList::new(),
-        payload => {
-            NvList::decode_prefix(payload)
-                .map_err(|source| Error::from(ReceiveError::BeginPayload { source }))?
-                .0
-        }
-    };
-    let resumes_at = list.u64("resume_object").zip(list.u64("resume_offset"));
+    let payload = BeginPayload::decode(payload)
+        .map_err(|source| Error::from(ReceiveError::BeginPayload { source }))?;
+    let resumes_at = payload.resume.map(|point| (point.object, point.offset));
     Ok(NewReceive {
         target: options.target,
         snapshot,

@@ -16,10 +16,9 @@ use std::ops::Range;
 
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::blkptr::BLOCK_PTR_LEN;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
-use cenote_ondisk::dnode::{DNODE_CORE_LEN, DNODE_SLOT_LEN, DnodePhys};
+use cenote_ondisk::dnode::{DnodePhys, blkptr_count};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::SaHeader;
@@ -27,8 +26,6 @@ use cenote_ondisk::stream::{Object, ObjectFlags, object_type};
 
 use super::ReceiveError;
 
-/// Most block pointers of a dnode.
-const POINTERS_MAX: usize = 3;
 /// Where the generation is behind the header of system attributes, in every layout.
 const SA_GENERATION: usize = 16;
 /// Where it is in a legacy znode.
@@ -73,7 +70,7 @@ pub(super) fn put(
     let before = tx.find(object)?;
     if let Some(before) = &before
         && (before.slots() as u64 != slots
-            || pointer_count(bonus_kind, bonus.len(), slots as usize) < before.blkptrs().len())
+            || blkptr_count(bonus_kind, bonus.len(), slots as usize) < before.blkptrs().len())
     {
         tx.free(object)?;
         has_freed = true;
@@ -179,15 +176,6 @@ fn generation(kind: ObjectType, bonus: &[u8]) -> Option<u64> {
     bonus.get(at..)?.first_chunk().map(|word| order.u64(*word))
 }
 
-/// Returns the number of block pointers of a new dnode (spec 02 §7.4).
-fn pointer_count(bonus_kind: ObjectType, bonus_len: usize, slots: usize) -> usize {
-    if bonus_kind == ObjectType::SA {
-        return 1;
-    }
-    let room = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - BLOCK_PTR_LEN;
-    (1 + room.saturating_sub(bonus_len) / BLOCK_PTR_LEN).min(POINTERS_MAX)
-}
-
 /// Returns the checksum and compression of an object's own. Functions that need a feature of the
 /// pool are replaced by the dataset's, unless the stream requires the feature.
 fn block_policy(record: &Object, rules: ObjectRules) -> (u8, u8) {
@@ -235,14 +223,5 @@ mod tests {
         assert_eq!(generation(ObjectType::SA, &attributes), Some(9));
         assert_eq!(generation(ObjectType::NONE, &attributes), None);
         assert_eq!(generation(ObjectType::SA, &attributes[..24]), None);
-    }
-
-    #[test]
-    fn block_pointers_by_bonus() {
-        let rows = [(0, 1, 3), (64, 1, 3), (65, 1, 2), (192, 1, 2), (193, 1, 1), (320, 1, 1)];
-        for (bonus_len, slots, expected) in rows {
-            assert_eq!(pointer_count(ObjectType::DSL_DIR, bonus_len, slots), expected);
-        }
-        assert_eq!(pointer_count(ObjectType::SA, 0, 2), 1);
     }
 }

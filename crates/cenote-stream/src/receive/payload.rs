@@ -5,12 +5,13 @@
 
 use std::borrow::Cow;
 
+use cenote_block::charge_expand;
 use cenote_codec::compress::{self, Compression};
 use cenote_ondisk::byteswap;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::{Byteswap, ObjectType};
 use cenote_ondisk::stream::{Object, object_type};
-use cenote_rt::{Buf, BufMut, Op, Result};
+use cenote_rt::{Buf, Result};
 
 use super::ReceiveError;
 
@@ -30,19 +31,12 @@ pub(super) fn bonus<'a>(record: &Object, payload: &'a [u8], endian: Endian) -> C
 }
 
 /// Returns a block of an object of this type, with zeros up to `len`.
-pub(super) fn block(payload: &[u8], len: usize, kind: ObjectType, endian: Endian) -> Buf {
-    let mut block = BufMut::zeroed(len.max(payload.len()));
-    if let Some(target) = block.get_mut(..payload.len()) {
-        target.copy_from_slice(payload);
-    }
-    swap(&mut block, kind, endian);
-    block.freeze()
-}
-
-fn swap(block: &mut [u8], kind: ObjectType, endian: Endian) {
+pub(super) fn block(mut payload: Vec<u8>, len: usize, kind: ObjectType, endian: Endian) -> Buf {
+    payload.resize(len.max(payload.len()), 0);
     if endian != Endian::Little {
-        byteswap::content(block, kind.byteswap());
+        byteswap::content(&mut payload, kind.byteswap());
     }
+    Buf::from(payload)
 }
 
 /// Expands a stored block to `len` bytes.
@@ -56,13 +50,7 @@ pub(super) async fn expand(
         .ok_or(ReceiveError::Compression { object, compression })?;
     let estimate = (len as u64).div_ceil(1024) * EXPAND_NS_PER_KIB;
     let expanded = cenote_rt::cpu(estimate, move || {
-        let op = match function {
-            Compression::Off => Op::Copy,
-            Compression::Lz4 | Compression::Lzjb | Compression::Zle => Op::Lz4Expand,
-            Compression::Gzip(_) => Op::GzipExpand,
-            Compression::Zstd => Op::ZstdExpand,
-        };
-        cenote_rt::charge(op, len as u64);
+        charge_expand(function, len);
         let mut block = vec![0; len];
         compress::decompress(function, &stored, &mut block).map(|()| block)
     });
@@ -77,12 +65,12 @@ mod tests {
     #[test]
     fn blocks_of_a_foreign_sender_are_swapped_by_their_type() {
         let payload = [1, 2, 3, 4, 5, 6, 7, 8];
-        let words = block(&payload, 16, ObjectType::SA_MASTER_NODE, Endian::Little);
+        let words = block(payload.to_vec(), 16, ObjectType::SA_MASTER_NODE, Endian::Little);
         assert_eq!(words[..8], payload);
         assert_eq!(words.len(), 16);
-        let file = block(&payload, 8, ObjectType::PLAIN_FILE_CONTENTS, Endian::Big);
+        let file = block(payload.to_vec(), 8, ObjectType::PLAIN_FILE_CONTENTS, Endian::Big);
         assert_eq!(file[..], payload);
-        let words = block(&payload, 8, ObjectType::OBJECT_ARRAY, Endian::Big);
+        let words = block(payload.to_vec(), 8, ObjectType::OBJECT_ARRAY, Endian::Big);
         assert_eq!(words[..], [8, 7, 6, 5, 4, 3, 2, 1]);
     }
 }

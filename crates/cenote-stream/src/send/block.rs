@@ -5,13 +5,12 @@ use std::sync::Arc;
 use cenote_block::StoredForm;
 use cenote_dmu::{Dnode, SPILL_BLKID};
 use cenote_ondisk::bits::Bits;
-use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE, SMALL_BLOCK_MAX};
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{
-    CipherParams, Embedded, ObjectFlags, Record, SMALL_BLOCK_MAX, Spill, StreamFeatures, Write,
-    WriteFlags, WriteKey,
+    CipherParams, Embedded, ObjectFlags, Record, Spill, StreamFeatures, Write, WriteFlags, WriteKey,
 };
 use cenote_rt::{Buf, BufMut, Result, tunables};
 

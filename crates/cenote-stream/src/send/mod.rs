@@ -64,15 +64,6 @@ pub struct SendOptions {
     pub raw: bool,
 }
 
-/// Where a send continues.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Resume {
-    /// Object of the first block that is missing.
-    pub object: u64,
-    /// Offset of this block.
-    pub offset: u64,
-}
-
 /// Why something cannot be sent.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum SendError {

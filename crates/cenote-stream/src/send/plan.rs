@@ -4,10 +4,9 @@ use std::sync::Arc;
 
 use cenote_dmu::{Dnode, ObjSet};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::dsl::{DatasetFlags, crypto, key};
+use cenote_ondisk::dsl::{DatasetFlags, key};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::master_node::{MASTER_NODE_OBJ, VERSION, VERSION_SA};
-use cenote_ondisk::nvlist::{Encoding, NvList, NvValue};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{
     Begin, BeginFlags, End, HeaderType, Object, ObjectFlags, ObjectRange, Range, Record,
@@ -20,7 +19,8 @@ use super::block::{Form, cipher_of};
 use super::emit::Emitter;
 use super::read::{Next, Reader};
 use super::walk::{Step, Walk};
-use super::{From, RecordSink, Resume, SendError, SendOptions};
+use super::{From, RecordSink, SendError, SendOptions};
+use crate::{BeginPayload, CryptKeyData, MetaDnodeGeometry, ResumePoint};
 
 /// Version of key objects that raw sends need.
 const KEY_VERSION: u64 = 1;
@@ -33,7 +33,7 @@ pub struct SendPlan {
     begin: Begin,
     payload: Vec<u8>,
     form: Form,
-    resume: Option<Resume>,
+    resume: Option<ResumePoint>,
 }
 
 impl SendPlan {
@@ -45,7 +45,7 @@ impl SendPlan {
         dataset: &Dataset,
         from: Option<&From>,
         options: &SendOptions,
-        resume: Option<Resume>,
+        resume: Option<ResumePoint>,
     ) -> Result<Self> {
         if dataset.is_inconsistent() {
             return Err(SendError::Inconsistent.into());
@@ -271,32 +271,28 @@ async fn payload_of(
     set: &Arc<ObjSet>,
     from: Option<&From>,
     features: StreamFeatures,
-    resume: Option<Resume>,
+    resume: Option<ResumePoint>,
 ) -> Result<Vec<u8>> {
-    let mut list = NvList::new();
-    if let Some(guids) = dataset.redaction_snapshots().await? {
-        list.insert("redact_snaps", NvValue::Uint64Array(guids));
-    }
-    if let Some(guids) = from.and_then(|from| from.redaction.clone()) {
-        list.insert("redact_from_snaps", NvValue::Uint64Array(guids));
-    }
-    if let Some(resume) = resume {
-        list.insert("resume_object", NvValue::Uint64(resume.object));
-        list.insert("resume_offset", NvValue::Uint64(resume.offset));
-    }
-    if features.contains(StreamFeatures::RAW) {
-        list.insert("crypt_keydata", NvValue::List(key_data(dataset, set, from).await?));
-    }
-    if list.is_empty() {
-        return Ok(Vec::new());
-    }
-    let mut bytes = list.encode(Encoding::Xdr);
-    bytes.resize(bytes.len().next_multiple_of(8), 0);
-    Ok(bytes)
+    let crypt_keydata = if features.contains(StreamFeatures::RAW) {
+        Some(key_data(dataset, set, from).await?)
+    } else {
+        None
+    };
+    let payload = BeginPayload {
+        redact_snaps: dataset.redaction_snapshots().await?,
+        redact_from_snaps: from.and_then(|from| from.redaction.clone()),
+        resume,
+        crypt_keydata,
+    };
+    Ok(payload.encode())
 }
 
 /// The keys of a raw stream, wrapped, and the shape of the meta-dnode (spec 07 B10).
-async fn key_data(dataset: &Dataset, set: &Arc<ObjSet>, from: Option<&From>) -> Result<NvList> {
+async fn key_data(
+    dataset: &Dataset,
+    set: &Arc<ObjSet>,
+    from: Option<&From>,
+) -> Result<CryptKeyData> {
     let missing = || cenote_rt::Error::from(SendError::KeyVersion).in_dataset(dataset.name());
     let own = dataset.key_info().await?.ok_or_else(missing)?;
     if own.wrapped.version != KEY_VERSION {
@@ -305,36 +301,30 @@ async fn key_data(dataset: &Dataset, set: &Arc<ObjSet>, from: Option<&From>) -> 
     let pool = dataset.pool();
     let root = pool.dataset(&pool.dir_name(own.root_dir).await?).await?;
     let root = root.key_info().await?.ok_or_else(missing)?;
-    let mut list = NvList::new();
-    let number = |list: &mut NvList, name: &str, value: u64| {
-        list.insert(name, NvValue::Uint64(value));
-    };
-    let bytes = |list: &mut NvList, name: &str, bytes: &[u8]| {
-        list.insert(name, NvValue::Uint8Array(bytes.to_vec()));
-    };
     let wrapped = &own.wrapped;
-    number(&mut list, crypto::SUITE, wrapped.suite);
-    number(&mut list, crypto::GUID, wrapped.guid);
-    number(&mut list, crypto::VERSION, wrapped.version);
-    bytes(&mut list, crypto::MASTER_KEY, &wrapped.master_key);
-    bytes(&mut list, crypto::HMAC_KEY, &wrapped.hmac_key);
-    bytes(&mut list, crypto::IV, &wrapped.iv);
-    bytes(&mut list, crypto::MAC, &wrapped.mac);
-    bytes(&mut list, "portable_mac", &set.phys().portable_mac);
-    number(&mut list, crypto::KEYFORMAT, root.format_value);
-    number(&mut list, crypto::PBKDF2_ITERS, root.pbkdf2.iterations);
-    number(&mut list, crypto::PBKDF2_SALT, root.pbkdf2.salt);
     let meta = &set.phys().meta_dnode;
-    number(&mut list, "mdn_checksum", meta.checksum.into());
-    number(&mut list, "mdn_compress", meta.compress.into());
-    number(&mut list, "mdn_nlevels", meta.nlevels.into());
-    number(&mut list, "mdn_blksz", meta.data_block_size());
-    number(&mut list, "mdn_indblkshift", meta.indblkshift.into());
-    number(&mut list, "mdn_nblkptr", meta.nblkptr() as u64);
-    number(&mut list, "mdn_maxblkid", meta.maxblkid);
-    let ivset_guid = dataset.extra(key::IVSET_GUID).await?;
-    number(&mut list, "to_ivset_guid", ivset_guid.unwrap_or(0));
-    let from_ivset_guid = from.and_then(|from| from.ivset_guid);
-    number(&mut list, "from_ivset_guid", from_ivset_guid.unwrap_or(0));
-    Ok(list)
+    Ok(CryptKeyData {
+        suite: wrapped.suite,
+        guid: wrapped.guid,
+        version: wrapped.version,
+        master_key: wrapped.master_key,
+        hmac_key: wrapped.hmac_key,
+        iv: wrapped.iv,
+        mac: wrapped.mac,
+        portable_mac: set.phys().portable_mac,
+        key_format: root.format_value,
+        pbkdf2_iterations: root.pbkdf2.iterations,
+        pbkdf2_salt: root.pbkdf2.salt,
+        meta_dnode: MetaDnodeGeometry {
+            checksum: meta.checksum,
+            compression: meta.compress,
+            levels: meta.nlevels,
+            block_size: meta.data_block_size() as u32,
+            indirect_block_shift: meta.indblkshift,
+            blkptr_count: meta.nblkptr() as u8,
+            max_block: meta.maxblkid,
+        },
+        to_ivset_guid: Some(dataset.extra(key::IVSET_GUID).await?.unwrap_or(0)),
+        from_ivset_guid: Some(from.and_then(|from| from.ivset_guid).unwrap_or(0)),
+    })
 }

@@ -18,7 +18,7 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::{self, DNODE_SHIFT};
 use cenote_rt::{Buf, Result, tunables};
 
-use super::Resume;
+use crate::ResumePoint;
 
 /// A step of the walk.
 #[derive(Debug)]
@@ -99,11 +99,11 @@ impl Walk {
     pub(super) async fn new(
         set: &Arc<ObjSet>,
         from_txg: u64,
-        resume: Option<Resume>,
+        resume: Option<ResumePoint>,
     ) -> Result<Self> {
         let resume = match resume {
             None => None,
-            Some(Resume { object, offset }) => {
+            Some(ResumePoint { object, offset }) => {
                 let block_size = set.dnode(object).await?.geometry().block_size;
                 Some(Place { object, blkid: offset / block_size.max(1) })
             }

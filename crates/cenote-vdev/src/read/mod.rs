@@ -501,6 +501,11 @@ impl<'a> ClassReader<'a> {
         Self { tree, class }
     }
 
+    /// Returns the tree whose leaves are read.
+    pub const fn tree(&self) -> &'a Tree {
+        self.tree
+    }
+
     /// Reads a range of a leaf that contains many blocks; `None` if that fails. The error says
     /// nothing about the device: the caller then reads the blocks one by one.
     pub async fn read_extent(&self, leaf: LeafId, offset: u64, len: usize) -> Option<Buf> {
