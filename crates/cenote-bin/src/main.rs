@@ -4,6 +4,8 @@ use std::io::IsTerminal as _;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 
+use cenote_cli::TerminalStream;
+
 /// Larger writes bypass the buffer.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
 
@@ -21,9 +23,11 @@ fn main() -> ExitCode {
         return status;
     }
     let words: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
-    if let Some(why) = cenote_cli::terminal_refusal(&words)
-        && std::io::stdout().is_terminal()
-    {
+    let is_terminal = |stream| match stream {
+        TerminalStream::Input => std::io::stdin().is_terminal(),
+        TerminalStream::Output => std::io::stdout().is_terminal(),
+    };
+    if let Some(why) = cenote_cli::terminal_refusal(&words, is_terminal) {
         eprintln!("{why}");
         return ExitCode::FAILURE;
     }

@@ -69,12 +69,14 @@ pub trait Host: Send + Sync {
         unmounted: Vec<TemporarilyUnmounted>,
     ) -> BoxFuture<'a, CommandResult>;
 
-    /// Suspends all requests to a mounted file system before it is rolled back to a snapshot. If
-    /// the mount cannot be suspended, it is unmounted, even if it is in use.
+    /// Suspends all requests to a mounted file system before its contents are replaced by those of
+    /// a snapshot or of another dataset; `action` is for messages. If the mount cannot be
+    /// suspended, it is unmounted, even if it is in use.
     fn suspend<'a>(
         &'a self,
         dataset: &'a str,
-        snapshot: &'a str,
+        contents: &'a str,
+        action: &'a str,
     ) -> BoxFuture<'a, Result<Suspended, Exit>>;
 
     /// Resumes the requests, which then see the present contents.
@@ -310,6 +312,14 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// The errors of the caller's process; an error if the caller is gone or does not answer in
     /// time.
     fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)>;
+
+    /// Delivers, then has the caller's process read its standard input. Returns what was there,
+    /// nothing at its end. Blocks as long as no input comes, so no view of a pool, lock or pin may
+    /// be held.
+    ///
+    /// # Errors
+    /// The errors of the caller's process; an error if the caller is gone.
+    fn read_input(&self) -> std::io::Result<Vec<u8>>;
 
     /// Whether the caller has stopped waiting for the command.
     fn is_gone(&self) -> bool;

@@ -38,7 +38,7 @@ pub use program::{run, run_captured, run_for};
 pub use verbs::map::{
     PictureCommand, document as map_document, picture_command as map_picture_command,
 };
-pub use zfs::terminal_refusal;
+pub use zfs::{TerminalStream, terminal_refusal};
 pub use zpool::cache as cache_file;
 pub use zpool::events::{EventDescription, describe as describe_event};
 pub use zpool::scan::lines as scan_lines;

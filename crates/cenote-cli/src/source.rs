@@ -280,22 +280,22 @@ impl Source {
         done.and(session.host.mount_again(pool, unmounted).await)
     }
 
-    /// Rolls a file system back (`work`) with its requests suspended: users of the mount see either
-    /// the old or the new contents.
+    /// Replaces the contents of a file system (`work`) by those of a snapshot, or of a dataset that
+    /// was received, with its requests suspended: users of the mount see either the old or the new
+    /// contents. The action is for messages.
     pub(crate) async fn suspended(
         &self,
         dataset: &str,
-        snapshot: &str,
+        (contents, action): (&str, &str),
         work: impl Future<Output = CommandResult>,
     ) -> CommandResult {
         let Some(session) = &self.session else { return work.await };
         let pool = dataset.split('/').next().unwrap_or_default();
         if session.pool(pool)?.health().suspended().is_some() {
-            // The rollback would wait for the pool, and every user of the file system for the
-            // rollback.
-            return Err(Exit::cannot("rollback", dataset, "pool I/O is currently suspended"));
+            // The work would wait for the pool, and every user of the file system for the work.
+            return Err(Exit::cannot(action, dataset, "pool I/O is currently suspended"));
         }
-        let suspended = session.host.suspend(dataset, snapshot).await?;
+        let suspended = session.host.suspend(dataset, contents, action).await?;
         let done = work.await;
         done.and(session.host.resume(pool, suspended).await)
     }

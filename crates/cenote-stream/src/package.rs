@@ -160,6 +160,13 @@ impl Package {
 }
 
 impl PackageDataset {
+    /// Returns the properties of a snapshot, by its short name.
+    #[must_use]
+    pub fn props_of_snapshot(&self, short: &str) -> Option<&NvList> {
+        let found = self.snap_props.iter().find(|(name, _)| name.to_str() == Some(short));
+        found.map(|(_, list)| list)
+    }
+
     fn to_list(&self) -> NvList {
         let mut pairs = Pairs::default();
         pairs.put("name", self.name.clone());

@@ -176,13 +176,15 @@ impl<R: Read> StreamReader<R> {
     }
 
     fn advance(&mut self) -> Result<Option<Item>, StreamError> {
-        let ready = self.pending.take();
-        self.pending = self.read_item()?;
-        match ready {
-            Some(ready) => Ok(Some(ready)),
-            None if self.pending.is_none() => Ok(None),
-            None => self.advance(),
+        let ready = match self.pending.take() {
+            Some(ready) => Some(ready),
+            None => self.read_item()?,
+        };
+        // Nothing behind an END covers it: it is returned before the sender goes on.
+        if ready.as_ref().is_some_and(|ready| !matches!(ready.record, Record::End(_))) {
+            self.pending = self.read_item()?;
         }
+        Ok(ready)
     }
 
     /// Reads a record, checks it against the checksum so far, and reads its payload.

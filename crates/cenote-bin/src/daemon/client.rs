@@ -10,7 +10,7 @@
 //! busy.
 
 use std::fs::File;
-use std::io::{ErrorKind, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
@@ -26,7 +26,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 
 use super::place::Place;
 use super::silence::Silence;
-use super::wire::{KeyReply, Kind, Request, read_answer};
+use super::wire::{INPUT_MAX, Kind, Reply, Request, read_answer};
 
 /// How long a client tries to find a daemon that accepts its request.
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -243,16 +243,47 @@ fn write_answers(
                 let (is_raw, prompt) = payload.split_first().unwrap_or((&0, &[]));
                 let prompt = String::from_utf8_lossy(prompt);
                 let reply = match key_input::read_key(&prompt, *is_raw != 0, &mut out) {
-                    Ok((key, true)) => KeyReply::Typed(key),
-                    Ok((key, false)) => KeyReply::Read(key),
-                    Err(error) => KeyReply::Failed(error.to_string()),
+                    Ok((key, true)) => Reply::Typed(key),
+                    Ok((key, false)) => Reply::Read(key),
+                    Err(error) => Reply::Failed(error.to_string()),
                 };
-                let _ = replies.write_all(&reply.encode());
+                send_reply(&mut replies, &reply);
+            }
+            Kind::AskInput => {
+                let most = payload.first_chunk().map_or(0, |most| u32::from_le_bytes(*most));
+                let reply = match read_input(INPUT_MAX.min(most as usize)) {
+                    Ok(bytes) => Reply::Read(bytes),
+                    Err(error) => Reply::Failed(error.to_string()),
+                };
+                send_reply(&mut replies, &reply);
             }
             _ => {}
         }
     }
     failed
+}
+
+fn send_reply(replies: &mut UnixStream, reply: &Reply) {
+    let (header, bytes) = reply.encode();
+    // If the daemon has gone, the thread that reads its answers finds out.
+    let _ = replies.write_all(&header).and_then(|()| replies.write_all(bytes));
+}
+
+/// Reads standard input once: as much as is there, at most `most` bytes, none at its end.
+fn read_input(most: usize) -> std::io::Result<Vec<u8>> {
+    // Without the standard library's buffer, so that bytes behind a stream are left to the next
+    // reader where possible.
+    let mut input = unbuffered(std::io::stdin())?;
+    let mut bytes = vec![0; most];
+    loop {
+        match input.read(&mut bytes) {
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
+            read => {
+                bytes.truncate(read?);
+                return Ok(bytes);
+            }
+        }
+    }
 }
 
 /// Bypasses the standard library's buffer, which searches for line ends.

@@ -164,6 +164,12 @@ impl Mounts {
         let cannot = |why: &str| Exit::failed(format!("cannot mount '{dataset}': {why}"));
         let view = self.engine.view().await?;
         let mut wanted = match view.dataset(dataset).await {
+            Ok(found) if found.is_inconsistent() => {
+                return Err(cannot(
+                    "Contains partially-completed state from \"zfs receive -s\", which can be \
+                     resumed with \"zfs send -t\"",
+                ));
+            }
             Ok(found) if found.kind().await? == DatasetKind::Filesystem => {
                 Wanted::of(&self.engine, &found).await?
             }

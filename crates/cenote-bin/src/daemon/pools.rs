@@ -610,9 +610,12 @@ impl Host for Pools {
     fn suspend<'a>(
         &'a self,
         dataset: &'a str,
-        snapshot: &'a str,
+        contents: &'a str,
+        action: &'a str,
     ) -> BoxFuture<'a, Result<Suspended, Exit>> {
-        Box::pin(async move { self.of_dataset(dataset)?.mounts.suspend(dataset, snapshot).await })
+        Box::pin(async move {
+            self.of_dataset(dataset)?.mounts.suspend(dataset, contents, action).await
+        })
     }
 
     fn resume<'a>(&'a self, pool: &'a str, suspended: Suspended) -> BoxFuture<'a, CommandResult> {

@@ -28,7 +28,7 @@ use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send};
 
 use super::spool::{Share, Spool};
-use super::wire::{self, KeyReply, Kind};
+use super::wire::{self, INPUT_MAX, KEY_MAX, Kind, Reply};
 
 /// Bytes of one stream that are collected before they go to the spool.
 const CHUNK: usize = 32 << 10;
@@ -117,14 +117,27 @@ impl Streams {
         self.stream.shutdown(std::net::Shutdown::Both).ok();
     }
 
-    fn key_reply(&self) -> std::io::Result<KeyReply> {
-        let deadline = (!self.is_trusted).then(|| monotonic() + KEY_TIMEOUT);
-        let mut header = [0; KeyReply::HEADER];
-        receive_all(&self.stream, &mut header, deadline)?;
-        let length = KeyReply::length(header).ok_or(ErrorKind::InvalidData)?;
-        let mut bytes = vec![0; length];
-        receive_all(&self.stream, &mut bytes, deadline)?;
-        Ok(KeyReply::decode(header, bytes))
+    /// Asks the client's process for bytes, and receives its reply of at most `most` bytes.
+    fn ask(
+        &self,
+        (kind, payload): (Kind, &[u8]),
+        most: usize,
+        timeout: Option<Duration>,
+    ) -> std::io::Result<Reply> {
+        self.deliver()?;
+        self.send(kind, payload)?;
+        let deadline = timeout.filter(|_| !self.is_trusted).map(|time| monotonic() + time);
+        let receive = || {
+            let mut header = [0; Reply::HEADER];
+            receive_all(&self.stream, &mut header, deadline)?;
+            let length = Reply::length(header, most).ok_or(ErrorKind::InvalidData)?;
+            let mut bytes = vec![0; length];
+            receive_all(&self.stream, &mut bytes, deadline)?;
+            Ok(Reply::decode(header, bytes))
+        };
+        let reply = receive();
+        self.kept().is_broken |= reply.is_err();
+        reply
     }
 }
 
@@ -173,14 +186,21 @@ impl CallerStreams for Streams {
     }
 
     fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)> {
-        self.deliver()?;
-        self.send(Kind::AskKey, &[&[u8::from(is_raw)], prompt.as_bytes()].concat())?;
-        let reply = self.key_reply();
-        self.kept().is_broken |= reply.is_err();
-        match reply? {
-            KeyReply::Read(key) => Ok((key, false)),
-            KeyReply::Typed(key) => Ok((key, true)),
-            KeyReply::Failed(why) => Err(std::io::Error::other(why)),
+        let payload = [&[u8::from(is_raw)], prompt.as_bytes()].concat();
+        match self.ask((Kind::AskKey, &payload), KEY_MAX, Some(KEY_TIMEOUT))? {
+            Reply::Read(key) => Ok((key, false)),
+            Reply::Typed(key) => Ok((key, true)),
+            Reply::Failed(why) => Err(std::io::Error::other(why)),
+        }
+    }
+
+    fn read_input(&self) -> std::io::Result<Vec<u8>> {
+        let most = (INPUT_MAX as u32).to_le_bytes();
+        // No deadline: input comes at the speed of a network, and a command that waits for it uses
+        // a connection of its user's share.
+        match self.ask((Kind::AskInput, &most), INPUT_MAX, None)? {
+            Reply::Read(bytes) | Reply::Typed(bytes) => Ok(bytes),
+            Reply::Failed(why) => Err(std::io::Error::other(why)),
         }
     }
 

@@ -223,7 +223,9 @@ impl Look {
 
     async fn read(&mut self, engine: &Engine, dataset: &Dataset) -> Result<(), Exit> {
         self.read_count += 1;
-        if dataset.kind().await? == DatasetKind::Filesystem {
+        // What is partially received is nothing to look at.
+        let is_whole = !dataset.is_inconsistent();
+        if is_whole && dataset.kind().await? == DatasetKind::Filesystem {
             self.wanted.push(Wanted::of(engine, dataset).await?);
         }
         Ok(())

@@ -4,7 +4,7 @@
 //!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words
 //!     word: u32 length | bytes
 //!   answers: u8 kind | u32 length | bytes                                     (little-endian)
-//!     accepted ──> output, errors, asking for a key (answered by the client) ... ──> status
+//!     accepted ──> output, errors, asking for a key or for input (the client replies) ... ──> status
 //!     busy, ending ──> the request was not run: the client may send it again
 //!     refused  ──> it was not run, and never will be
 //! ```
@@ -26,8 +26,8 @@ use std::path::PathBuf;
 
 use cenote_cli::environment::Variables;
 
-/// Start of a request: "cen3".
-const MAGIC: u32 = u32::from_le_bytes(*b"cen3");
+/// Start of a request: "cen4".
+const MAGIC: u32 = u32::from_le_bytes(*b"cen4");
 /// Length of the header.
 pub(super) const HEADER: usize = 8;
 /// Maximum length of a request: that of a command line, and some more.
@@ -54,14 +54,16 @@ pub(super) enum Kind {
     Output = b'o',
     /// Bytes for standard error.
     Errors = b'e',
-    /// A key is requested: `u8` whether it is raw, then the prompt. See [`KeyReply`].
+    /// A key is requested: `u8` whether it is raw, then the prompt. See [`Reply`].
     AskKey = b'k',
+    /// Up to this `u32` of bytes of standard input are requested. See [`Reply`].
+    AskInput = b'i',
     /// The command has ended with this `u32` status.
     Status = b's',
 }
 
 impl Kind {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Accepted,
         Self::Busy,
         Self::Ending,
@@ -69,6 +71,7 @@ impl Kind {
         Self::Output,
         Self::Errors,
         Self::AskKey,
+        Self::AskInput,
         Self::Status,
     ];
 }
@@ -103,37 +106,41 @@ pub(super) fn read_answer(stream: &mut impl Read) -> std::io::Result<(Kind, Vec<
     Ok((kind, payload))
 }
 
-/// The client's reply to [`Kind::AskKey`]: `u8` outcome, `u32` length, bytes.
+/// Maximum length of a key or message in a reply.
+pub(super) const KEY_MAX: usize = 8 << 10;
+/// Maximum bytes of standard input in a reply.
+pub(super) const INPUT_MAX: usize = 256 << 10;
+
+/// The client's reply to [`Kind::AskKey`] and [`Kind::AskInput`]: `u8` outcome, `u32` length,
+/// bytes.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum KeyReply {
-    /// The key came from a pipe or a file.
+pub(super) enum Reply {
+    /// A key from a pipe or a file, or standard input, which has ended if there are no bytes.
     Read(Vec<u8>),
-    /// The key was typed at a terminal.
+    /// A key that was typed at a terminal.
     Typed(Vec<u8>),
-    /// No key could be read; with the reason.
+    /// Nothing could be read; with the reason.
     Failed(String),
 }
 
-impl KeyReply {
+impl Reply {
     /// Length of the header.
     pub(super) const HEADER: usize = 5;
-    /// Maximum length of a key or message.
-    const MAX: usize = 8 << 10;
 
-    /// Returns the whole reply.
-    pub(super) fn encode(&self) -> Vec<u8> {
+    /// Returns the header and the bytes that follow.
+    pub(super) fn encode(&self) -> ([u8; Self::HEADER], &[u8]) {
         let (outcome, bytes): (u8, &[u8]) = match self {
-            Self::Read(key) => (0, key),
+            Self::Read(bytes) => (0, bytes),
             Self::Typed(key) => (1, key),
-            Self::Failed(why) => (2, why.as_bytes()),
+            Self::Failed(why) => (2, why.get(..KEY_MAX).unwrap_or(why).as_bytes()),
         };
-        let bytes = bytes.get(..Self::MAX).unwrap_or(bytes);
-        [&[outcome][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
+        let [a, b, c, d] = (bytes.len() as u32).to_le_bytes();
+        ([outcome, a, b, c, d], bytes)
     }
 
-    /// Returns the number of bytes after a header, if it is permitted.
-    pub(super) fn length([_, length @ ..]: [u8; Self::HEADER]) -> Option<usize> {
-        Some(u32::from_le_bytes(length) as usize).filter(|length| *length <= Self::MAX)
+    /// Returns the number of bytes after a header, if it is at most `most`.
+    pub(super) fn length([_, length @ ..]: [u8; Self::HEADER], most: usize) -> Option<usize> {
+        Some(u32::from_le_bytes(length) as usize).filter(|length| *length <= most)
     }
 
     /// Decodes a reply from its header and the bytes that follow.
@@ -276,13 +283,13 @@ mod tests {
         let lying = [answer_header(Kind::Output, usize::MAX).to_vec(), vec![0; 9]].concat();
         assert!(read_answer(&mut &lying[..]).is_err());
         assert!(read_answer(&mut &b"?\0\0\0\0"[..]).is_err());
-        for reply in [KeyReply::Read(vec![0, 255]), KeyReply::Typed(b"a b".to_vec())] {
-            let sent = reply.encode();
-            let (header, key) = sent.split_first_chunk().expect("a header");
-            assert_eq!(KeyReply::length(*header), Some(key.len()));
-            assert_eq!(KeyReply::decode(*header, key.to_vec()), reply);
+        let failed = Reply::Failed("no input".to_owned());
+        for reply in [Reply::Read(vec![0, 255]), Reply::Typed(b"a b".to_vec()), failed] {
+            let (header, bytes) = reply.encode();
+            assert_eq!(Reply::length(header, KEY_MAX), Some(bytes.len()));
+            assert_eq!(Reply::decode(header, bytes.to_vec()), reply);
         }
-        assert_eq!(KeyReply::length([0, 255, 255, 255, 255]), None);
+        assert_eq!(Reply::length([0, 255, 255, 255, 255], INPUT_MAX), None);
     }
 
     #[test]

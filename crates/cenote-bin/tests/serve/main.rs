@@ -20,6 +20,7 @@ mod nbd;
 mod pipe;
 mod places;
 mod posix;
+mod receiving;
 mod rollback;
 mod scrub;
 mod second;

@@ -265,7 +265,7 @@ fn rollback(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                 let done = later.roll_back(engine, head_name, name).await;
                 done.map_err(|error| Exit::cannot("rollback", head_name, wording(&error)))
             };
-            source.suspended(head_name, name, work).await
+            source.suspended(head_name, (name, "rollback"), work).await
         }));
         source.without_mounts(&doomed, parsed.has('f'), work).await
     })

@@ -66,7 +66,7 @@ pub(super) const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Verbs that check the caller's permissions themselves.
-pub(crate) const ASKING_VERBS: [&str; 18] = [
+pub(crate) const ASKING_VERBS: [&str; 19] = [
     "allow",
     "unallow",
     "bookmark",
@@ -75,6 +75,7 @@ pub(crate) const ASKING_VERBS: [&str; 18] = [
     "destroy",
     "diff",
     "send",
+    "receive",
     "hold",
     "release",
     "inherit",

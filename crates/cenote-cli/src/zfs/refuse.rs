@@ -49,7 +49,6 @@ const VERBS: &[Verb] = &[
     verb("unmount", "afu", (1, "missing filesystem argument"), None, "unmount"),
     verb("share", "al", (1, "missing filesystem argument (specify -a for all)"), Some(0), "share"),
     verb("unshare", "a", (1, "missing filesystem argument"), None, "unshare"),
-    verb("receive", ":o:x:dehMnuvFsAc", (1, "missing snapshot argument"), None, "receive"),
     verb("change-key", "lio:", (1, "Missing dataset argument"), Some(0), "change key for"),
     verb("redact", "", (3, "too few arguments"), Some(0), "redact"),
     verb("wait", "t:", (1, "missing filesystem argument"), Some(0), "wait for"),
@@ -68,7 +67,7 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
     let parsed = getopt::parse(args, verb.options, &[])?;
     if parsed.operands.len() < verb.needs.0 && !parsed.has('a') {
-        return Err(Exit::usage(missing(verb, &parsed)));
+        return Err(Exit::usage(verb.needs.1));
     }
     match name {
         "upgrade" if parsed.operands.is_empty() && !parsed.has('a') => upgrade(&parsed, io),
@@ -80,23 +79,9 @@ fn not_supported(verb: &str) -> Exit {
     Exit::failed(format!("cannot {verb}: not supported by this version of cenote"))
 }
 
-/// Returns the message for missing operands; for some verbs it depends on their number.
-fn missing(verb: &Verb, parsed: &Parsed) -> &'static str {
-    match (verb.name, parsed.operands.len()) {
-        ("receive", _) if parsed.has('A') => "missing dataset argument",
-        _ => verb.needs.1,
-    }
-}
-
 /// Validates the arguments, then returns "not supported".
 async fn check(verb: &Verb, source: &Source, parsed: &Parsed) -> CommandResult {
     let operands = &parsed.operands;
-    if verb.name == "receive" && parsed.has('A') {
-        let name = &operands[0];
-        existing(source, name).await?;
-        let text = "does not have any resumable receive state to abort";
-        return Err(Exit::failed(format!("'{name}' {text}")));
-    }
     let Some(name) = verb.existing.and_then(|index| operands.get(index)) else {
         let subject = operands.first().map_or_else(String::new, |name| format!(" '{name}'"));
         return Err(Exit::failed(format!("cannot {}{subject}: {}", verb.action, NOT_YET)));

@@ -412,14 +412,24 @@ impl Datasets<'_> {
 
 impl Engine {
     /// Opens a head for writing.
+    ///
+    /// # Errors
+    /// `Kind::NotFound`; [`OpError::Busy`] while it is partially received: only a receive may
+    /// change it.
     pub async fn head(&self, name: &str) -> Result<Arc<Head>> {
-        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
-        if let Some(head) = self.heads.get(object) {
+        let find = |tx: &mut Tx<'_>| {
+            let object = names::head(tx, name)?;
+            if dsl::get_dataset(tx, object)?.is_inconsistent() {
+                return Err(OpError::Busy.into());
+            }
+            Ok(object)
+        };
+        if let Some(head) = self.heads.get(self.mos.inspect(find).await?) {
             return Ok(head);
         }
         // During a sync the dataset may be replaced.
         let _between = self.txgs.syncing.lock().await;
-        let object = self.mos.inspect(|tx| names::head(tx, name)).await?;
+        let object = self.mos.inspect(find).await?;
         self.datasets().head_of_object(object).await
     }
 }

@@ -105,6 +105,12 @@ pub(crate) fn receive(tx: &mut Tx<'_>, props: u64, name: &str, value: &Value) ->
     zap::update(tx, props, &format!("{name}{RECEIVED}"), value.clone())
 }
 
+/// Removes a received value, with the mark that hides it.
+pub(crate) fn drop_received(tx: &mut Tx<'_>, props: u64, name: &str) -> TxResult<()> {
+    take(tx, props, name, RECEIVED)?;
+    take(tx, props, name, INHERIT)
+}
+
 /// Returns the value for software that does not know this one (spec 04 §7.1).
 fn hidden_value(name: &str, value: &Value) -> Option<u64> {
     match (name, value.single()?) {

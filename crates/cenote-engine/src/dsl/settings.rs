@@ -45,6 +45,8 @@ pub enum Change {
     Revert,
     /// A value from a stream.
     Receive(Value),
+    /// Removes the received value.
+    DropReceived,
 }
 
 /// Changes properties of a file system, volume or snapshot.
@@ -100,7 +102,7 @@ fn describe(
 ) -> TxResult<(&'static str, String)> {
     let event = match change {
         Change::Set(_) | Change::Receive(_) => "set",
-        Change::Inherit | Change::Revert => "inherit",
+        Change::Inherit | Change::Revert | Change::DropReceived => "inherit",
     };
     let dir = get_dataset(tx, object)?.dir_obj;
     let is_inherited = dataset_property(property).is_none_or(|property| property.is_inheritable);
@@ -125,7 +127,7 @@ fn check(tx: &mut Tx<'_>, name: &str, change: &Change, is_snapshot: bool) -> TxR
     }
     let value = match change {
         Change::Set(value) | Change::Receive(value) => Some(value),
-        Change::Inherit | Change::Revert => None,
+        Change::Inherit | Change::Revert | Change::DropReceived => None,
     };
     if let Some(Value::Array { bytes, .. }) = value
         && bytes.len() > TEXT_MAX
@@ -201,6 +203,7 @@ fn store(tx: &mut Tx<'_>, list: u64, name: &str, change: &Change) -> TxResult<()
         Change::Inherit => props::inherit(tx, list, name),
         Change::Revert => props::revert(tx, list, name),
         Change::Receive(value) => props::receive(tx, list, name, value),
+        Change::DropReceived => props::drop_received(tx, list, name),
     }
 }
 
@@ -257,7 +260,7 @@ fn change_head(
         }
         "filesystem_limit" | "snapshot_limit" => match change {
             Change::Set(_) | Change::Receive(_) => counts::activate(tx, dir_object),
-            Change::Inherit | Change::Revert => Ok(()),
+            Change::Inherit | Change::Revert | Change::DropReceived => Ok(()),
         },
         "compression" if after & COMPRESSION_MASK == ZSTD => {
             blocks::activate(tx, object, "zstd_compress")

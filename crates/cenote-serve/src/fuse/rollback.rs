@@ -1,5 +1,5 @@
-//! Rolls a mounted file system back while it stays mounted (OpenZFS: `zfs_suspend_fs`,
-//! `zfs_resume_fs`).
+//! Replaces the contents of a mounted file system while it stays mounted: by those of a snapshot
+//! (rollback), or of an increment that was received (OpenZFS: `zfs_suspend_fs`, `zfs_resume_fs`).
 //!
 //! ```text
 //!   suspend   the gate is closed        current requests end, others wait
@@ -57,12 +57,13 @@ pub struct Suspension {
 }
 
 impl FuseMount {
-    /// Suspends all requests, and allows the dataset to be rolled back to a snapshot.
+    /// Suspends all requests, and allows the contents of the dataset to be replaced: by those of a
+    /// snapshot, or of another dataset as it was committed.
     ///
     /// # Errors
     /// [`OpError::Busy`] if the mount is suspended already, or if current requests do not end in
-    /// time; errors of opening the snapshot. Requests are not suspended then.
-    pub async fn suspend(&self, snapshot: &str) -> Result<Suspension> {
+    /// time; errors of opening the new contents. Requests are not suspended then.
+    pub async fn suspend(&self, contents: &str) -> Result<Suspension> {
         let vfs = Arc::clone(&self.vfs);
         let mount = vfs.mount();
         if vfs.is_suspended.swap(true, Ordering::AcqRel) {
@@ -73,7 +74,7 @@ impl FuseMount {
             Suspension { vfs: Arc::clone(&vfs), root_generation: 0, names: Vec::new() };
         let timeout = Duration::from_millis(tunables::ROLLBACK_TIMEOUT_MS.get());
         vfs.gate.close(timeout).await?;
-        let looked = cenote_rt::until(timeout, suspension.look(&mount, snapshot)).await;
+        let looked = cenote_rt::until(timeout, suspension.look(&mount, contents)).await;
         looked.unwrap_or_else(|| Err(OpError::Busy.into()))?;
         mount.release_ownership();
         Ok(suspension)
@@ -95,11 +96,15 @@ impl FuseMount {
 
 impl Suspension {
     /// Records what is needed of the old contents.
-    async fn look(&mut self, mount: &Mount, snapshot: &str) -> Result<()> {
+    async fn look(&mut self, mount: &Mount, contents: &str) -> Result<()> {
         // No request reads them now.
         self.vfs.snapshots.close_unused();
         self.root_generation = mount.attributes(mount.root()).await?.generation;
-        let target = FileSystem::open_snapshot(mount.engine(), snapshot).await?;
+        let target = if contents.contains('@') {
+            FileSystem::open_snapshot(mount.engine(), contents).await?
+        } else {
+            FileSystem::open(&mount.engine().view().await?.dataset(contents).await?).await?
+        };
         self.names = mount.differing_names(&target, &self.vfs.nodes.known()).await;
         Ok(())
     }
