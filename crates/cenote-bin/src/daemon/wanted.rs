@@ -223,7 +223,7 @@ impl Look {
 
     async fn read(&mut self, engine: &Engine, dataset: &Dataset) -> Result<(), Exit> {
         self.read_count += 1;
-        // What is partially received is nothing to look at.
+        // A file system that is partially received is not mounted.
         let is_whole = !dataset.is_inconsistent();
         if is_whole && dataset.kind().await? == DatasetKind::Filesystem {
             self.wanted.push(Wanted::of(engine, dataset).await?);

@@ -4,7 +4,7 @@
 //!   request: u32 magic | u32 bytes that follow | u32 variables | u32 words | words
 //!     word: u32 length | bytes
 //!   answers: u8 kind | u32 length | bytes                                     (little-endian)
-//!     accepted ──> output, errors, asking for a key or for input (the client replies) ... ──> status
+//!     accepted ──> output, errors, asking for a key or input (the client replies) ... ──> status
 //!     busy, ending ──> the request was not run: the client may send it again
 //!     refused  ──> it was not run, and never will be
 //! ```

@@ -81,8 +81,8 @@ const DELIVERY: usize = 1 << 20;
 /// Interval of lines about progress.
 const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Returns the message for a command line, the words behind `zfs send`, that would write a stream to
-/// standard output; only callers know whether that is a terminal.
+/// Returns the message for a command line, the words behind `zfs send`, that would write a stream
+/// to standard output; only callers know whether that is a terminal.
 pub(super) fn terminal_refusal(args: &[String]) -> Option<&'static str> {
     let parsed = getopt::parse(args, OPTIONS, &LONGS).ok()?;
     let is_complete = parsed.operands.len() == 1 || parsed.has('t');

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! No view of the pool is held while the stream is read: a sender may take as long as it likes
-//! (docs/design/rules.md, rule 1). Until END the target is as before; if the stream ends early, what
-//! was received is destroyed, or kept to be resumed (`-s`).
+//! (docs/design/rules.md, rule 1). Until END the target is as before; if the stream ends early,
+//! what was received is destroyed, or kept to be resumed (`-s`).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -104,7 +104,7 @@ impl Command {
         };
         let in_stream = context.dataset.map(|dataset| &dataset.props);
         let Plan { changes, local, notes } = props::plan(head, at, &self.overrides, in_stream)?;
-        // Those of an existing dataset change when its contents do.
+        // Properties of an existing dataset change when its contents do.
         let is_late = |name: &str| place.before.is_some() || props::is_late(name);
         let (late, early): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|(name, _)| is_late(name));

@@ -1,5 +1,5 @@
-//! The target of a substream: its name, whether it exists, and whether it may be received into (spec
-//! 07 B9.1, B9.2). The engine checks again what can change until the receive begins.
+//! The target of a substream: its name, whether it exists, and whether it may be received into
+//! (spec 07 B9.1, B9.2). The engine checks again what can change until the receive begins.
 
 use std::sync::Arc;
 
