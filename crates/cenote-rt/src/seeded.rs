@@ -262,6 +262,12 @@ pub enum Bug {
     CondenseKeepsOldMap,
     /// An import leaves the uberblock that it found on the only leaf that has it.
     FoundCommitIncomplete,
+    /// A hot spare that is sent back stays open, so that it cannot be called in again.
+    SpareKeptOpen,
+    /// A hot spare that became an ordinary leaf is still in the list of hot spares.
+    PermanentSpareListed,
+    /// A hot spare stays when the leaf for which it stood in is back.
+    SpareNotReleased,
 }
 
 impl Bug {
@@ -358,6 +364,9 @@ impl Bug {
         Self::SplitWithLogs,
         Self::SplitNotRecorded,
     ];
+    /// Bugs found by hot spares that come and go.
+    pub const OF_SPARES: [Self; 3] =
+        [Self::SpareKeptOpen, Self::PermanentSpareListed, Self::SpareNotReleased];
     /// Bugs found by removing vdevs.
     pub const OF_REMOVALS: [Self; 11] = [
         Self::CopyNotFreed,

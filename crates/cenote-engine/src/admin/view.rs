@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use cenote_block::Grounds;
 use cenote_block::alloc::Pin;
-use cenote_device::{FileDevice, OpenMode};
+use cenote_device::OpenMode;
 use cenote_dmu::ObjSet;
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::uberblock::Uberblock;
@@ -120,13 +120,25 @@ impl Engine {
         })
         .await?;
         let [spares, caches] = view.aux_configs().await;
-        let found = look_for(spares.iter().chain(&caches)).await;
+        let found = self.look_for(spares.iter().chain(&caches)).await;
         view.set_aux_devices(spares, caches, |guid| {
             found.iter().find(|found| found.guid() == guid)
         });
         // The calls above ignore some read errors.
         pin.check()?;
         Ok(Arc::new(view))
+    }
+
+    /// Returns the hot spares and cache devices that are at their recorded paths.
+    async fn look_for(&self, configs: impl Iterator<Item = &VdevConfig>) -> Vec<Arc<Found>> {
+        let mut found = Vec::new();
+        for path in configs.filter_map(|config| config.leaf.path.as_ref()) {
+            let path = path.to_string();
+            let opened = self.leaves().open_at_path(&path, OpenMode::ReadOnly).await;
+            let Some(device) = opened else { continue };
+            found.extend(Found::read(device).await.map(Arc::new));
+        }
+        found
     }
 }
 
@@ -169,18 +181,6 @@ fn take_leaf_objects(vdev: &mut VdevConfig, recorded: Option<&VdevConfig>) {
     (leaf.dtl_object, leaf.zap_leaf) =
         before.map_or((None, None), |before| (before.leaf.dtl_object, before.leaf.zap_leaf));
     vdev.children.iter_mut().for_each(|child| take_leaf_objects(child, recorded));
-}
-
-/// Returns the hot spares and cache devices that are at their recorded paths.
-async fn look_for(configs: impl Iterator<Item = &VdevConfig>) -> Vec<Arc<Found>> {
-    let mut found = Vec::new();
-    for path in configs.filter_map(|config| config.leaf.path.as_ref()) {
-        let path = path.to_string();
-        let open = move || FileDevice::open(path, OpenMode::ReadOnly);
-        let Ok(Ok(device)) = cenote_rt::blocking(open).await else { continue };
-        found.extend(Found::read(device).await.map(Arc::new));
-    }
-    found
 }
 
 #[cfg(test)]

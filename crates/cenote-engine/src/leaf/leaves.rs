@@ -29,7 +29,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_device::{Device, OpenMode};
 use cenote_ondisk::config::{LeafConfig, VdevConfig};
 use cenote_pool::import::Found;
 use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Rank};
@@ -468,11 +468,10 @@ impl Leaves<'_> {
             }
         };
         let Some(path) = path else { return Err(error) };
-        let open = move || FileDevice::open(std::path::Path::new(&path), OpenMode::Exclusive);
-        match cenote_rt::blocking(open).await? {
-            Ok(device) => self.bring_back_on(guid, device).await,
+        match self.open_at_path(&path, OpenMode::Exclusive).await {
+            Some(device) => self.bring_back_on(guid, device).await,
             // The error of the old device is more useful.
-            Err(_) => Err(error),
+            None => Err(error),
         }
     }
 

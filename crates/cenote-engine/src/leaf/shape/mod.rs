@@ -332,7 +332,7 @@ impl Leaves<'_> {
             let shape = Shape { renamed: removed.renamed, ..Shape::of(top.clone()) };
             let is_cancelled = rebuild::cancel_without_leaves(tx, env, &tree, top)?;
             free_objects(tx, &removed.leaf, env.txg)?;
-            if let Some(unspared) = removed.unspared {
+            if let Some(unspared) = removed.unspared.filter(|_| !is_on(Bug::PermanentSpareListed)) {
                 aux::retain(tx, Aux::Spares, |spare| spare.guid != unspared)?;
             }
             let text = format!("vdev={}", path_of(&removed.leaf));
@@ -357,6 +357,9 @@ impl Leaves<'_> {
     }
 
     async fn give_back_here(self, id: LeafId, leaf: &VdevConfig) {
+        if leaf.leaf.is_spare && is_on(Bug::SpareKeptOpen) {
+            return;
+        }
         let Some(device) = self.engine.tree.take_device(id, IDLE_TIMEOUT).await else { return };
         // A device that fails cannot be relabelled; its labels are of an earlier txg.
         if leaf.leaf.is_spare {
@@ -403,7 +406,7 @@ impl Leaves<'_> {
                     && parent.children.first().is_some_and(|first| first.guid == guid)
             })
         };
-        if !is_first_of_spare(&self.engine.config().root) {
+        if !is_first_of_spare(&self.engine.config().root) || is_on(Bug::SpareNotReleased) {
             return Ok(());
         }
         let change = move |_: &mut Tx<'_>, _: &_, config: &mut Config| {

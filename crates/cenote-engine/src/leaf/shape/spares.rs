@@ -1,14 +1,14 @@
 //! Hot spares that stand in for leaves that failed, and spares and cache devices that leave the
 //! pool (spec 06 §9.3, §10).
 
-use std::path::Path;
 use std::sync::Arc;
 
+use cenote_device::{Device, OpenMode};
 use cenote_dmu::{Tx, TxStop};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
-use cenote_pool::import::PoolDevice;
+use cenote_pool::import::Found;
 use cenote_rt::{Error, Result};
-use cenote_vdev::{VdevAux, VdevState};
+use cenote_vdev::{VdevAux, VdevState, labels};
 
 use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
@@ -44,8 +44,7 @@ impl Leaves<'_> {
         let mut config = spare.clone();
         config.leaf.is_spare = true;
         let new = if spare.kind.is_real_leaf() {
-            let Some(device) = open_spare(spare).await else { return Ok(false) };
-            let device = Arc::clone(device.device());
+            let Some(device) = self.open_spare(spare).await else { return Ok(false) };
             let ashift = u64::from(device.info().logical_ashift);
             NewLeaf { config, device: Some(device), ashift, is_sequential: false }
         } else {
@@ -106,11 +105,21 @@ impl Leaves<'_> {
             Ok(())
         };
         self.engine.admin().change(change).await?;
-        if let Some(device) = open_spare(&device).await {
+        if let Some(device) = self.open_spare(&device).await {
             // A device that fails keeps its labels, which name no pool.
-            drop(device.clear_labels().await);
+            drop(labels::clear(&*device).await);
         }
         Ok(())
+    }
+
+    /// Opens the device of a spare or cache device for writing, if its labels are still that one's.
+    async fn open_spare(self, config: &VdevConfig) -> Option<Arc<dyn Device>> {
+        let path = config.leaf.path.as_ref()?.to_str()?;
+        let device = self.open_at_path(path, OpenMode::Exclusive).await?;
+        let found = Found::read(Arc::clone(&device)).await?;
+        let is_it =
+            found.configs.iter().any(|label| label.guid == config.guid && label.member.is_none());
+        is_it.then_some(device)
     }
 }
 
@@ -118,14 +127,4 @@ impl Leaves<'_> {
 fn is_order_refused(error: &Error) -> bool {
     let cause = error.cause::<ShapeError>();
     matches!(cause, Some(ShapeError::Resilvering | ShapeError::NoRebuildFeature))
-}
-
-/// Opens the device of a spare or cache device for writing, if its labels are still that one's.
-async fn open_spare(config: &VdevConfig) -> Option<PoolDevice> {
-    let path = Path::new(config.leaf.path.as_ref()?.to_str()?);
-    let device = PoolDevice::open_exclusively(path).await.ok()?;
-    let found = device.found().await?;
-    let is_it =
-        found.configs.iter().any(|label| label.guid == config.guid && label.member.is_none());
-    is_it.then_some(device)
 }

@@ -22,15 +22,15 @@
 //! Invariants
 //! * SH5  The sides have the whole state with which the new pool begins.
 
-use std::path::Path;
 use std::sync::Arc;
 
 use cenote_block::{BlockStore, CacheConfig, Grounds};
+use cenote_device::OpenMode;
 use cenote_dmu::{ObjSet, Tx, TxResult};
 use cenote_ondisk::config::{PoolConfig, VdevConfig, VdevKind};
 use cenote_ondisk::uberblock::Uberblock;
 use cenote_pool::Pool;
-use cenote_pool::import::PoolDevice;
+use cenote_pool::import::Found;
 use cenote_pool::pool::{PoolParts, assemble_apart};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
@@ -362,7 +362,7 @@ impl Leaves<'_> {
                 continue;
             };
             sides.push(guid);
-            if others.contains(&guid) || is_of_another_pool(leaf, config.facts.pool_guid).await {
+            if others.contains(&guid) || self.is_of_another_pool(leaf).await {
                 gone.push(guid);
             }
         }
@@ -375,15 +375,17 @@ impl Leaves<'_> {
         }
         self.end_split(sides).await
     }
-}
 
-/// Whether the device at the path of a leaf is one of a pool that was split off.
-async fn is_of_another_pool(leaf: &VdevConfig, pool: u64) -> bool {
-    let Some(path) = leaf.leaf.path.as_ref().and_then(|path| path.to_str()) else { return false };
-    let Ok(device) = PoolDevice::open_for_reading(Path::new(path)).await else { return false };
-    let Some(found) = device.found().await else { return false };
-    let split = found.config.member.as_ref().and_then(|member| member.facts.split_guid);
-    found.guid() == leaf.guid && split == Some(pool)
+    /// Whether the device at the path of a leaf is one of a pool that was split off.
+    async fn is_of_another_pool(self, leaf: &VdevConfig) -> bool {
+        let Some(path) = leaf.leaf.path.as_ref().and_then(|path| path.to_str()) else {
+            return false;
+        };
+        let Some(device) = self.open_at_path(path, OpenMode::ReadOnly).await else { return false };
+        let Some(found) = Found::read(device).await else { return false };
+        let split = found.config.member.as_ref().and_then(|member| member.facts.split_guid);
+        found.guid() == leaf.guid && split == Some(self.engine.guid())
+    }
 }
 
 /// Checks whether the leaves are one healthy side of each mirror.
