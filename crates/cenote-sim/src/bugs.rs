@@ -93,6 +93,7 @@ fn known() -> Vec<Bug> {
     known.extend(Bug::OF_CLOSING);
     known.extend(Bug::OF_CREATORS);
     known.extend(Bug::OF_IMPORTS);
+    known.extend(Bug::OF_SPARES);
     known.push(Bug::NewerDataInLog);
     known.extend(Bug::OF_HISTORIES);
     known

@@ -19,11 +19,11 @@ use cenote_poolkit::pools;
 use cenote_rt::{BoxFuture, Error, Kind, until};
 use cenote_vdev::{ErrorRate, ErrorRates};
 
-use crate::look;
 use crate::model::slots::Slot;
 use crate::model::{Actor, Model, Rollback};
 use crate::plan::draw::SLOT;
-use crate::tasks::{History, dataset, verify_pool, volume_dataset};
+use crate::tasks::{History, dataset, spares, verify_pool, volume_dataset};
+use crate::{hot_spares, look};
 
 /// Simulated time in which a removal ends, if there is space.
 const REMOVAL_TIME_MAX: Duration = Duration::from_mins(10);
@@ -98,6 +98,9 @@ async fn compare(
         return Ok(Err(difference));
     }
     let (mut mounts, mut volumes) = Opened::default();
+    if let Err(difference) = hot_spares::compare(&view, &mut model) {
+        return Ok(Err(difference));
+    }
     for number in 0..model.file_systems.len() {
         match file_system(engine, &view, &mut model, (number, txg)).await? {
             Ok(mount) => mounts.push(mount),
@@ -324,6 +327,9 @@ pub(crate) async fn split_off(
         return Err(format!("the disks have pool {}, and not {guid}", found.guid()));
     }
     let pool = Pool::open(found, &OpenOptions::default()).await.map_err(fail)?;
+    if !pool.spares().is_empty() {
+        return Err(format!("the pool that was split off has hot spares: {:?}", pool.spares()));
+    }
     let report = leaks::check(&pool).await.map_err(fail)?;
     if !report.is_clean() {
         return Err(format!("space of the pool that was split off: {:?}", report.lines()));
@@ -455,6 +461,7 @@ pub(crate) async fn rewind(
     let devices = history.machine.devices();
     let opened = Engine::open_devices(devices, guid, &options).await;
     let rewound = opened.map_err(|error| format!("rewind: {error:?}"))?;
+    spares::connect(history, &rewound);
     rewound.start_sync_task();
     let view = rewound.view().await.map_err(fail)?;
     checkpoint_state(&view).await?;
@@ -486,12 +493,18 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     // Nothing is replaced by a resilver beside a rebuild.
     engine.scans().resume().await.map_err(fail)?;
     engine.scans().wait(ScanFunc::Resilver).await.map_err(fail)?;
-    let devices = history.machine.devices();
     let out = engine.tree().leaves().filter(|(_, leaf)| !leaf.is_writable());
     let out: Vec<_> = out.map(|(_, leaf)| (leaf.guid(), leaf.path().to_owned())).collect();
+    let mut back = Vec::new();
     for (leaf, path) in out {
+        let devices = history.machine.devices();
         let device = devices.iter().find(|device| device.info().path == path);
         match engine.leaves().online(leaf, device.cloned()).await {
+            Ok(()) => back.push(leaf),
+            // A hot spare that came back with what it had before it stood in for a leaf.
+            Err(error) if error.kind() == Kind::Invalid && hot_spares::is_in_use(engine, leaf) => {
+                engine.leaves().detach(leaf, None).await.map_err(fail)?;
+            }
             // It came back with what it had before it belonged to the pool.
             Err(error) if error.kind() == Kind::Invalid => {
                 let device = device.ok_or_else(|| format!("{path}: {error:?}"))?;
@@ -499,7 +512,7 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
                 let new = new.map_err(fail)?;
                 engine.leaves().attach(leaf, new, Attach::Replace).await.map_err(fail)?;
             }
-            online => online.map_err(fail)?,
+            Err(error) => return Err(fail(error)),
         }
     }
     // Replacing a leaf has set them anew.
@@ -526,6 +539,8 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
     scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
     scans.wait(ScanFunc::Resilver).await.map_err(fail)?;
     if engine.leaves().is_reflow_running() {
+        // A vdev does not expand while a hot spare stands in for one of its leaves.
+        hot_spares::send_back_all(engine).await?;
         // Every device has everything, so that the expansion goes on; a scrub follows it.
         let (mut last, mut is_repaired) = (None, false);
         while until(REMOVAL_TIME_MAX, engine.leaves().wait_for_reflow()).await.is_none() {
@@ -544,6 +559,7 @@ pub(crate) async fn scrubbed(history: &History, engine: &Arc<Engine>) -> Checked
         history.tally().check("expansions at the end");
         scans.wait(ScanFunc::Scrub).await.map_err(fail)?;
     }
+    hot_spares::in_the_end(history, engine, &back).await?;
     let view = engine.view().await.map_err(fail)?;
     let progress = Arc::<Progress>::default();
     let observer = Arc::<Findings>::default();

@@ -22,9 +22,10 @@ use std::time::Duration;
 
 use cenote_device::model::{Params, table};
 use cenote_device::{
-    CommandHash, Device, DeviceInfo, DiskSnapshot, FaultRates, Image, ModelDisk, PowerCut,
-    TEAR_GRAIN, WriteFault,
+    CommandHash, Device, DeviceInfo, DiskSnapshot, FaultRates, Image, ModelDisk, OpenMode,
+    PowerCut, TEAR_GRAIN, WriteFault,
 };
+use cenote_engine::DeviceSource;
 use cenote_rt::{BoxFuture, Buf, BufMut, Notify, Process, Result, Rng};
 use cenote_vdev::DATA_START;
 use serde::{Deserialize, Serialize};
@@ -204,9 +205,13 @@ impl Machine {
         let size = layout.mib << 20;
         Arc::new_cyclic(|machine| {
             let hash = CommandHash::new();
+            let mut hot_rng = Rng::seeded(seed ^ 0x5ba2e);
             let disks: Vec<_> = (0..layout.all_disks())
                 .map(|number| {
-                    let model = model(layout.model(number), size + MORE_MAX, rng.next_u64());
+                    // Of another generator, so that the other disks do not depend on hot spares.
+                    let is_hot = layout.hot_spares().contains(&number);
+                    let seed = if is_hot { hot_rng.next_u64() } else { rng.next_u64() };
+                    let model = model(layout.model(number), size + MORE_MAX, seed);
                     ModelDisk::new(format!("d{number}"), size, model)
                 })
                 .collect();
@@ -268,11 +273,21 @@ impl Machine {
             return false;
         }
         disk.set_size(size);
-        let inner = self.hash.wrap(Arc::new(disk.reopened()));
-        let new = Counted::over(inner, Arc::downgrade(self));
+        let Some(new) = self.reopened(number) else { return false };
         let old = std::mem::replace(&mut self.handles()[number], new);
         self.former().push((number, Arc::downgrade(&old)));
         true
+    }
+
+    /// Returns another handle of a disk, with the size that it has now.
+    fn reopened(self: &Arc<Self>, number: usize) -> Option<Arc<dyn Device>> {
+        let inner = self.hash.wrap(Arc::new(self.disks.get(number)?.reopened()));
+        Some(Counted::over(inner, Arc::downgrade(self)))
+    }
+
+    /// Returns the size of a disk.
+    pub(crate) fn size(&self, number: usize) -> u64 {
+        self.disks.get(number).map_or(0, |disk| disk.reopened().info().size)
     }
 
     /// Begins a life with these events, each before a command of that number. Every disk has power
@@ -458,6 +473,26 @@ impl Machine {
                 self.ended.notify_waiters();
             }
         }
+    }
+}
+
+/// Opens disks of a machine by their paths.
+#[derive(Debug)]
+pub(crate) struct Disks(pub(crate) Weak<Machine>);
+
+impl DeviceSource for Disks {
+    fn open<'a>(&'a self, path: &'a str, mode: OpenMode) -> BoxFuture<'a, Option<Arc<dyn Device>>> {
+        let number = path.strip_prefix('d').and_then(|number| number.parse().ok());
+        let open = |number: usize| {
+            let machine = self.0.upgrade()?;
+            match mode {
+                OpenMode::ReadOnly => machine.reopened(number),
+                OpenMode::Exclusive if machine.is_open(number) => None,
+                OpenMode::Exclusive => machine.handles().get(number).map(Arc::clone),
+            }
+        };
+        let device = number.and_then(open);
+        Box::pin(async { device })
     }
 }
 

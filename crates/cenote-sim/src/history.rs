@@ -28,9 +28,9 @@ use crate::model::datasets::Datasets;
 use crate::model::files::Tree;
 use crate::model::{Actor, Sequence};
 use crate::plan::draw::SLOT;
-use crate::plan::{End, Life, Plan, Role};
+use crate::plan::{End, Life, Plan, Role, TaskPlan};
 use crate::tally::Tally;
-use crate::tasks::{self, History, Running, dataset, volume_dataset};
+use crate::tasks::{self, History, Running, dataset, spares, volume_dataset};
 use crate::world;
 
 /// Simulated time within which all tasks end once the pool is closed.
@@ -173,9 +173,14 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
     running.engine.removals().resume().await;
     running.engine.leaves().resume_reflow();
     let Some(life) = life else { return close(history, &running).await };
+    let is_agent = |task: &&TaskPlan| task.role == Role::SpareAgent;
+    let agents = life.tasks.iter().filter(is_agent);
+    let agent = |_| cenote_rt::spawn(spares::agent(Arc::downgrade(&running)));
+    let agents = join_all(agents.map(agent).collect::<Vec<_>>());
     let tasks = life
         .tasks
         .iter()
+        .filter(|task| !is_agent(task))
         .map(|task| cenote_rt::spawn(tasks::run(Arc::clone(&running), task.clone())));
     let mut tasks = pin!(join_all(tasks));
     let (end, failure) = (pin!(machine.until_ended()), pin!(history.until_failed()));
@@ -202,11 +207,15 @@ async fn run_life(history: Arc<History>, number: usize) -> Result<(), String> {
         }
         End::ForcedClose => drop(running.engine.close_by_force().await),
     }
-    if is_done {
-        return Ok(());
-    }
     let writes = machine.writes();
-    let Some(done) = until(TIME_TO_END, tasks).await else {
+    let rest = async {
+        let mut done = agents.await;
+        if !is_done {
+            done.extend(tasks.await);
+        }
+        done
+    };
+    let Some(done) = until(TIME_TO_END, rest).await else {
         let report = task_report().unwrap_or_default();
         return Err(format!("tasks do not end although the pool is closed:\n{report}"));
     };
@@ -227,6 +236,8 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     let mut devices = history.machine.devices();
     devices.truncate(plan.layout.disks());
     let engine = builder.create(devices).await.map_err(fail)?;
+    spares::connect(history, &engine);
+    spares::add_first(history, &engine).await.map_err(fail)?;
     let values = |properties: &[(String, u64)]| -> Vec<(String, Value)> {
         properties.iter().map(|(name, value)| (name.clone(), Value::U64(*value))).collect()
     };
@@ -316,6 +327,7 @@ async fn open(history: &Arc<History>, life: Option<&Life>) -> Result<Arc<Running
             imported => break imported?,
         }
     };
+    spares::connect(history, &engine);
     // No view of the comparison is overtaken, however slow the disks are.
     let usual = tunables::PIN_DEADLINE_MS.get();
     set_pin_deadline(CHECK_MS)?;

@@ -25,7 +25,7 @@
 //!   model    what was done, and what may be found
 //!   tasks    operations, and their effects on the model
 //!   look     reads an actor's directory
-//!   check    after each import, and at the end
+//!   check    after each import, and at the end; hot_spares: those of hot spares
 //!   history  runs a plan; shrink makes it smaller; batch runs many
 //!   bugs     searches for seeded mistakes
 //! ```
@@ -35,6 +35,7 @@ pub mod bugs;
 mod check;
 mod disks;
 mod history;
+mod hot_spares;
 mod look;
 mod model;
 mod plan;

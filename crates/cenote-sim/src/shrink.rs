@@ -128,6 +128,9 @@ impl Shrinker {
         let mut plan = Plan { has_costs: false, ..self.plan.clone() };
         plan.layout.models.clear();
         self.try_plan(plan);
+        let mut plan = self.plan.clone();
+        plan.layout.hot_spares = 0;
+        self.try_plan(plan);
         let plan = Plan { interleave: None, processors: 1, ..self.plan.clone() };
         self.try_plan(plan);
     }

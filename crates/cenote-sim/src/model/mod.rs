@@ -235,11 +235,46 @@ pub(crate) struct Model {
     pub(crate) volumes: Vec<VolumeModel>,
     /// Subtrees of datasets, by number, each with the number of its durable changes.
     pub(crate) trees: BTreeMap<usize, (Sequence<Datasets, ()>, usize)>,
+    /// Hot spares by guid, each with the number of operations that may have added it or taken it
+    /// out of the list and have not ended, or ended in an unknown way.
+    pub(crate) hot_spares: BTreeMap<u64, u32>,
     /// Number of contents that were written.
     stamps: u64,
 }
 
 impl Model {
+    /// An operation begins that may take one of these hot spares out of the list.
+    pub(crate) fn doubt_spares(&mut self, guids: &[u64]) {
+        for guid in guids {
+            if let Some(doubts) = self.hot_spares.get_mut(guid) {
+                *doubts += 1;
+            }
+        }
+    }
+
+    /// An operation has ended and did not take these hot spares out of the list.
+    pub(crate) fn trust_spares(&mut self, guids: &[u64]) {
+        for guid in guids {
+            if let Some(doubts) = self.hot_spares.get_mut(guid) {
+                *doubts = doubts.saturating_sub(1);
+            }
+        }
+    }
+
+    /// Compares the hot spares with those that a pool has, which are certain from now on.
+    pub(crate) fn compare_spares(&mut self, found: &[u64]) -> Verdict {
+        for (guid, doubts) in &self.hot_spares {
+            if *doubts == 0 && !found.contains(guid) {
+                return Err(format!("hot spare {guid} is not in the list"));
+            }
+        }
+        if let Some(guid) = found.iter().find(|guid| !self.hot_spares.contains_key(guid)) {
+            return Err(format!("hot spare {guid} should not be in the list"));
+        }
+        self.hot_spares = found.iter().map(|guid| (*guid, 0)).collect();
+        Ok(())
+    }
+
     /// Returns the model of a pool that does not exist.
     pub(crate) fn new(plan: &Plan) -> Self {
         let value = |properties: &[(String, u64)], wanted: &str| {

@@ -18,6 +18,8 @@ const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 const SPLIT_SEED: u64 = 0x7370_6c69_7473_2121;
 const GROWTH_SEED: u64 = 0x6c6f_6e67_6572_2121;
+const BESIDE_SEED: u64 = 0x6265_7369_6465_2121;
+const SPARE_SEED: u64 = 0x7370_6172_6573_2121;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -87,6 +89,21 @@ pub(crate) fn draw(seed: u64) -> Plan {
     let mut rng = Rng::seeded(seed ^ GROWTH_SEED);
     for life in &mut plan.lives {
         life.tasks.extend(growth(&plan.layout, &mut rng));
+    }
+    let mut rng = Rng::seeded(seed ^ BESIDE_SEED);
+    for life in &mut plan.lives {
+        let task = beside_splits(life, &mut rng);
+        life.tasks.extend(task);
+    }
+    let mut rng = Rng::seeded(seed ^ SPARE_SEED);
+    if rng.below(3) == 0 && !plan.layout.name.contains("draid") {
+        plan.layout.hot_spares = 1 + rng.below(2) as usize;
+        for life in &mut plan.lives {
+            if rng.below(3) != 0 {
+                life.tasks.push(TaskPlan { role: Role::SpareAgent, steps: Vec::new() });
+            }
+            life.tasks.extend(spares(&mut rng));
+        }
     }
     plan
 }
@@ -191,6 +208,26 @@ fn splits(rng: &mut Rng) -> Option<TaskPlan> {
     Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }
 
+/// Returns a task that changes the state of leaves beside the splits of a life.
+fn beside_splits(life: &Life, rng: &mut Rng) -> Option<TaskPlan> {
+    let is_split =
+        |task: &TaskPlan| task.steps.iter().any(|step| matches!(step.op, Op::Split { .. }));
+    if !life.tasks.iter().any(is_split) || rng.below(2) == 0 {
+        return None;
+    }
+    let op = |rng: &mut Rng| match rng.below(12) {
+        0 | 1 => Op::Offline { disk: number(rng) },
+        2 | 3 => Op::Online { disk: number(rng) },
+        4 | 5 => Op::Fault { disk: number(rng), is_temporary: rng.below(2) == 0 },
+        6 | 7 => Op::Clear,
+        8 => Op::Detach { disk: number(rng) },
+        9 => Op::Attach { disk: number(rng), with: number(rng) },
+        _ => Op::Replace { disk: number(rng), with: number(rng) },
+    };
+    let steps = (0..=rng.below(24)).map(|_| Step { pause: pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
 /// Returns a task that makes disks longer, and calls in distributed spares and sends them back.
 fn growth(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
     if rng.below(3) != 0 {
@@ -203,6 +240,27 @@ fn growth(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
         _ => Op::Grow { disk: number(rng), is_of_all: true },
     };
     let steps = (0..=rng.below(5)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
+/// Returns a task that calls in hot spares, sends them back and keeps them, adds and removes them;
+/// disks that may have faults fail.
+fn spares(rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(5) == 0 {
+        return None;
+    }
+    let op = |rng: &mut Rng| match rng.below(20) {
+        0..4 => Op::Fault { disk: number(rng), is_temporary: rng.below(2) == 0 },
+        4..6 => Op::CallInSpare { disk: number(rng) },
+        6..9 => Op::ReplaceBySpare { disk: number(rng), spare: number(rng) },
+        9..11 => Op::SendBackSpare { spare: number(rng) },
+        11..13 => Op::KeepSpare { spare: number(rng) },
+        13..15 => Op::ReplaceSpared { spare: number(rng), with: number(rng) },
+        15 | 16 => Op::Online { disk: number(rng) },
+        17 | 18 => Op::AddSpare { with: number(rng) },
+        _ => Op::RemoveSpare { spare: number(rng) },
+    };
+    let steps = (0..=rng.below(20)).map(|_| Step { pause: pause(rng), op: op(rng) });
     Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }
 
@@ -400,7 +458,7 @@ fn op(role: Role, rng: &mut Rng) -> Op {
             _ => Op::DestroySnapshot { snapshot: number(rng), is_deferred: false },
         },
         Role::Reader => reader_op(rng),
-        Role::Operator => operator_op(rng),
+        Role::Operator | Role::SpareAgent => operator_op(rng),
     }
 }
 

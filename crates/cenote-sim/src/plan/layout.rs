@@ -1,5 +1,7 @@
 //! Layouts of pools, and the disks of each that may have faults.
 
+use std::ops::Range;
+
 use cenote_poolkit::builder::{Top, redundancy_of};
 use cenote_rt::Rng;
 use cenote_vdev::create::{Redundancy, VdevClass};
@@ -23,6 +25,10 @@ pub(crate) struct Layout {
     /// those of the others.
     #[serde(default)]
     pub(crate) spares: usize,
+    /// Number of disks without faults that are hot spares of the pool at first. Their numbers
+    /// follow those of all others.
+    #[serde(default)]
+    pub(crate) hot_spares: usize,
     /// Names of the models of the disks, by number; the others are like the first one.
     #[serde(default)]
     pub(crate) models: Vec<String>,
@@ -85,7 +91,7 @@ impl Layout {
         let models = if rng.below(4) == 0 { first } else { 1 };
         let models = (0..models).map(|_| model(rng)).collect();
         let spares = rng.below(3) as usize;
-        Self { name: name.to_owned(), ashift, mib, victims, spares, models }
+        Self { name: name.to_owned(), ashift, mib, victims, spares, hot_spares: 0, models }
     }
 
     /// Returns its row of the table: its name and its top-level vdevs.
@@ -109,7 +115,12 @@ impl Layout {
 
     /// Number of disks, with those that do not belong to the pool at first.
     pub(crate) fn all_disks(&self) -> usize {
-        self.disks() + self.spares
+        self.disks() + self.spares + self.hot_spares
+    }
+
+    /// Numbers of the disks that are hot spares at first.
+    pub(crate) fn hot_spares(&self) -> Range<usize> {
+        self.disks() + self.spares..self.all_disks()
     }
 
     /// Whether a disk may leave the pool, and may come to it: one with faults, or a spare one.

@@ -177,6 +177,8 @@ pub(crate) enum Role {
     Reader,
     /// The pool and its devices.
     Operator,
+    /// Leaves that fail: hot spares are called in for them, as by the daemon. It has no steps.
+    SpareAgent,
 }
 
 /// An operation, after a pause.
@@ -338,6 +340,22 @@ pub(crate) enum Op {
     Grow { disk: u32, is_of_all: bool },
     /// Lets a distributed spare stand in for a disk, or sends it back if it does.
     Spare { disk: u32 },
+    /// Adds a free disk as a hot spare.
+    AddSpare { with: u32 },
+    /// Removes a hot spare that stands in for no disk.
+    RemoveSpare { spare: u32 },
+    /// Calls in a hot spare for a disk that failed.
+    CallInSpare { disk: u32 },
+    /// Replaces a disk by a hot spare, whether or not it failed.
+    ReplaceBySpare { disk: u32, spare: u32 },
+    /// Sends back a hot spare that stands in for a disk.
+    SendBackSpare { spare: u32 },
+    /// Detaches a disk for which a hot spare stands in, so that the spare takes its place for good.
+    KeepSpare { spare: u32 },
+    /// Replaces a disk for which a hot spare stands in by a free disk.
+    ReplaceSpared { spare: u32, with: u32 },
+    /// Declares a disk faulted.
+    Fault { disk: u32, is_temporary: bool },
     /// Cancels the removal that runs.
     CancelRemoval,
     /// Starts a scrub, or resumes a paused one.
@@ -456,6 +474,14 @@ impl Op {
             Self::Split { .. } => "split",
             Self::Expand { .. } => "expand vdev",
             Self::Spare { .. } => "distributed spare",
+            Self::AddSpare { .. } => "add hot spare",
+            Self::RemoveSpare { .. } => "remove hot spare",
+            Self::CallInSpare { .. } => "call in hot spare",
+            Self::ReplaceBySpare { .. } => "replace by hot spare",
+            Self::SendBackSpare { .. } => "send back hot spare",
+            Self::KeepSpare { .. } => "keep hot spare",
+            Self::ReplaceSpared { .. } => "replace spared disk",
+            Self::Fault { .. } => "fault",
             Self::Grow { .. } => "grow disks",
             Self::CancelRemoval => "cancel removal",
             Self::Scrub => "scrub",

@@ -13,7 +13,7 @@ pub(crate) fn text(plan: &Plan) -> String {
     let _ = writeln!(
         text,
         "seed {}: {} processors{}, interleaved {:?}; {}, ashift {}, {} disks of {} MiB ({}), {} \
-         spare ones, faults on disks {:?}",
+         spare ones, {} hot spares, faults on disks {:?}",
         plan.seed,
         plan.processors,
         if plan.has_costs { " with costs" } else { "" },
@@ -24,6 +24,7 @@ pub(crate) fn text(plan: &Plan) -> String {
         layout.mib,
         models.join(", "),
         layout.spares,
+        layout.hot_spares,
         layout.victims
     );
     for (name, value) in &plan.tunables {
@@ -84,5 +85,6 @@ fn role(role: Role) -> String {
         Role::Snapshots { file_system } => format!("snapshots of tank/f{file_system}"),
         Role::Reader => "reader".to_owned(),
         Role::Operator => "operator".to_owned(),
+        Role::SpareAgent => "agent that calls in hot spares".to_owned(),
     }
 }

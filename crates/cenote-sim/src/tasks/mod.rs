@@ -15,6 +15,7 @@ mod operators;
 mod readers;
 mod rollbacks;
 mod snapshots;
+pub(crate) mod spares;
 mod volumes;
 
 pub(crate) use readers::verify_pool;
@@ -245,6 +246,7 @@ async fn perform(running: &Running, role: Role, op: Op, held: &mut files::Held) 
         Role::Snapshots { file_system } => snapshots::perform(running, file_system, op).await,
         Role::Reader => readers::perform(running, op).await,
         Role::Operator => operators::perform(running, op).await,
+        Role::SpareAgent => Ok(Outcome::Refused),
     }
 }
 

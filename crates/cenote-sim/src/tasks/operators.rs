@@ -1,5 +1,6 @@
 //! Operations on the pool and its devices.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +18,7 @@ use cenote_rt::tunables::Tunable;
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
-use super::{Ended, FULL, Outcome, Running, rest};
+use super::{Ended, FULL, Outcome, Running, rest, spares};
 use crate::check::{self, is_honest};
 use crate::plan::Op;
 
@@ -77,6 +78,20 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Expand { with } => expand(running, with).await,
         Op::Grow { disk, is_of_all } => grow(running, disk, is_of_all).await,
         Op::Spare { disk } => spare(running, disk).await,
+        Op::AddSpare { .. }
+        | Op::RemoveSpare { .. }
+        | Op::CallInSpare { .. }
+        | Op::ReplaceBySpare { .. }
+        | Op::SendBackSpare { .. }
+        | Op::KeepSpare { .. }
+        | Op::ReplaceSpared { .. } => spares::perform(running, op).await,
+        Op::Fault { disk, is_temporary } => match victim(running, disk) {
+            None => Ok(Outcome::Refused),
+            Some((_, leaf)) => {
+                let done = engine.leaves().fault(leaf, is_temporary).await;
+                settle(running, done, &[Kind::Busy, Kind::NotFound])
+            }
+        },
         Op::CancelRemoval => settle(running, engine.removals().cancel().await, &[Kind::NotFound]),
         Op::Clear => settle(running, engine.leaves().clear(None).await, &[]),
         Op::Checkpoint => {
@@ -117,7 +132,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     }
 }
 
-fn settle(running: &Running, done: Result<()>, allowed: &[Kind]) -> Ended {
+pub(super) fn settle(running: &Running, done: Result<()>, allowed: &[Kind]) -> Ended {
     match done {
         Ok(()) => {
             running.acknowledge();
@@ -128,7 +143,7 @@ fn settle(running: &Running, done: Result<()>, allowed: &[Kind]) -> Ended {
 }
 
 /// Returns a disk that may leave service, with the guid of its leaf.
-fn victim(running: &Running, number: u32) -> Option<(usize, u64)> {
+pub(super) fn victim(running: &Running, number: u32) -> Option<(usize, u64)> {
     let victims = &running.history.plan.layout.victims;
     let disk = *victims.get(number as usize % victims.len().max(1))?;
     Some((disk, leaf_on(&running.engine.admin().vdev_config(), disk)?))
@@ -145,7 +160,7 @@ pub(super) fn leaf_on(root: &VdevConfig, disk: usize) -> Option<u64> {
 
 /// Returns the leaf on a disk that may leave the pool or stand beside others; any disk may get
 /// another side.
-fn chosen(running: &Running, number: u32, is_any: bool) -> Option<u64> {
+pub(super) fn chosen(running: &Running, number: u32, is_any: bool) -> Option<u64> {
     let layout = &running.history.plan.layout;
     let root = running.engine.admin().vdev_config();
     let disks = (0..layout.all_disks())
@@ -155,10 +170,10 @@ fn chosen(running: &Running, number: u32, is_any: bool) -> Option<u64> {
 }
 
 /// A disk that belongs to no pool, while an operator adds it to one.
-struct Claim<'r> {
+pub(super) struct Claim<'r> {
     running: &'r Running,
     disk: usize,
-    device: Arc<dyn Device>,
+    pub(super) device: Arc<dyn Device>,
 }
 
 impl Drop for Claim<'_> {
@@ -167,8 +182,26 @@ impl Drop for Claim<'_> {
     }
 }
 
-/// Claims a disk that does not belong to the pool.
-fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>> {
+/// Claims a disk that does not belong to the pool, also not as a hot spare.
+pub(super) async fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>> {
+    let mut spares = BTreeSet::new();
+    loop {
+        let claim = unclaimed_disk(running, number, is_safe, &spares)?;
+        // No task makes it a hot spare once it is claimed.
+        if !spares::is_hot_spare(running, claim.disk).await? {
+            return Some(claim);
+        }
+        spares.insert(claim.disk);
+    }
+}
+
+/// Claims a disk that is not in the vdev tree, and none of `spares`.
+fn unclaimed_disk<'r>(
+    running: &'r Running,
+    number: u32,
+    is_safe: bool,
+    spares: &BTreeSet<usize>,
+) -> Option<Claim<'r>> {
     let root = running.engine.admin().vdev_config();
     let layout = &running.history.plan.layout;
     let machine = &running.history.machine;
@@ -176,7 +209,9 @@ fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>>
     let is_free = |disk: &usize| {
         leaf_on(&root, *disk).is_none() && !claimed.contains(disk) && !machine.is_open(*disk)
     };
-    let may_serve = |disk: &usize| is_free(disk) && !(is_safe && layout.victims.contains(disk));
+    let may_serve = |disk: &usize| {
+        is_free(disk) && !(is_safe && layout.victims.contains(disk)) && !spares.contains(disk)
+    };
     let free: Vec<_> = (0..layout.all_disks()).filter(may_serve).collect();
     let disk = free.get(number as usize % free.len().max(1)).copied()?;
     claimed.insert(disk);
@@ -185,8 +220,12 @@ fn free_disk(running: &Running, number: u32, is_safe: bool) -> Option<Claim<'_>>
 }
 
 /// Claims a disk like [`free_disk`], as a new leaf.
-fn free_leaf(running: &Running, number: u32, is_safe: bool) -> Option<(Claim<'_>, NewLeaf)> {
-    let claim = free_disk(running, number, is_safe)?;
+pub(super) async fn free_leaf(
+    running: &Running,
+    number: u32,
+    is_safe: bool,
+) -> Option<(Claim<'_>, NewLeaf)> {
+    let claim = free_disk(running, number, is_safe).await?;
     let new = plan_leaf(&LeafSpec::of(claim.device.info()), Arc::clone(&claim.device)).ok()?;
     Some((claim, new))
 }
@@ -195,7 +234,7 @@ fn free_leaf(running: &Running, number: u32, is_safe: bool) -> Option<(Claim<'_>
 async fn add_vdev(running: &Running, with: u32) -> Ended {
     let engine = &running.engine;
     let is_full = engine.tree().leaves().count() >= LEAVES_MAX;
-    let Some(claim) = free_disk(running, with, true).filter(|_| !is_full) else {
+    let Some(claim) = free_disk(running, with, true).await.filter(|_| !is_full) else {
         return Ok(Outcome::Refused);
     };
     let mut rng = Rng::seeded(running.history.plan.seed ^ u64::from(with));
@@ -260,7 +299,7 @@ async fn expand(running: &Running, with: u32) -> Ended {
     let is_raidz = |top: &&VdevConfig| matches!(top.kind, VdevKind::RaidZ(_));
     let tops = engine.admin().vdev_config().children;
     let top = tops.iter().find(is_raidz).filter(|_| are_all_honest(running));
-    let (Some(top), Some((_claim, new))) = (top, free_leaf(running, with, true)) else {
+    let (Some(top), Some((_claim, new))) = (top, free_leaf(running, with, true).await) else {
         return Ok(Outcome::Refused);
     };
     let begun = engine.leaves().expand_raidz(top.guid, new).await;
@@ -340,7 +379,7 @@ async fn remove_vdev(running: &Running, vdev: u32) -> Ended {
 }
 
 /// Whether a disk is the only one of its vdev without faults.
-fn is_last(running: &Running, root: &VdevConfig, disk: usize) -> bool {
+pub(super) fn is_last(running: &Running, root: &VdevConfig, disk: usize) -> bool {
     let layout = &running.history.plan.layout;
     let disks = |top: &VdevConfig| -> Vec<usize> {
         (0..layout.all_disks()).filter(|disk| leaf_on(top, *disk).is_some()).collect()
@@ -354,7 +393,7 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
     // Vdevs with more sides than this are slow to write.
     let is_full = running.engine.tree().leaves().count() >= LEAVES_MAX;
     let beside = chosen(running, disk, how == Attach::Mirror);
-    let new = free_leaf(running, with, false);
+    let new = free_leaf(running, with, false).await;
     let (Some(beside), Some((_claim, new)), false) = (beside, new, is_full) else {
         return Ok(Outcome::Refused);
     };
@@ -371,7 +410,12 @@ async fn attach(running: &Running, disk: u32, with: u32, how: Attach) -> Ended {
 }
 
 /// Attaches a leaf, and begins to fill it.
-async fn attach_and_fill(running: &Running, beside: u64, new: NewLeaf, how: Attach) -> Result<()> {
+pub(super) async fn attach_and_fill(
+    running: &Running,
+    beside: u64,
+    new: NewLeaf,
+    how: Attach,
+) -> Result<()> {
     running.engine.leaves().attach(beside, new, how).await?;
     running.engine.scans().resume().await
 }
@@ -430,7 +474,7 @@ async fn detach(running: &Running, disk: u32) -> Ended {
         return settle(running, done, &[Kind::Busy, Kind::Exists, Kind::NotFound]);
     }
     let Some(leaf) = chosen(running, disk, false) else { return Ok(Outcome::Refused) };
-    settle(running, engine.leaves().detach(leaf, None).await, &allowed)
+    settle(running, spares::detach(running, leaf).await, &allowed)
 }
 
 /// Initializes a disk for a moment.
