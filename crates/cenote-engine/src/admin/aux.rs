@@ -68,6 +68,14 @@ pub(crate) fn retain(
     put(tx, aux, object, lists)
 }
 
+/// Whether a list has the vdev with this guid.
+pub(crate) fn contains(tx: &mut Tx<'_>, aux: Aux, guid: u64) -> TxResult<bool> {
+    let Some(object) = dsl::directory_object(tx, aux.key())? else { return Ok(false) };
+    let there = nvlist::read(tx, object)?;
+    let lists = there.list_array(aux.key()).unwrap_or_default();
+    Ok(lists.iter().any(|list| VdevConfig::decode(list).is_ok_and(|vdev| vdev.guid == guid)))
+}
+
 fn put(tx: &mut Tx<'_>, aux: Aux, object: u64, lists: Vec<NvList>) -> TxResult<()> {
     let mut list = NvList::new();
     list.insert(aux.key(), lists);

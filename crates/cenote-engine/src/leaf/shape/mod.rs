@@ -244,6 +244,10 @@ impl Leaves<'_> {
             }
             // The shape may have changed since.
             check_attach(&config.root, beside, &new, how)?;
+            if new.config.leaf.is_spare && !aux::contains(tx, Aux::Spares, new.config.guid)? {
+                // It was removed meanwhile.
+                return Err(ShapeError::NoSuchLeaf.into());
+            }
             check_resync(tx, &config.root, new.is_sequential)?;
             let mut leaf = new.config.clone();
             if new.is_sequential {

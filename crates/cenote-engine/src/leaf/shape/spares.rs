@@ -113,12 +113,16 @@ impl Leaves<'_> {
     }
 
     /// Opens the device of a spare or cache device for writing, if its labels are still that one's.
+    /// A crash after a spare was sent back leaves the labels of a leaf of this pool on it.
     async fn open_spare(self, config: &VdevConfig) -> Option<Arc<dyn Device>> {
         let path = config.leaf.path.as_ref()?.to_str()?;
         let device = self.open_at_path(path, OpenMode::Exclusive).await?;
         let found = Found::read(Arc::clone(&device)).await?;
-        let is_it =
-            found.configs.iter().any(|label| label.guid == config.guid && label.member.is_none());
+        let pool = self.engine.guid();
+        let is_it = found.configs.iter().any(|label| {
+            let of = label.member.as_ref().map(|member| member.facts.pool_guid);
+            label.guid == config.guid && of.is_none_or(|of| of == pool)
+        });
         is_it.then_some(device)
     }
 }
