@@ -160,7 +160,14 @@ fn receives_say_what_openzfs_says() {
         assert!(said.err.starts_with(expected), "{line}: {}", said.err);
         assert!(said.err.contains("receive -A <filesystem|volume>"), "{line}");
     }
-    for args in ["-o nosuch=1 t/y", "-o used=1 t/y", "-x nosuch t/y"] {
+    for args in [
+        "-o nosuch=1 t/y",
+        "-o used=1 t/y",
+        "-x nosuch t/y",
+        "-x version t/y",
+        "-o volsize=1M t/y",
+        "-o utf8only=on t/y",
+    ] {
         let said = receive(&house, args, &full);
         assert_eq!(said.status, 1);
         assert!(said.err.starts_with("cannot receive: cannot receive: invalid property '"));
@@ -374,7 +381,7 @@ fn properties_are_received() {
     // What a stream without properties brings changes none.
     receives(&house, "t/a", &inc);
     assert_eq!(got("t/a", "user:note"), "hello\thello\treceived\n");
-    receives(&house, "-o compression=off -x user:note t/b", &full);
+    receives(&house, "-o compress=off -x user:note t/b", &full);
     let compression = got("t/b", "compression");
     assert!(
         compression.starts_with("off\t") && compression.ends_with("\tlocal\n"),

@@ -6,5 +6,6 @@
 mod broken;
 mod crash;
 mod fixture;
+mod hostile;
 mod partial;
 mod whole;

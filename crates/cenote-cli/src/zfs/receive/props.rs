@@ -58,6 +58,8 @@ impl Overrides {
                 return Err(Exit::usage(format!("property '{name}' specified multiple times")));
             }
             seen.push(name.to_owned());
+            // Some properties have a shorter name, too.
+            let name = property_named(DATASET_PROPERTIES, name).map_or(name, |found| found.name);
             match value {
                 Some(value) if name == ORIGIN => overrides.origin = Some(value.to_owned()),
                 Some(value) => overrides.set.push((name.to_owned(), value.to_owned())),
@@ -67,12 +69,19 @@ impl Overrides {
         Ok(overrides)
     }
 
-    /// Refuses names that no property has, and read-only ones.
+    /// Refuses names that no property has, and properties that cannot be changed later.
     pub(super) fn check(&self) -> Result<(), Exit> {
         let names = self.set.iter().map(|(name, _)| name).chain(&self.excluded);
         for name in names.filter(|name| !name.contains(':')) {
             let known = property_named(DATASET_PROPERTIES, name);
-            if known.is_none_or(|property| property.access == Access::ReadOnly) {
+            let is_refused = match name.as_str() {
+                // The contents have these.
+                "version" | "volsize" => true,
+                // Checked with the values.
+                "encryption" | "keyformat" | "pbkdf2iters" => false,
+                _ => known.is_none_or(|property| property.access != Access::ReadWrite),
+            };
+            if is_refused {
                 let text = format!("cannot receive: cannot receive: invalid property '{name}'");
                 return Err(Exit::failed(text));
             }
