@@ -215,6 +215,16 @@ impl Dataset {
         self.pool.dataset_by_object(object).await.map(Some)
     }
 
+    /// Returns the guid of the origin snapshot of a clone. Unlike [`origin`](Self::origin) it does
+    /// not look for the origin's name, which takes time for each snapshot beside it.
+    pub async fn origin_guid(&self) -> Result<Option<u64>> {
+        let object = self.dir.phys.origin_obj;
+        if self.is_snapshot() || object == 0 || Some(object) == self.pool.origin_snapshot() {
+            return Ok(None);
+        }
+        Ok(Some(load_phys(self.mos(), object).await?.guid))
+    }
+
     /// Returns the names of the clones of this snapshot, in name order.
     pub async fn clone_names(&self) -> Result<Vec<String>> {
         let zap = self.phys.next_clones_obj;

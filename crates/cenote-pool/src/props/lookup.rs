@@ -12,7 +12,7 @@ use std::convert::Infallible;
 use cenote_dmu::zap::read as zap;
 use cenote_dmu::{ReadObjects, TxResult};
 use cenote_ondisk::dsl::DatasetPhys;
-use cenote_ondisk::dsl::props::{INHERIT_SUFFIX, IUV_SUFFIX, RECEIVED_SUFFIX};
+use cenote_ondisk::dsl::props::{INHERIT_SUFFIX, IUV_SUFFIX, PropEntry, RECEIVED_SUFFIX};
 use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
 use cenote_rt::Result;
 
@@ -78,6 +78,68 @@ pub fn own_value(
         _ => zap::lookup(objects, zap, key),
     };
     decide(name, get)
+}
+
+/// A property with its value, as the property ZAP of a dataset has it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct OwnSetting {
+    /// Name of the property.
+    pub name: String,
+    /// The stored value.
+    pub value: Value,
+}
+
+/// Which values of a property ZAP are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Wanted {
+    /// Effective ones, set or received.
+    Effective,
+    /// Received ones, whether they are effective or not.
+    Received,
+}
+
+impl Dataset {
+    /// Returns the properties in the dataset's own property ZAP, in the order of the ZAP: nothing
+    /// that is inherited, and no defaults. Names are not checked against the table.
+    ///
+    /// # Errors
+    /// `Kind::Corrupt` if the ZAP is damaged.
+    pub async fn own_settings(&self, wanted: Wanted) -> Result<Vec<OwnSetting>> {
+        let zap =
+            if self.is_snapshot() { self.phys().props_obj } else { self.dir().phys.props_zapobj };
+        if zap == 0 {
+            return Ok(Vec::new());
+        }
+        let entries = self.mos().read(|objects| mos::named(objects, zap)).await?;
+        Ok(own_settings(entries, wanted))
+    }
+}
+
+/// Returns the settings among the entries of a property ZAP.
+fn own_settings(entries: Vec<(String, Value)>, wanted: Wanted) -> Vec<OwnSetting> {
+    let order: Vec<String> = entries.iter().map(|(key, _)| key.clone()).collect();
+    let map: Map = entries.into_iter().collect();
+    let get = |key: &str| Ok::<_, Infallible>(map.get(key).cloned());
+    let setting = |key: &String| {
+        let found = match (PropEntry::parse(key), wanted) {
+            (PropEntry::Received(name), Wanted::Received) => (name, map.get(key)?.clone()),
+            (PropEntry::Local(name), Wanted::Effective) => {
+                let Ok(decided) = decide(name, get);
+                (name, decided?.0)
+            }
+            (PropEntry::Received(name), Wanted::Effective) => match decide(name, get) {
+                Ok(Some((value, Origin::Received))) => (name, value),
+                _ => return None,
+            },
+            (PropEntry::Iuv(name), Wanted::Effective) if !map.contains_key(name) => {
+                let Ok(decided) = decide(name, get);
+                (name, decided.filter(|(_, origin)| *origin == Origin::Set)?.0)
+            }
+            _ => return None,
+        };
+        Some(OwnSetting { name: found.0.to_owned(), value: found.1 })
+    };
+    order.iter().filter_map(setting).collect()
 }
 
 /// Where the value of a property is stored.
@@ -249,5 +311,53 @@ pub(crate) fn convert(property: &Property, value: &Value) -> PropValue {
         (PropType::Text, Some(text), _) => PropValue::Text(text.to_owned()),
         (PropType::Number(_) | PropType::Index(_), _, Some(number)) => PropValue::Number(number),
         _ => PropValue::Absent,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn own_settings_keep_their_order() {
+        let entries = [
+            ("quota$recvd", Value::U64(1)),
+            ("a:b", Value::text("x")),
+            ("atime", Value::U64(0)),
+            ("atime$recvd", Value::U64(1)),
+            ("exec$recvd", Value::U64(0)),
+            ("exec$inherit", Value::U64(0)),
+            ("$hasrecvd", Value::U64(0)),
+            ("later$other", Value::U64(0)),
+        ];
+        let of = |wanted| {
+            let entries = entries.iter().map(|(key, value)| ((*key).to_owned(), value.clone()));
+            let settings = own_settings(entries.collect(), wanted).into_iter();
+            settings.map(|setting| (setting.name, setting.value)).collect::<Vec<_>>()
+        };
+        let row = |name: &str, value| (name.to_owned(), value);
+        let effective = [
+            row("quota", Value::U64(1)),
+            row("a:b", Value::text("x")),
+            row("atime", Value::U64(0)),
+        ];
+        assert_eq!(of(Wanted::Effective), effective);
+        let received =
+            [row("quota", Value::U64(1)), row("atime", Value::U64(1)), row("exec", Value::U64(0))];
+        assert_eq!(of(Wanted::Received), received);
+    }
+
+    /// A value that old software does not know is stored beside its default.
+    #[test]
+    fn values_behind_old_defaults_are_the_effective_ones() {
+        let hidden = ("compression$iuv".to_owned(), Value::U64(16));
+        let shown = ("compression".to_owned(), Value::U64(1));
+        for entries in
+            [vec![hidden.clone()], vec![hidden.clone(), shown.clone()], vec![shown, hidden]]
+        {
+            let settings = own_settings(entries, Wanted::Effective);
+            let wanted = OwnSetting { name: "compression".to_owned(), value: Value::U64(16) };
+            assert_eq!(settings, [wanted]);
+        }
     }
 }
