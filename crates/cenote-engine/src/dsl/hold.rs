@@ -87,12 +87,16 @@ pub(super) fn is_due(tx: &mut Tx<'_>, object: u64) -> TxResult<bool> {
         && snapshot::holds(tx, &phys)? == 0)
 }
 
-/// Releases all temporary holds, whose programs have ended. Returns their number.
-pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env) -> TxResult<u64> {
+/// Releases all temporary holds, whose programs have ended; or only those with the tag `only`,
+/// whatever their snapshots are called by now. Returns their number.
+pub(crate) fn release_temporary(tx: &mut Tx<'_>, env: &Env, only: Option<&str>) -> TxResult<u64> {
     let Some(table) = directory_object(tx, key::TMP_USERREFS)? else { return Ok(0) };
     let mut count = 0;
     for (entry, _) in named(tx, table)? {
         let Some((object, tag)) = entry.split_once('-') else { continue };
+        if only.is_some_and(|only| only != tag) {
+            continue;
+        }
         let Some(object) = key::to_number(object.as_bytes()) else { continue };
         let is_held = match tx.find(object)? {
             Some(dnode) if dnode.bonus_type == ObjectType::DSL_DATASET => {

@@ -179,7 +179,7 @@ impl<'e> Datasets<'e> {
         if has_holds {
             let request = Request::free().changing(&[]);
             let count =
-                self.operate(request, |tx, env, _| hold::release_temporary(tx, env)).await?;
+                self.operate(request, |tx, env, _| hold::release_temporary(tx, env, None)).await?;
             self.engine.health().add_notice(Notice::HoldsReleased { count });
         }
         Ok(())

@@ -110,6 +110,17 @@ impl<'e> Snapshots<'e> {
             .await
     }
 
+    /// Releases all temporary holds with this tag, in one txg. Snapshots that were renamed since
+    /// are released, too.
+    pub async fn release_temporary(self, tag: &str) -> Result<()> {
+        let tag = tag.to_owned();
+        let request = Request::free().changing(&[]);
+        self.datasets()
+            .operate(request, move |tx, env, _| hold::release_temporary(tx, env, Some(&tag)))
+            .await?;
+        Ok(())
+    }
+
     /// Opens a snapshot, `pool/dataset@name`, for reading.
     ///
     /// # Errors
