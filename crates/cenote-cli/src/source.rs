@@ -46,7 +46,7 @@ pub fn run<T>(command: impl Future<Output = Result<T, Exit>>) -> Result<T, Exit>
 }
 
 /// How long a command that reads a whole pool may hold its view.
-const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_hours(24);
+pub(crate) const WHOLE_POOL_TIME: std::time::Duration = std::time::Duration::from_hours(24);
 
 /// Command-line options that say where pools are.
 #[derive(Debug, Clone, Default)]

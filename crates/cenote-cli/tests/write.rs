@@ -6,6 +6,7 @@ mod space_properties;
 mod status_errors;
 mod zfs_create;
 mod zfs_destroy;
+mod zfs_send;
 mod zfs_set;
 mod zpool_add;
 mod zpool_attach;

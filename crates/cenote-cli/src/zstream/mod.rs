@@ -15,7 +15,7 @@
 mod decompress;
 mod drop_record;
 mod dump;
-mod nvlist;
+pub(crate) mod nvlist;
 mod places;
 mod recompress;
 mod records;

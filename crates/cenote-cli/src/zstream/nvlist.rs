@@ -15,7 +15,7 @@ use std::io::{Result, Write};
 use cenote_ondisk::nvlist::{NvList, NvString, NvValue};
 
 /// Writes a list, its pairs behind `indent` + 1 tabs.
-pub(super) fn print(out: &mut (dyn Write + Send), list: &NvList, indent: usize) -> Result<()> {
+pub(crate) fn print(out: &mut (dyn Write + Send), list: &NvList, indent: usize) -> Result<()> {
     let tabs = "\t".repeat(indent);
     writeln!(out, "{tabs}nvlist version: 0")?;
     for (name, value) in list.iter() {

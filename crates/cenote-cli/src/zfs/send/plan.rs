@@ -1,0 +1,120 @@
+//! What a command sends: names and guids of snapshots, and where they are read.
+//!
+//! A plan is made of one view of the pool, and keeps nothing of it. Each snapshot is found again by
+//! its name when its turn has come, and must still have its guid: a package takes as long as its
+//! reader, and datasets may be renamed and destroyed meanwhile. That ends the stream with an error.
+
+use std::sync::Arc;
+
+use cenote_engine::Engine;
+use cenote_pool::{Dataset, Pool};
+use cenote_rt::Error;
+use cenote_stream::ResumePoint;
+use cenote_stream::send::{SendOptions, SendPlan};
+
+use super::header::Header;
+use super::increment;
+use super::{cannot_send, failure};
+use crate::io::Exit;
+use crate::source::{READ_ATTEMPTS, Source, WHOLE_POOL_TIME, dataset_of};
+
+/// A substream.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Part {
+    /// Full name of the snapshot, or of the head.
+    pub(super) name: String,
+    pub(super) guid: u64,
+    pub(super) from: increment::Source,
+    /// Where it continues.
+    pub(super) resume: Option<ResumePoint>,
+}
+
+impl Part {
+    pub(super) const fn new(name: String, guid: u64, from: increment::Source) -> Self {
+        Self { name, guid, from, resume: None }
+    }
+
+    /// Finds the snapshot in a pool, and plans its substream.
+    async fn prepare(
+        &self,
+        pool: &Arc<Pool>,
+        options: &SendOptions,
+    ) -> Result<(Dataset, SendPlan), Exit> {
+        let failed = |error: Error| failure(&self.name, &error);
+        let target = dataset_of(pool, &self.name).await?;
+        if target.phys().guid != self.guid {
+            return Err(cannot_send(&self.name, "it was replaced while it was sent"));
+        }
+        let from = self.from.open(&target).await?.state(&target).await.map_err(failed)?;
+        let plan = SendPlan::new(&target, from.as_ref(), options, self.resume).await;
+        Ok((target, plan.map_err(failed)?))
+    }
+}
+
+/// What a command sends.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) place: Place,
+    pub(super) options: SendOptions,
+    /// The header, if it is a package.
+    pub(super) header: Option<Header>,
+    /// The substreams, in order.
+    pub(super) parts: Vec<Part>,
+    /// Snapshots that must not be destroyed before the end.
+    pub(super) held: Vec<String>,
+}
+
+/// Where snapshots are read.
+#[derive(Debug)]
+pub(super) enum Place {
+    /// A pool that is open for writing or reading in this process.
+    Engine(Arc<Engine>),
+    /// One state of a pool.
+    State(Arc<Pool>),
+}
+
+impl Place {
+    /// Returns the place of a dataset.
+    pub(super) fn of(source: &Source, dataset: &Dataset) -> Result<Self, Exit> {
+        let pool = dataset.pool();
+        Ok(match &source.session {
+            Some(session) => Self::Engine(session.pool(pool.name())?),
+            None => Self::State(Arc::clone(pool)),
+        })
+    }
+
+    /// Whether nothing in the pool changes.
+    pub(super) fn is_constant(&self) -> bool {
+        match self {
+            Self::Engine(engine) => engine.is_read_only(),
+            Self::State(_) => true,
+        }
+    }
+
+    async fn view(&self) -> Result<Arc<Pool>, Exit> {
+        Ok(match self {
+            Self::Engine(engine) if engine.is_read_only() => {
+                engine.view_for(WHOLE_POOL_TIME).await?
+            }
+            Self::Engine(engine) => engine.view().await?,
+            Self::State(pool) => Arc::clone(pool),
+        })
+    }
+
+    /// Finds the snapshot of a part, and plans its substream.
+    pub(super) async fn prepare(
+        &self,
+        part: &Part,
+        options: &SendOptions,
+    ) -> Result<(Dataset, SendPlan), Exit> {
+        let mut left = READ_ATTEMPTS;
+        loop {
+            left -= 1;
+            match part.prepare(&self.view().await?, options).await {
+                // The pool needed the space of the view.
+                Err(Exit::Overtaken) if left > 0 => {}
+                done => return done,
+            }
+        }
+    }
+}
