@@ -4,8 +4,8 @@
 //! ```text
 //!   a view:  command ── names, guids, header, estimates ──> Plan      the view is dropped
 //!   holds:   what a package sends cannot be destroyed
-//!   each part:  a view ── target, source ──> SendPlan                 the view is dropped
-//!               open snapshot ── SendPlan::run ──> records ──> standard output, in pieces
+//!   some parts: a view ── target, source ──> a SendPlan for each      the view is dropped
+//!   each part:  open snapshot ── SendPlan::run ──> records ──> standard output, in pieces
 //! ```
 //!
 //! The stream lasts as long as its reader takes. So a pool of the daemon is not read through a
@@ -43,7 +43,7 @@ use cenote_stream::send::SendError;
 use self::command::{Command, Task};
 use self::holds::Holds;
 use self::output::Output;
-use self::plan::{Part, Place, Plan};
+use self::plan::{Contents, Part, Place, Plan, Prepared};
 use crate::getopt::{self, Long};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -136,8 +136,14 @@ async fn send_all(
     if let Some(header) = &plan.header {
         output.begin_package(header)?;
     }
-    for part in &plan.parts {
-        Box::pin(send_part(plan, part, &mut output)).await?;
+    let mut parts = &plan.parts[..];
+    while !parts.is_empty() {
+        let prepared = Box::pin(plan.place.prepare(parts, &plan.options)).await?;
+        let (now, later) = parts.split_at(prepared.len());
+        for (part, prepared) in now.iter().zip(prepared) {
+            Box::pin(send_part(part, prepared, &mut output)).await?;
+        }
+        parts = later;
     }
     if plan.header.is_some() {
         output.end_package()?;
@@ -146,20 +152,18 @@ async fn send_all(
 }
 
 /// Sends one substream. No view of the pool is held meanwhile.
-async fn send_part(plan: &Plan, part: &Part, output: &mut Output<'_>) -> CommandResult {
+async fn send_part(part: &Part, prepared: Prepared, output: &mut Output<'_>) -> CommandResult {
     let failed = |error: Error| failure(&part.name, &error);
-    let (target, send) = plan.place.prepare(part, &plan.options).await?;
-    let engine = match &plan.place {
-        Place::Engine(engine) if target.is_snapshot() => engine,
-        _ => {
+    let send = prepared.send;
+    let (engine, root) = match prepared.contents {
+        Contents::Snapshot { engine, root } => (engine, root),
+        Contents::State(target) => {
             let set = send.open(&target).await.map_err(failed)?;
             output.begin_part(&part.name)?;
             let done = send.run(&set, output).await;
             return output.end_part(done);
         }
     };
-    let root = target.phys().bp;
-    drop(target);
     let snapshots = engine.snapshots();
     let opened = if send.is_raw() {
         snapshots.open(&part.name).await
@@ -167,7 +171,7 @@ async fn send_part(plan: &Plan, part: &Part, output: &mut Output<'_>) -> Command
         snapshots.open_decrypted(&part.name).await
     };
     let opened = opened.map_err(failed)?;
-    if *opened.contents().root() != root {
+    if *opened.contents().root() != *root {
         return Err(cannot_send(&part.name, "it was replaced while it was sent"));
     }
     output.begin_part(&part.name)?;

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use cenote_engine::Engine;
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_pool::{Dataset, Pool};
 use cenote_rt::Error;
 use cenote_stream::ResumePoint;
@@ -17,6 +18,9 @@ use super::increment;
 use super::{cannot_send, failure};
 use crate::io::Exit;
 use crate::source::{READ_ATTEMPTS, Source, WHOLE_POOL_TIME, dataset_of};
+
+/// Substreams that are planned with one view.
+const AT_ONCE: usize = 64;
 
 /// A substream.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -101,20 +105,58 @@ impl Place {
         })
     }
 
-    /// Finds the snapshot of a part, and plans its substream.
+    /// Plans the substreams of the first parts, at least of one. A view takes longer to open than a
+    /// snapshot to find, so that one view is used for several.
+    ///
+    /// A later part that cannot be planned is left for the next call: what comes before is sent.
     pub(super) async fn prepare(
         &self,
-        part: &Part,
+        parts: &[Part],
         options: &SendOptions,
-    ) -> Result<(Dataset, SendPlan), Exit> {
+    ) -> Result<Vec<Prepared>, Exit> {
+        let mut prepared = Vec::new();
         let mut left = READ_ATTEMPTS;
-        loop {
+        while prepared.is_empty() {
             left -= 1;
-            match part.prepare(&self.view().await?, options).await {
-                // The pool needed the space of the view.
-                Err(Exit::Overtaken) if left > 0 => {}
-                done => return done,
+            let view = self.view().await?;
+            for part in parts.iter().take(AT_ONCE) {
+                match part.prepare(&view, options).await {
+                    Ok((target, send)) => prepared.push(self.prepared(target, send)),
+                    // The pool needed the space of the view.
+                    Err(Exit::Overtaken) if left > 0 => break,
+                    Err(exit) if prepared.is_empty() => return Err(exit),
+                    Err(_) => break,
+                }
             }
         }
+        Ok(prepared)
     }
+
+    fn prepared(&self, target: Dataset, send: SendPlan) -> Prepared {
+        let contents = match self {
+            Self::Engine(engine) if target.is_snapshot() => {
+                let root = Box::new(target.phys().bp);
+                Contents::Snapshot { engine: Arc::clone(engine), root }
+            }
+            _ => Contents::State(target),
+        };
+        Prepared { send, contents }
+    }
+}
+
+/// A planned substream.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) send: SendPlan,
+    pub(super) contents: Contents,
+}
+
+/// What a substream is read from.
+#[derive(Debug)]
+pub(super) enum Contents {
+    /// A snapshot of a pool that may change; with the root that it must still have when it is
+    /// opened. No view is kept.
+    Snapshot { engine: Arc<Engine>, root: Box<BlockPtr> },
+    /// A dataset of a state that stays.
+    State(Dataset),
 }
