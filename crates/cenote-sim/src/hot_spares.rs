@@ -113,11 +113,13 @@ pub(crate) async fn send_back_all(engine: &Engine) -> Checked<()> {
 /// A leaf fails: a hot spare stands in for it, and is free again when the leaf is back.
 async fn call_in_and_send_back(history: &History, engine: &Arc<Engine>) -> Checked<()> {
     let Some(leaf) = failing_leaf(history, engine) else { return Ok(()) };
-    let free = free(history, engine).await?;
-    let is_sure = |spare: &&VdevConfig| {
-        disk_of(spare).is_some_and(|disk| !history.plan.layout.victims.contains(&disk))
-    };
-    let expected = free.iter().position(|spare| is_sure(&spare));
+    let free = free(engine).await?;
+    let machine = &history.machine;
+    let sizes = engine.admin().vdev_config();
+    let sizes = sizes.leaves().filter_map(|leaf| disk_of(leaf).map(|disk| machine.size(disk)));
+    let most = sizes.max().unwrap_or(0);
+    let is_sure = |disk| machine.size(disk) >= most && !history.plan.layout.victims.contains(&disk);
+    let expected = free.iter().position(|spare| disk_of(spare).is_some_and(is_sure));
     engine.leaves().fault(leaf, true).await.map_err(fail)?;
     let called = engine.leaves().call_in_spare(leaf).await.map_err(fail)?;
     let found = free.iter().position(|spare| Some(spare.guid) == called);
@@ -166,19 +168,11 @@ fn failing_leaf(history: &History, engine: &Engine) -> Option<u64> {
     parents.find_map(|parent| parent.children.iter().find(may_fail).map(|leaf| leaf.guid))
 }
 
-/// Returns the hot spares that stand in for no leaf and are large enough for all of them, in their
-/// order.
-async fn free(history: &History, engine: &Engine) -> Checked<Vec<VdevConfig>> {
+/// Returns the hot spares that stand in for no leaf, in their order.
+async fn free(engine: &Engine) -> Checked<Vec<VdevConfig>> {
     let view = engine.view().await.map_err(fail)?;
-    let machine = &history.machine;
     let root = engine.admin().vdev_config();
-    let sizes = root.leaves().filter_map(|leaf| disk_of(leaf).map(|disk| machine.size(disk)));
-    let most = sizes.max().unwrap_or(0);
-    let is_free = |spare: &VdevConfig| {
-        root.find(spare.guid).is_none()
-            && disk_of(spare).is_some_and(|disk| machine.size(disk) >= most)
-    };
-    Ok(listed(&view).into_iter().filter(is_free).collect())
+    Ok(listed(&view).into_iter().filter(|spare| root.find(spare.guid).is_none()).collect())
 }
 
 /// Whether the device of a hot spare is not open, and has the labels of that spare.
