@@ -18,8 +18,8 @@ leave() {
     cenote daemon stop >/dev/null 2>&1 || true
   fi
   # What is still there after an interruption.
-  for at in lz4 zstd; do
-    fusermount3 -uz "$folder/tank/$at" 2>/dev/null || umount -l "$folder/tank/$at" 2>/dev/null || true
+  for at in tank/lz4 tank/zstd far-lz4; do
+    fusermount3 -uz "$folder/$at" 2>/dev/null || umount -l "$folder/$at" 2>/dev/null || true
   done
   rm -rf --one-file-system "$folder"
   exit "$status"
@@ -201,14 +201,44 @@ cenote zpool status tank | grep -q "scrub repaired .* with 0 errors" || die "the
 cenote zpool status tank | grep -q "AVAIL" || die "the spare was not given back"
 if [ "$has_fuse" ]; then compare tank/lz4; compare tank/zstd; fi
 
+say "replication: into a second pool, then what has changed, with an interruption"
+run "mkdir far; truncate -s 4G far/disk"
+run "zpool create -m none far $folder/far/disk"
+run "zfs snapshot -r tank@tuesday"
+run "zfs send -R tank@tuesday | zfs receive -u far/tank"
+changed=tank/vm
+if [ "$has_fuse" ]; then
+  changed=tank/lz4
+  run "cp -a tank/lz4/$(basename "${trees[0]}") tank/lz4/again"
+elif [ "$copier" = nbdcopy ]; then run "nbdcopy image '$uri'"
+elif [ "$copier" ]; then run "qemu-img convert -n -f raw -O raw image '$uri'"; fi
+run "zfs snapshot -r tank@wednesday"
+note "the line is cut in the middle"
+size=$(cenote zfs send -c -i @tuesday $changed@wednesday | wc -c)
+run "zfs send -c -i @tuesday $changed@wednesday | head -c $((size / 2)) | zfs receive -s far/$changed || true"
+token=$(cenote zfs get -H -o value receive_resume_token far/$changed)
+[ "$token" != - ] || die "nothing is there to be resumed"
+run "zfs send -nvt $token"
+run "zfs send -t $token | zfs receive -s far/$changed"
+run "zfs list -t all -o name,used,refer -r far"
+if [ "$has_fuse" ]; then
+  run "zfs set mountpoint=$folder/far-lz4 far/tank/lz4"
+  compare far-lz4
+  run "diff -r --no-dereference tank/lz4/again far-lz4/again && echo equal"
+fi
+
 say "exported, and judged"
 run "zpool export tank"
+run "zpool export far"
 run "cenote daemon stop"
 run "cenote verify --leaks -d disks tank"
+run "cenote verify --leaks -d far far"
 zdb=$(PATH=$PATH:/usr/sbin:/sbin command -v zdb || true)
 if [ -n "$zdb" ]; then
   note "and by OpenZFS's own tool"
   run "$zdb -e -p disks -bcc tank > judged 2>&1; grep -A 6 'No leaks' judged"
+  grep -q "No leaks" judged || die "zdb finds something: $(cat judged)"
+  run "$zdb -e -p far -bcc far > judged 2>&1; grep -A 6 'No leaks' judged"
   grep -q "No leaks" judged || die "zdb finds something: $(cat judged)"
 else
   note "OpenZFS's zdb is not here"
