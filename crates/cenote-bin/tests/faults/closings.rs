@@ -11,10 +11,10 @@ use crate::load::Load;
 use crate::site::{Site, pause};
 
 /// Limit for closing a pool that cannot be written, on a busy machine.
-const CLOSE_MAX: Duration = Duration::from_secs(40);
+pub(crate) const CLOSE_MAX: Duration = Duration::from_secs(40);
 
 /// Limit for `zpool status` of a suspended pool, on a busy machine.
-const STATUS_MAX: Duration = Duration::from_secs(15);
+pub(crate) const STATUS_MAX: Duration = Duration::from_secs(15);
 
 /// The ways to close a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

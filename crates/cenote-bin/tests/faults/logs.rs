@@ -1,7 +1,10 @@
 //! Log devices that fail while `fsync` depends on them.
 
+use std::time::Instant;
+
 use cenote_testkit::rng;
 
+use crate::closings::{CLOSE_MAX, STATUS_MAX};
 use crate::layout::{Layout, each};
 use crate::load::Load;
 use crate::site::{Site, pause};
@@ -74,4 +77,57 @@ fn a_failed_log_device_and_a_stale_leaf_lose_nothing() {
     let layouts = [Layout::MirrorLog, Layout::MirrorTwoLogs];
     let count = if rng::wants_all() { 2 } else { 0 };
     each(&layouts[..count], 44..44 + rng::cases(1, 3), log_dies_beside_a_stale_leaf);
+}
+
+/// The log device of a pool under load hangs while it is removed. The status is still shown. With
+/// an even seed the device answers again, and the removal ends; with an odd one the daemon is
+/// stopped before, and the next one has everything, with the log or without it.
+fn hanging_log_is_removed(layout: Layout, seed: u64) {
+    let mut rng = rng::seeded("hanging_log", seed);
+    let Some(site) = Site::new("hanging-log", layout) else { return };
+    let load = Load::start(&site, rng.next_u64());
+    pause(300 + rng.below(400));
+    let log = layout.data_leaves();
+    let path = site.layer.leaf(log).to_str().unwrap().to_owned();
+    let is_stopped = !seed.is_multiple_of(2);
+    site.layer.hang(log);
+    std::thread::scope(|threads| {
+        let removal = threads.spawn(|| site.ends(&format!("zpool remove t {path}")));
+        pause(1500 + rng.below(1000));
+        let since = Instant::now();
+        assert!(site.status().text.contains("state: "), "{}", site.log());
+        assert!(since.elapsed() < STATUS_MAX, "status after {:?}", since.elapsed());
+        if is_stopped {
+            let since = Instant::now();
+            site.ends("daemon stop");
+            assert!(since.elapsed() < CLOSE_MAX, "stopped after {:?}", since.elapsed());
+        }
+        site.layer.heal_all();
+        let (status, said) = removal.join().unwrap();
+        assert!(is_stopped || status.success(), "{status}: {said}\n{}", site.log());
+        println!("{layout:?}, seed {seed}: removed: {status}: {said}");
+    });
+    let written = if is_stopped {
+        let written = load.stop(&site);
+        site.await_end();
+        site.start();
+        written
+    } else {
+        pause(500);
+        let status = site.status().text;
+        assert!(!status.contains(&path) && !status.contains("SUSPENDED"), "{status}");
+        site.kill();
+        let written = load.stop(&site);
+        site.start();
+        written
+    };
+    println!("{layout:?}: {}", written.told());
+    site.check(&written, "after its log hung");
+    site.check_counts(&[], "after its log hung");
+    site.judge(false);
+}
+
+#[test]
+fn a_log_device_that_hangs_is_removed() {
+    each(&[Layout::MirrorLog], 50..52, hanging_log_is_removed);
 }

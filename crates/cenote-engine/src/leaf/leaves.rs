@@ -214,7 +214,7 @@ impl Leaves<'_> {
     ///
     /// # Errors
     /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if it has the only copy of some
-    /// data; errors of a sync.
+    /// data, or a split takes it out of the pool; errors of a sync.
     pub async fn offline(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Offline, is_temporary).await
     }
@@ -247,7 +247,8 @@ impl Leaves<'_> {
     /// As in OpenZFS, a leaf that is needed is degraded instead, and stays in service.
     ///
     /// # Errors
-    /// `Kind::NotFound` if there is no such leaf; errors of a sync.
+    /// `Kind::NotFound` if there is no such leaf; `Kind::Busy` if a split takes it out of the pool;
+    /// errors of a sync.
     pub async fn fault(self, guid: u64, is_temporary: bool) -> Result<()> {
         self.leave_service(guid, VdevState::Faulted, is_temporary).await
     }
@@ -261,6 +262,10 @@ impl Leaves<'_> {
         let is_log = self.is_spare_log(guid) && tree.is_dtl_required(guid);
         let frozen = if is_log { Some(self.engine.intent_logs().drain().await?) } else { None };
         let done = self.engine.admin().change(move |_, _, config| {
+            // A split that fails brings its sides back.
+            if config.facts.split_leaves.contains(&guid) {
+                return Err(Error::from(SplitError::Busy).into());
+            }
             let is_out = tree.vdev(guid).is_some_and(|vdev| !vdev.state().is_readable());
             let goes = if is_out || is_log {
                 tree.take_out_of_service(guid, state, aux)

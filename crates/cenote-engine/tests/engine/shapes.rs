@@ -6,10 +6,11 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use cenote_device::{Device, Image, ImageDevice};
+use cenote_device::{Device, Image, ImageDevice, OpenMode};
 use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{
-    Attach, CheckpointError, Engine, Event, NewLeaf, PoolEvent, ScrubOptions, ShapeError,
+    Attach, CheckpointError, DeviceSource, Engine, Event, NewLeaf, PoolEvent, ScrubOptions,
+    ShapeError,
 };
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::scan::ScanFunc;
@@ -17,7 +18,7 @@ use cenote_pool::import::scan_devices;
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{Error, Kind, Rng, simulate};
+use cenote_rt::{BoxFuture, Error, Kind, Rng, simulate};
 use cenote_vdev::DtlKind;
 
 use crate::scans::{BLOCKS, Failing, Fixture, LAYOUTS, Rounds, fails, verify_of};
@@ -298,6 +299,116 @@ fn spare_stands_in_for_a_leaf() {
     {
         simulate(1, spare_stands_in(layout, ends)).unwrap();
     }
+}
+
+/// A crash after a hot spare was sent back, before its device has the labels of a spare again.
+#[test]
+fn spare_with_the_labels_of_a_leaf_is_called_in() {
+    simulate(1, async {
+        let mut pool = Fixture::new("mirror", 2).await;
+        let (failed, device) = (pool.leaf(0), new_device());
+        pool.engine.leaves().set_device_source(OneDevice::new(&device));
+        let spare = add_spare(&pool, &device).await;
+        let guid = spare.config.guid;
+        let call_in = async |pool: &Fixture| {
+            pool.engine.leaves().fault(failed, true).await.unwrap();
+            pool.engine.leaves().call_in_spare(failed).await.unwrap()
+        };
+        assert_eq!(call_in(&pool).await, Some(guid));
+        pool.resilver().await;
+        let before = device.image();
+        pool.engine.leaves().online(failed, None).await.unwrap();
+        pool.resilver().await;
+        assert!(!kinds(&pool.engine).contains(&VdevKind::Spare));
+        for (offset, len) in [(0, 512 << 10), (SIZE - (512 << 10), 512 << 10)] {
+            let mut labels = vec![0; len];
+            before.read_at(offset, &mut labels);
+            device.write(offset, vec![labels.into()]).await.unwrap();
+        }
+        assert_eq!(call_in(&pool).await, Some(guid));
+        pool.resilver().await;
+        pool.devices.push(device);
+        pool.engine.leaves().online(failed, None).await.unwrap();
+        pool.resilver().await;
+        pool.devices.pop();
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
+}
+
+/// A hot spare that was removed cannot stand in for a leaf.
+#[test]
+fn removed_spare_is_not_attached() {
+    simulate(1, async {
+        let pool = Fixture::new("mirror", 2).await;
+        let spare = add_spare(&pool, &new_device()).await;
+        pool.engine.leaves().remove_aux(spare.config.guid).await.unwrap();
+        let refused = pool.engine.leaves().attach(pool.leaf(0), spare, Attach::Replace).await;
+        assert_eq!(why(&refused.unwrap_err()), Some(ShapeError::NoSuchLeaf));
+        assert!(pool.finish().await.is_clean());
+    })
+    .unwrap();
+}
+
+/// A host with one device, which several may have open.
+#[derive(Debug)]
+struct OneDevice(Arc<dyn Device>);
+
+impl OneDevice {
+    fn new(device: &Arc<ImageDevice>) -> Arc<Self> {
+        Arc::new(Self(Arc::<ImageDevice>::clone(device)))
+    }
+}
+
+impl DeviceSource for OneDevice {
+    fn open<'a>(&'a self, path: &'a str, _: OpenMode) -> BoxFuture<'a, Option<Arc<dyn Device>>> {
+        let device = (path == self.0.info().path).then(|| Arc::clone(&self.0));
+        Box::pin(async { device })
+    }
+}
+
+/// A leaf is back while the hot spare that stands in for it is being filled, and in half of the
+/// cases fails again and is back once more: the spare goes when the leaf has everything.
+async fn leaf_is_back_while_its_spare_is_filled(seed: u64) {
+    let _small = Rounds::of(64 << 10);
+    let mut rng = Rng::seeded(seed);
+    let (layout, count) = [("mirror", 2), ("raidz1", 3)][rng.below(2) as usize];
+    let mut pool = Fixture::new(layout, count).await;
+    let (leaf, device) = (pool.leaf(0), new_device());
+    let spare = add_spare(&pool, &device).await;
+    let guid = spare.config.guid;
+    pool.engine.leaves().fault(leaf, false).await.unwrap();
+    pool.write("tank/a", 0..6, 80).await;
+    pool.devices.push(Arc::clone(&device));
+    pool.engine.leaves().attach(leaf, spare, Attach::Replace).await.unwrap();
+    pool.engine.scans().resume().await.unwrap();
+    for round in 0..=rng.below(2) {
+        cenote_rt::sleep(Duration::from_millis(rng.below(30))).await;
+        if round > 0 {
+            pool.engine.leaves().fault(leaf, false).await.unwrap();
+        }
+        pool.write("tank/a", 2..8, 81 + round).await;
+        pool.engine.leaves().online(leaf, None).await.unwrap();
+        assert!(pool.lacks(leaf), "seed {seed}");
+        pool.engine.scans().resume().await.unwrap();
+        pool.write("tank/b", 0..3, 90 + round).await;
+    }
+    pool.resilver().await;
+    let config = pool.engine.admin().vdev_config();
+    assert!(config.find(leaf).is_some() && config.find(guid).is_none(), "seed {seed}: {config:?}");
+    assert!(!kinds(&pool.engine).contains(&VdevKind::Spare) && !pool.lacks(leaf));
+    assert_eq!(spare_count(&pool).await, 1);
+    assert!(!is_member(&device).await, "it is a spare again");
+    pool.devices.pop();
+    assert!(pool.finish().await.is_clean(), "seed {seed}");
+}
+
+#[test]
+fn leaf_that_is_back_sends_its_spare_back() {
+    for seed in 0..8 {
+        simulate(seed, leaf_is_back_while_its_spare_is_filled(seed)).unwrap();
+    }
+    assert!(fails(Bug::SpareNotReleased, leaf_is_back_while_its_spare_is_filled(0)));
 }
 
 /// The new device refuses a write: the old one stays until the new one has everything.

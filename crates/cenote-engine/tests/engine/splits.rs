@@ -20,6 +20,7 @@ use cenote_testkit::cuts;
 use cenote_vdev::create::{Redundancy, VdevClass};
 
 use crate::scans::{fails, verify_of};
+use crate::shapes::{leaf_on, new_device};
 
 const SIZE: u64 = 96 << 20;
 const BLOCKS: u64 = 16;
@@ -241,6 +242,108 @@ fn side_that_goes_offline_meanwhile_is_not_split_off() {
         are_split[usize::from(is_split.unwrap())] += 1;
     }
     assert!(are_split.iter().all(|count| *count > 0), "{are_split:?}");
+}
+
+/// What another request does to a side beside a split.
+#[derive(Debug, Clone, Copy)]
+enum Request {
+    Offline,
+    Fault,
+    FaultAndClear,
+    OfflineAndOnline,
+    Attach,
+    Replace,
+    Detach,
+}
+
+const REQUESTS: [Request; 7] = [
+    Request::Offline,
+    Request::Fault,
+    Request::FaultAndClear,
+    Request::OfflineAndOnline,
+    Request::Attach,
+    Request::Replace,
+    Request::Detach,
+];
+
+/// Another request changes a side at any moment of a split. Whatever comes of both, each pool has
+/// everything. Returns whether the pool was split.
+async fn side_is_changed_beside_a_split(request: Request, seed: u64) -> bool {
+    let mut rng = Rng::seeded(seed);
+    let (engine, mut devices) = filled().await;
+    let new = new_pool(&engine);
+    let at = rng.below(2) as usize;
+    let side = [new.leaves[0], new.leaves[2]][at].unwrap();
+    let device: Arc<dyn cenote_device::Device> = Arc::<ImageDevice>::clone(&devices[SIDES[at]]);
+    let extra = new_device();
+    let leaf = leaf_on(&extra);
+    let extra_guid = leaf.config.guid;
+    let most = 1 << (2 + rng.below(11));
+    let pause = rng.below(most);
+    let other = Arc::clone(&engine);
+    let changed = cenote_rt::spawn(async move {
+        for _ in 0..pause {
+            cenote_rt::yield_now().await;
+        }
+        let leaves = other.leaves();
+        match request {
+            Request::Offline => leaves.offline(side, false).await,
+            Request::Fault => leaves.fault(side, false).await,
+            Request::FaultAndClear => {
+                drop(leaves.fault(side, false).await);
+                leaves.clear(Some(side)).await
+            }
+            Request::OfflineAndOnline => {
+                drop(leaves.offline(side, false).await);
+                leaves.online(side, Some(device)).await
+            }
+            Request::Attach => leaves.attach(side, leaf, Attach::Mirror).await,
+            Request::Replace => leaves.attach(side, leaf, Attach::Replace).await,
+            Request::Detach => leaves.detach(side, None).await,
+        }
+    });
+    let split = engine.leaves().split(new.clone()).await;
+    let is_changed = changed.await.unwrap().is_ok();
+    if is_changed && matches!(request, Request::Offline | Request::Fault) {
+        // A failed split does not undo it, and a side that a split takes is refused.
+        let state = engine.tree().vdev(side).map(cenote_vdev::Vdev::state);
+        let is_out = state.is_some_and(|state| !state.is_readable());
+        assert!(is_out && split.is_err(), "{request:?}, seed {seed}: {state:?}");
+    }
+    write(&engine, "tank/a", 9).await.unwrap();
+    let out: Vec<_> = engine.tree().leaves().filter(|(_, leaf)| !leaf.is_writable()).collect();
+    for (_, leaf) in out {
+        engine.leaves().online(leaf.guid(), None).await.unwrap();
+    }
+    engine.scans().resume().await.unwrap();
+    engine.scans().wait(cenote_ondisk::scan::ScanFunc::Resilver).await.unwrap();
+    let config = engine.admin().vdev_config();
+    engine.export().await.unwrap();
+    drop(engine);
+    let is_split = split.is_ok();
+    if is_split {
+        judge("new", &some(&devices, |index| SIDES.contains(&index))).await;
+    }
+    let gone: Vec<_> = SIDES.into_iter().zip([new.leaves[0], new.leaves[2]]).collect();
+    let is_gone = |(index, guid): &(usize, Option<u64>), wanted: usize| {
+        *index == wanted && config.find(guid.unwrap()).is_none()
+    };
+    devices = some(&devices, |index| !gone.iter().any(|side| is_gone(side, index)));
+    if config.find(extra_guid).is_some() {
+        devices.push(extra);
+    }
+    assert_eq!(config.leaves().filter(|leaf| leaf.kind.is_real_leaf()).count(), devices.len());
+    judge("tank", &devices).await;
+    is_split
+}
+
+#[test]
+fn side_that_is_changed_beside_a_split_loses_nothing() {
+    for request in REQUESTS {
+        let run = |seed| simulate(seed, side_is_changed_beside_a_split(request, seed)).unwrap();
+        let split = (0..8).filter(|seed| run(*seed)).count();
+        assert!(split > 0, "{request:?}");
+    }
 }
 
 /// A split mirror gets its second side again, from the disk that was the new pool's.
