@@ -450,6 +450,10 @@ fn packages_are_received() {
         house.run(&format!("zfs snapshot {top}@mine"));
         house.run(&format!("zfs create {top}/other"));
         house.run(&format!("zfs snapshot {top}/other@mine"));
+        if top == "t/j" {
+            // The name that @first gets is still that of another one.
+            house.run(&format!("zfs rename {top}@mine {top}@one"));
+        }
         receives(&house, args, &inc);
         let kept = if top == "t/i" { "t/i@mine\nt/i/other\nt/i/other@mine\n" } else { "" };
         let all = format!(
@@ -459,6 +463,13 @@ fn packages_are_received() {
         let source = house.run(&format!("zfs get -H -o value,source compression {top}"));
         assert_eq!(source, "gzip\tlocal\n");
     }
+    // A target that has nothing of the sender's stays as it is.
+    house.run("zfs create t/wrong");
+    house.run("zfs create t/wrong/kid");
+    house.run("zfs snapshot -r t/wrong@mine");
+    let said = receive(&house, "-F t/wrong", &inc);
+    assert!(said.err.contains("match incremental source"), "{}", said.err);
+    assert_eq!(names("t/wrong"), "t/wrong\nt/wrong/kid\nt/wrong@mine\nt/wrong/kid@mine\n");
     // All snapshots at once.
     receives(&house, "t/m", &stream(&golden, "full"));
     receives(&house, "t/m", &stream(&golden, "multi"));
@@ -501,6 +512,19 @@ fn receives_of_others_need_permission() {
     assert_eq!((said.status, said.err.as_str()), (0, ""));
     let said = as_nobody("-u t/mine/a", &inc);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
+    // Properties need permissions of their own.
+    let said = as_nobody("-u -o setuid=on t/mine/b", &full);
+    assert_eq!((said.status, &said.err[..]), (1, "cannot receive 't/mine/b': permission denied\n"));
+    let said = as_nobody("-u t/mine/b", &stream(&golden, "full-p"));
+    assert_eq!(said.status, 0);
+    assert!(said.err.contains("cannot receive user:note property on t/mine/b: permission denied"));
+    assert_eq!(house.run("zfs get -H -o value user:note t/mine/b"), "-\n");
+    house.run(&format!("zfs allow -u {NOBODY} userprop,destroy t/mine"));
+    house.run("zfs destroy -r t/mine/b");
+    let said = as_nobody("-u t/mine/b", &stream(&golden, "full-p"));
+    assert!(!said.err.contains("user:note"), "{}", said.err);
+    assert_eq!(house.run("zfs get -H -o value user:note t/mine/b"), "hello\n");
+    house.run("zfs destroy -r t/mine/b");
     let said = as_nobody("t/other", &full);
     assert_eq!(said.err, "cannot receive 't/other': permission denied\n");
     assert_eq!(house.run("zfs list -H -o name"), "t\nt/mine\nt/mine/a\n");

@@ -19,12 +19,12 @@ use cenote_ondisk::stream::{Begin, Record};
 use cenote_rt::monotonic;
 use cenote_stream::{Item, ReceiveOptions, Receiver, StreamError, StreamReader};
 
-use super::Command;
 use super::failure::{self, Failure};
 use super::input::Input;
 use super::place::{Context, Place, token_of};
 use super::props::{self, Plan, Receiving};
 use super::search::find;
+use super::{Command, permits};
 use crate::io::{CommandResult, Exit, Io};
 use crate::zfs::create::{FileSystemOptions, wording};
 use crate::{err, nicenum, out};
@@ -103,7 +103,9 @@ impl Command {
             before: place.before.as_deref().unwrap_or_default(),
         };
         let in_stream = context.dataset.map(|dataset| &dataset.props);
-        let Plan { changes, local, notes } = props::plan(head, at, &self.overrides, in_stream)?;
+        let mut plan = props::plan(head, at, &self.overrides, in_stream)?;
+        self.keep_permitted(engine, head, &mut plan).await?;
+        let Plan { changes, local, notes } = plan;
         // Properties of an existing dataset change when its contents do.
         let is_late = |name: &str| place.before.is_some() || props::is_late(name);
         let (late, early): (Vec<_>, Vec<_>) =
@@ -150,6 +152,41 @@ impl Command {
             err!(io, "{note}")?;
         }
         Ok(is_new)
+    }
+
+    /// Takes out the changes of properties for which the caller has no permission, with a note. For
+    /// those of `-o` the receive is refused.
+    async fn keep_permitted(
+        &self,
+        engine: &Arc<Engine>,
+        head: &str,
+        plan: &mut Plan,
+    ) -> CommandResult {
+        if self.source.is_trusted() {
+            return Ok(());
+        }
+        let view = engine.view().await?;
+        let may_set = async |name: &str| {
+            let right = permits::of_property(name);
+            match find(&view, head).await? {
+                Some(found) => {
+                    permits::need_for(&self.source, &found, &[&right], ("receive", head)).await
+                }
+                None => permits::need_above(&self.source, &view, head, &[&right], "receive").await,
+            }
+        };
+        for (name, _) in &plan.local {
+            may_set(name).await?;
+        }
+        for (name, change) in std::mem::take(&mut plan.changes) {
+            if may_set(&name).await.is_ok() {
+                plan.changes.push((name, change));
+            } else {
+                let text = format!("cannot receive {name} property on {head}: permission denied");
+                plan.notes.push(text);
+            }
+        }
+        Ok(())
     }
 
     async fn make_ancestors(&self, engine: &Arc<Engine>, place: &Place) -> CommandResult {

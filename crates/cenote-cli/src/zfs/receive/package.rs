@@ -1,8 +1,9 @@
 //! Receives a package: its substreams one after the other. Before and after those of a replication
 //! (`send -R -i`) the datasets here are made like the sender's (spec 07 B9.6).
 //!
-//! Datasets are matched by the guids of snapshots, so that renamed ones are found. One pass makes
-//! one kind of change and looks again; passes end when there is nothing left to change.
+//! Datasets are matched by the guids of snapshots, so that renamed ones are found. A pass changes
+//! one dataset, or the snapshots of all, and looks again; passes end when there is nothing left to
+//! change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -42,6 +43,12 @@ enum Step {
     RenameSnapshot { head: String, from: String, to: String },
     Destroy(String),
     Rename { from: String, to: String },
+}
+
+impl Step {
+    const fn is_of_snapshots(&self) -> bool {
+        matches!(self, Self::DestroySnapshots(_) | Self::RenameSnapshot { .. })
+    }
 }
 
 impl Command {
@@ -97,11 +104,26 @@ impl Command {
         let mut failed: Vec<Step> = Vec::new();
         loop {
             let locals = gather(&engine.view().await?, head).await?;
-            let steps = self.steps(&locals, package, &by_guid, head);
-            let Some(step) = steps.into_iter().find(|step| !failed.contains(step)) else { break };
-            if let Err(exit) = self.take(engine, &step, &locals, io).await {
-                err!(io, "{}", exit.message())?;
-                failed.push(step);
+            // A target that the sender knows nothing of was named by mistake: nothing of it is
+            // destroyed, and the increment will not be received either.
+            let knows = |(_, guid): &(String, u64)| by_guid.contains_key(guid);
+            if !locals.first().is_some_and(|top| top.snapshots.iter().any(knows)) {
+                break;
+            }
+            let mut steps = self.steps(&locals, package, &by_guid, head);
+            steps.retain(|step| !failed.contains(step));
+            let Some(first) = steps.first() else { break };
+            // Steps on snapshots are independent of each other.
+            let count = if first.is_of_snapshots() {
+                steps.iter().take_while(|step| step.is_of_snapshots()).count()
+            } else {
+                1
+            };
+            for step in steps.into_iter().take(count) {
+                if let Err(exit) = self.take(engine, &step, &locals, io).await {
+                    err!(io, "{}", exit.message())?;
+                    failed.push(step);
+                }
             }
         }
         for local in gather(&engine.view().await?, head).await? {
@@ -137,13 +159,22 @@ impl Command {
             if self.is_forced() && !gone.is_empty() {
                 steps.push(Step::DestroySnapshots(gone));
             }
-            for (short, guid) in &local.snapshots {
-                if let Some((_, sent)) = by_guid.get(guid)
-                    && sent != short
-                {
-                    let (head, from, to) = (local.name.clone(), short.clone(), sent.clone());
-                    steps.push(Step::RenameSnapshot { head, from, to });
-                }
+            let taken: BTreeMap<&String, u64> =
+                local.snapshots.iter().map(|(short, guid)| (short, *guid)).collect();
+            for (number, (short, guid)) in local.snapshots.iter().enumerate() {
+                let Some((_, sent)) = by_guid.get(guid).filter(|(_, sent)| sent != short) else {
+                    continue;
+                };
+                let to = match taken.get(sent) {
+                    None => sent.clone(),
+                    // It gets another name, or is destroyed: the next pass takes the name.
+                    Some(holder) if self.is_forced() || by_guid.contains_key(holder) => {
+                        format!("recv-{number}")
+                    }
+                    Some(_) => continue,
+                };
+                let (head, from) = (local.name.clone(), short.clone());
+                steps.push(Step::RenameSnapshot { head, from, to });
             }
         }
         // Children before parents. The dataset that the command names stays.
