@@ -88,7 +88,9 @@ pub(crate) async fn in_the_end(
         if vdev.kind == VdevKind::Spare && has_back {
             return Err(format!("a hot spare stays although the disk is back: {vdev:?}"));
         }
-        if vdev.kind == VdevKind::Replacing {
+        // As in OpenZFS, a replacement does not end while a spare stands in for the old leaf.
+        let is_spared = vdev.children.first().is_some_and(|first| !first.kind.is_leaf());
+        if vdev.kind == VdevKind::Replacing && !is_spared {
             return Err(format!("a replacement does not end: {vdev:?}"));
         }
     }

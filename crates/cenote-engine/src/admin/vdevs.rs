@@ -79,6 +79,18 @@ impl Admin<'_> {
     /// Errors of a device, before anything in the pool is changed; `Kind::Busy` if another request
     /// added vdevs concurrently; errors of a sync.
     pub async fn add_vdevs(self, new: NewVdevs) -> Result<()> {
+        // Nothing is written to the devices of a pool that was closed.
+        let cut = async { Err(Error::new(Kind::Closed, EngineError::Closed)) };
+        self.engine.leaves().before_close(self.label(&new), cut).await?;
+        let answer = Answer::new();
+        self.engine.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
+        answer.take()?;
+        // The new leaves inherit the properties of the root.
+        self.engine.leaves().apply_error_rates().await
+    }
+
+    /// Writes the first labels of new vdevs.
+    async fn label(self, new: &NewVdevs) -> Result<()> {
         let facts = self.engine.config().stored();
         let blank = PoolFacts { txg: 0, ..facts };
         for (top, _) in &new.tops {
@@ -95,11 +107,7 @@ impl Admin<'_> {
         for cache in &new.caches {
             write_aux_label(new.device(cache.guid)?, PoolState::L2Cache, cache).await?;
         }
-        let answer = Answer::new();
-        self.engine.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
-        answer.take()?;
-        // The new leaves inherit the properties of the root.
-        self.engine.leaves().apply_error_rates().await
+        Ok(())
     }
 }
 

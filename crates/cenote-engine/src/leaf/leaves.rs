@@ -96,7 +96,7 @@ impl<'e> Leaves<'e> {
 
     /// Does work on devices that have left the pool, before it is closed: closing the pool waits
     /// for that, for a while. What is not done by then is cut off, and followed by `cut`.
-    pub(super) async fn before_close<T>(
+    pub(crate) async fn before_close<T>(
         self,
         work: impl Future<Output = T>,
         cut: impl Future<Output = T>,

@@ -107,7 +107,7 @@ impl Leaves<'_> {
         self.engine.admin().change(change).await?;
         if let Some(device) = self.open_spare(&device).await {
             // A device that fails keeps its labels, which name no pool.
-            drop(labels::clear(&*device).await);
+            self.relabel(async { drop(labels::clear(&*device).await) }).await;
         }
         Ok(())
     }
