@@ -67,7 +67,7 @@ fn request(line: &str) -> Vec<u8> {
         body.extend((word.len() as u32).to_le_bytes());
         body.extend(word.as_bytes());
     }
-    [b"cen3", &(body.len() as u32).to_le_bytes()[..], &body].concat()
+    [b"cen4", &(body.len() as u32).to_le_bytes()[..], &body].concat()
 }
 
 /// Returns the shortest time of three runs of a command that must succeed.
@@ -194,7 +194,7 @@ impl Unkind {
             unkind.streams.push(stream);
         }
         // No request, or half of a header.
-        for sent in [&b""[..], b"cen", b"cen3"] {
+        for sent in [&b""[..], b"cen", b"cen4"] {
             for _ in 0..EACH / 8 {
                 let mut stream = connect(socket, UNKIND);
                 let _ = stream.write_all(sent);
@@ -204,7 +204,7 @@ impl Unkind {
         unkind.streams.push(with_descriptors(socket));
         unkind.keep_sending(socket, b"c");
         unkind.keep_sending(socket, &[request("zpool list"), vec![b'x'; 1 << 16]].concat());
-        let endless = [&b"cen3"[..], &(4_u32 << 20).to_le_bytes(), &[0; 1 << 10]].concat();
+        let endless = [&b"cen4"[..], &(4_u32 << 20).to_le_bytes(), &[0; 1 << 10]].concat();
         unkind.keep_sending(socket, &endless);
         unkind
     }

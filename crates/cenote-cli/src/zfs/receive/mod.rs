@@ -90,14 +90,18 @@ async fn discard(source: &Source, name: &str, line: &str, io: &mut Io<'_>) -> Co
     let target = super::refuse::existing(source, name).await;
     let target = target.map_err(|exit| Exit::usage(exit.message()))?;
     permits::need(source, &target, &["destroy", "mount"], "destroy").await?;
+    let nothing = || {
+        let text = "does not have any resumable receive state to abort";
+        Exit::failed(format!("'{name}' {text}"))
+    };
+    if place::token_of(&target.props().await?.all().await?).is_none() {
+        return Err(nothing());
+    }
     drop(target);
     Writer::run(source, name, Some(line), io, async |engine, _| {
         let done = engine.receives().discard(name).await;
         done.map_err(|error| match error.cause() {
-            Some(ReceiveRefusal::NothingSaved) => {
-                let text = "does not have any resumable receive state to abort";
-                Exit::failed(format!("'{name}' {text}"))
-            }
+            Some(ReceiveRefusal::NothingSaved) => nothing(),
             _ => Exit::cannot("destroy", name, wording(&error)),
         })
     })
