@@ -11,7 +11,7 @@ use cenote_testkit::rng::{cases, number};
 
 /// Histories of a short run, and of a long one: under two minutes and an hour of two processors, with
 /// half a second of processor time each.
-const FEW: u64 = 400;
+const FEW: u64 = 300;
 const MANY: u64 = 15_000;
 
 /// Histories that showed bugs.

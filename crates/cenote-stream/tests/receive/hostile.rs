@@ -16,7 +16,7 @@ use cenote_testkit::streams::recorded_stream;
 use crate::fixture::{Target, into, receive_items, substreams};
 
 /// Streams of a run, and of one with `CENOTE_TEST_ALL=1`.
-const STREAMS: [u64; 2] = [500, 5000];
+const STREAMS: [u64; 2] = [250, 5000];
 /// Streams that one pool gets.
 const EACH_POOL: u64 = 250;
 /// Numbers that senders lie with.
