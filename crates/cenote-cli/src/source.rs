@@ -144,7 +144,7 @@ impl Source {
     }
 
     /// Returns the caller's standard streams, if another process gave the command.
-    fn streams(&self) -> Option<&Arc<dyn CallerStreams>> {
+    pub(crate) fn streams(&self) -> Option<&Arc<dyn CallerStreams>> {
         self.session.as_ref()?.caller.streams()
     }
 

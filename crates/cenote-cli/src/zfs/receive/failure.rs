@@ -35,6 +35,12 @@ pub(super) fn cannot_receive(why: impl std::fmt::Display) -> Exit {
     Exit::failed(format!("cannot receive: {why}"))
 }
 
+/// Returns the failure of a new dataset whose parent does not exist.
+pub(super) fn no_parent(parent: &str) -> Exit {
+    let failed = What::New.failed("unable to restore to destination").message();
+    Exit::failed(format!("cannot open '{parent}': dataset does not exist\n{failed}"))
+}
+
 /// Why a substream was not received.
 #[derive(Debug)]
 pub(super) enum Failure {

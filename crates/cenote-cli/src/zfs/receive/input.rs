@@ -31,8 +31,7 @@ enum From {
 impl Input {
     /// Returns the standard input of the caller.
     pub(super) fn of(source: &Source) -> io::Result<Self> {
-        let streams = source.session.as_ref().and_then(|session| session.caller.streams());
-        let from = match streams {
+        let from = match source.streams() {
             Some(streams) => From::Caller(Arc::clone(streams)),
             None => From::Own(io::stdin().as_fd().try_clone_to_owned()?.into()),
         };

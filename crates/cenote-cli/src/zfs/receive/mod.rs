@@ -94,7 +94,7 @@ async fn discard(source: &Source, name: &str, line: &str, io: &mut Io<'_>) -> Co
         let text = "does not have any resumable receive state to abort";
         Exit::failed(format!("'{name}' {text}"))
     };
-    if place::token_of(&target.props().await?.all().await?).is_none() {
+    if place::token_of(&target).await?.is_none() {
         return Err(nothing());
     }
     drop(target);
@@ -157,10 +157,7 @@ impl Command {
             return self.all(None, &mut stream, first, io).await;
         }
         if self.source.pool(&pool).await.is_err() {
-            return Err(Exit::failed(format!(
-                "cannot open '{pool}': dataset does not exist\n\
-                 cannot receive new filesystem stream: unable to restore to destination"
-            )));
+            return Err(failure::no_parent(&pool));
         }
         let source = self.source.clone();
         Box::pin(Writer::run(&source, &pool, Some(line), io, async |engine, io| {

@@ -16,12 +16,13 @@ use std::time::Duration;
 
 use cenote_engine::{Engine, PropertyChange};
 use cenote_ondisk::stream::{Begin, Record};
+use cenote_pool::props::PropRow;
 use cenote_rt::monotonic;
 use cenote_stream::{Item, ReceiveOptions, Receiver, StreamError, StreamReader};
 
 use super::failure::{self, Failure};
 use super::input::Input;
-use super::place::{Context, Place, token_of};
+use super::place::{Context, Place, Target, token_of};
 use super::props::{self, Plan, Receiving};
 use super::search::find;
 use super::{Command, permits};
@@ -63,7 +64,7 @@ impl Command {
             return skip(stream, &place);
         };
         let at = begin.offset.saturating_add(begin.stored_len());
-        let is_new = if place.is_there {
+        let is_new = if place.target == Target::HasSnapshot {
             false
         } else {
             self.receive(engine, stream, (begin, &record), (&place, context), io).await?
@@ -96,18 +97,22 @@ impl Command {
     ) -> Result<bool, Exit> {
         let head = place.head();
         self.make_ancestors(engine, place).await?;
+        let in_stream = context.dataset.map(|dataset| &dataset.props);
+        let before = match in_stream.filter(|_| place.target != Target::Missing) {
+            Some(_) => props_of(engine, head).await?,
+            None => Vec::new(),
+        };
         let at = Receiving {
             kind: place.kind,
             is_top: place.is_top,
             is_recursive: context.is_recursive,
-            before: place.before.as_deref().unwrap_or_default(),
+            before: &before,
         };
-        let in_stream = context.dataset.map(|dataset| &dataset.props);
         let mut plan = props::plan(head, at, &self.overrides, in_stream)?;
         self.keep_permitted(engine, head, &mut plan).await?;
         let Plan { changes, local, notes } = plan;
         // Properties of an existing dataset change when its contents do.
-        let is_late = |name: &str| place.before.is_some() || props::is_late(name);
+        let is_late = |name: &str| place.target != Target::Missing || props::is_late(name);
         let (late, early): (Vec<_>, Vec<_>) =
             changes.into_iter().partition(|(name, _)| is_late(name));
         let (late_local, early_local): (Vec<_>, Vec<_>) =
@@ -117,7 +122,7 @@ impl Command {
         let late: Changes = late.into_iter().chain(set).collect();
         let options = ReceiveOptions {
             target: head.to_owned(),
-            snapshot: place.name.split_once('@').map(|(_, short)| short.to_owned()),
+            snapshot: Some(place.short().to_owned()),
             origin: place.origin.clone(),
             is_forced: self.is_forced(),
             is_resumable: self.options.has('s'),
@@ -142,7 +147,7 @@ impl Command {
             drop(receiver);
             change_props(engine, head, late, io).await
         };
-        if place.is_replaced {
+        if place.target == Target::Replaced {
             let names = [head.to_owned()];
             Box::pin(self.source.without_mounts(&names, self.unmounts_by_force(), work)).await?;
         } else {
@@ -166,11 +171,12 @@ impl Command {
             return Ok(());
         }
         let view = engine.view().await?;
+        let target = find(&view, head).await?;
         let may_set = async |name: &str| {
             let right = permits::of_property(name);
-            match find(&view, head).await? {
-                Some(found) => {
-                    permits::need_for(&self.source, &found, &[&right], ("receive", head)).await
+            match &target {
+                Some(target) => {
+                    permits::need_for(&self.source, target, &[&right], ("receive", head)).await
                 }
                 None => permits::need_above(&self.source, &view, head, &[&right], "receive").await,
             }
@@ -218,7 +224,7 @@ impl Command {
             is_ended = matches!(item.record, Record::End(_));
             receiver.apply(item).await?;
         }
-        if place.before.is_none() || place.is_replaced {
+        if matches!(place.target, Target::Missing | Target::Replaced) {
             return Ok(receiver.finish().await?);
         }
         self.source.close_unused_snapshots(place.head());
@@ -278,7 +284,7 @@ async fn give_up(engine: &Arc<Engine>, receiver: Receiver, failed: Failure, plac
     let token = async {
         let target = find(&engine.view().await?, place.head()).await?;
         let Some(target) = target else { return Ok::<_, Exit>(None) };
-        Ok(token_of(&target.props().await?.all().await?))
+        token_of(&target).await
     };
     match token.await {
         Ok(Some(token)) => place.what.failed(failure::saved(&token)),
@@ -303,6 +309,12 @@ pub(super) async fn change_props(
         }
     }
     Ok(())
+}
+
+/// Returns the properties of a dataset.
+async fn props_of(engine: &Arc<Engine>, head: &str) -> Result<Vec<PropRow>, Exit> {
+    let Some(target) = find(&engine.view().await?, head).await? else { return Ok(Vec::new()) };
+    Ok(target.props().await?.all().await?)
 }
 
 /// Whether a dataset exists and has a snapshot with this guid.

@@ -73,7 +73,7 @@ impl Command {
         let replicated = replicated.filter(|package| package.from_snap.is_some());
         let mut is_alike = true;
         if let (Some(engine), Some(package)) = (engine, replicated) {
-            is_alike &= self.make_alike(engine, package, top, io).await?;
+            is_alike &= self.make_alike(engine, (package, &by_guid), top, io).await?;
         }
         while let Some(item) = stream.next().transpose().map_err(at_end)? {
             let Record::Begin(begin) = &item.record else { break };
@@ -82,7 +82,7 @@ impl Command {
             Box::pin(self.substream(engine, stream, item, context, io)).await?;
         }
         if let (Some(engine), Some(package)) = (engine, replicated) {
-            is_alike &= self.make_alike(engine, package, top, io).await?;
+            is_alike &= self.make_alike(engine, (package, &by_guid), top, io).await?;
         }
         if is_alike { Ok(()) } else { Err(Exit::Status(1)) }
     }
@@ -92,7 +92,7 @@ impl Command {
     async fn make_alike(
         &self,
         engine: &Arc<Engine>,
-        package: &Package,
+        (package, by_guid): (&Package, &ByGuid<'_>),
         top: &str,
         io: &mut Io<'_>,
     ) -> Result<bool, Exit> {
@@ -100,7 +100,6 @@ impl Command {
         let sent = Sent { snapshot: &snapshot, top, is_recursive: true };
         let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
         let head = name.split('@').next().unwrap_or_default();
-        let by_guid = by_guid(package);
         let mut failed: Vec<Step> = Vec::new();
         loop {
             let locals = gather(&engine.view().await?, head).await?;
@@ -110,7 +109,7 @@ impl Command {
             if !locals.first().is_some_and(|top| top.snapshots.iter().any(knows)) {
                 break;
             }
-            let mut steps = self.steps(&locals, package, &by_guid, head);
+            let mut steps = self.steps(&locals, package, by_guid, head);
             steps.retain(|step| !failed.contains(step));
             let Some(first) = steps.first() else { break };
             // Steps on snapshots are independent of each other.
@@ -127,7 +126,7 @@ impl Command {
             }
         }
         for local in gather(&engine.view().await?, head).await? {
-            self.set_snapshot_props(engine, &local, &by_guid, io).await?;
+            self.set_snapshot_props(engine, &local, by_guid, io).await?;
         }
         Ok(failed.is_empty())
     }

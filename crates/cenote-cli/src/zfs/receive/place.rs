@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{Begin, BeginFlags, StreamFeatures};
-use cenote_pool::props::{PropRow, PropValue};
+use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, Pool};
 use cenote_rt::Kind;
 use cenote_stream::PackageDataset;
@@ -36,6 +36,19 @@ impl Context<'_> {
     }
 }
 
+/// What is there of a target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Target {
+    /// Nothing.
+    Missing,
+    /// A dataset.
+    Exists,
+    /// A file system whose contents another one takes the place of.
+    Replaced,
+    /// A dataset that has the snapshot already.
+    HasSnapshot,
+}
+
 /// The target of a substream.
 #[derive(Debug)]
 pub(super) struct Place {
@@ -45,12 +58,7 @@ pub(super) struct Place {
     pub(super) origin: Option<String>,
     pub(super) kind: char,
     pub(super) is_top: bool,
-    /// Properties of the target, if it exists.
-    pub(super) before: Option<Vec<PropRow>>,
-    /// Whether the target is a file system whose contents another one takes the place of.
-    pub(super) is_replaced: bool,
-    /// Whether the target has this snapshot already.
-    pub(super) is_there: bool,
+    pub(super) target: Target,
     /// Ancestors to create first (`-d`).
     pub(super) missing: Vec<String>,
 }
@@ -58,6 +66,11 @@ pub(super) struct Place {
 impl Place {
     pub(super) fn head(&self) -> &str {
         self.name.split('@').next().unwrap_or_default()
+    }
+
+    /// Short name of the snapshot.
+    pub(super) fn short(&self) -> &str {
+        self.name.split_once('@').map_or("", |(_, short)| short)
     }
 }
 
@@ -95,18 +108,12 @@ impl Command {
             origin,
             kind,
             is_top: sent.is_top(),
-            before: None,
-            is_replaced: false,
-            is_there: false,
+            target: Target::Missing,
             missing: Vec::new(),
         };
         self.follow_renames(&pool, begin, context, &mut place).await?;
         match find(&pool, place.head()).await? {
             Some(target) => self.check_existing(begin, &target, &mut place).await?,
-            None if is_resuming => {
-                let head = place.head().to_owned();
-                return Err(what.failed(format_args!("destination '{head}' does not exist")));
-            }
             None => self.check_new(&pool, &mut place).await?,
         }
         Ok(place)
@@ -206,17 +213,16 @@ impl Command {
     ) -> CommandResult {
         let head = place.head().to_owned();
         self.may_receive_into(target).await?;
-        let short = place.name.split_once('@').map_or("", |(_, short)| short).to_owned();
-        place.is_there = match target.snapshot(&short).await {
-            Ok(snapshot) => snapshot.phys().guid == begin.to_guid,
-            Err(error) if error.kind() == Kind::NotFound => false,
+        place.target = match target.snapshot(place.short()).await {
+            Ok(snapshot) if snapshot.phys().guid == begin.to_guid => Target::HasSnapshot,
+            Ok(_) => Target::Exists,
+            Err(error) if error.kind() == Kind::NotFound => Target::Exists,
             Err(error) => return Err(error.into()),
         };
-        place.before = Some(target.props().await?.all().await?);
         if place.what == What::Increment {
-            let is_unfinished = !begin.features.contains(StreamFeatures::RESUMING)
-                && token_of(place.before.as_deref().unwrap_or_default()).is_some();
-            if is_unfinished && !place.is_there {
+            let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
+            let is_there = place.target == Target::HasSnapshot;
+            if !is_resuming && !is_there && token_of(target).await?.is_some() {
                 return Err(place.what.failed(format_args!(
                     "destination {head} contains partially-complete state from \"zfs receive -s\"."
                 )));
@@ -251,7 +257,9 @@ impl Command {
                 "destination '{head}' is a clone\nmust destroy it to overwrite it"
             )));
         }
-        place.is_replaced = target.kind().await? == DatasetKind::Filesystem;
+        if target.kind().await? == DatasetKind::Filesystem {
+            place.target = Target::Replaced;
+        }
         Ok(())
     }
 
@@ -287,19 +295,12 @@ impl Command {
         if self.planned.borrow().contains(parent) {
             return Ok(());
         }
-        let no_parent = |io_text: &str| {
-            Exit::failed(format!(
-                "cannot open '{io_text}': dataset does not exist\n\
-                 {}: unable to restore to destination",
-                "cannot receive new filesystem stream"
-            ))
-        };
         if self.naming != Naming::BelowPool {
-            return Err(no_parent(parent));
+            return Err(failure::no_parent(parent));
         }
         // The dataset that the command names must exist; those below it are created.
         if find(pool, &self.argument).await?.is_none() {
-            return Err(no_parent(&self.argument));
+            return Err(failure::no_parent(&self.argument));
         }
         for (end, _) in head.match_indices('/') {
             let ancestor = head.get(..end).unwrap_or_default();
@@ -311,11 +312,11 @@ impl Command {
     }
 }
 
-/// Returns the resume token among the properties of a dataset.
-pub(super) fn token_of(rows: &[PropRow]) -> Option<String> {
-    let row = rows.iter().find(|row| row.name == "receive_resume_token")?;
-    match &row.value {
-        PropValue::Text(token) if !token.is_empty() => Some(token.clone()),
+/// Returns the token with which an interrupted receive of a dataset continues.
+pub(super) async fn token_of(target: &Dataset) -> Result<Option<String>, Exit> {
+    let row = target.props().await?.get("receive_resume_token").await?;
+    Ok(match row.map(|row| row.value) {
+        Some(PropValue::Text(token)) if !token.is_empty() => Some(token),
         _ => None,
-    }
+    })
 }

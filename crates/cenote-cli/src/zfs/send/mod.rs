@@ -131,8 +131,7 @@ async fn send_all(
     plan: &Plan,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    let streams = source.session.as_ref().and_then(|session| session.caller.streams().cloned());
-    let mut output = Output::new(command, streams, io);
+    let mut output = Output::new(command, source.streams().cloned(), io);
     if let Some(header) = &plan.header {
         output.begin_package(header)?;
     }
