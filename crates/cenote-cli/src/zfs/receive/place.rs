@@ -36,7 +36,7 @@ impl Context<'_> {
     }
 }
 
-/// What is there of a target.
+/// State of a target before a receive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Target {
     /// Nothing.
