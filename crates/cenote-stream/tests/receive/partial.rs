@@ -142,12 +142,13 @@ fn what_a_crash_leaves_is_destroyed() {
             let options = ReceiveOptions { is_resumable, ..into("tank/got") };
             cut(&target.engine, &increment, increment.len() / 2, options).await;
             let target = reopened(target).await;
-            let left = target.engine.head("tank/got/%recv").await;
-            assert_eq!(left.is_ok(), is_resumable);
-            drop(left);
+            let left = target.engine.head("tank/got/%recv").await.err().map(|error| error.kind());
+            let wanted = if is_resumable { Kind::Busy } else { Kind::NotFound };
+            assert_eq!(left, Some(wanted));
             let discarded = target.engine.receives().discard("tank/got").await;
             assert_eq!(discarded.is_ok(), is_resumable, "{discarded:?}");
-            assert!(target.engine.head("tank/got/%recv").await.is_err());
+            let left = target.engine.head("tank/got/%recv").await.err().map(|error| error.kind());
+            assert_eq!(left, Some(Kind::NotFound));
             let (pool, _) = target.judge("after a crash", &["-dddd"]).await;
             let wanted = without_root_number(golden.manifest("received-a-full"));
             let ours = without_root_number(entries(&pool, "tank/got").await);
