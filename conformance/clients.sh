@@ -19,10 +19,12 @@ trap go_away EXIT
 
 # What a client did; its steps are functions that fail where something is not as it should be.
 client() { # NAME STEPS...
-  local step passed=0 all=0
+  local step status passed=0 all=0
   for step in "${@:2}"; do
     all=$((all + 1))
-    if (set -e; "$step") > "$work/log-$step" 2>&1; then passed=$((passed + 1))
+    # Not as a condition: the shell would ignore `set -e` in the step.
+    set +e; (set -e; "$step") > "$work/log-$step" 2>&1; status=$?; set -e
+    if [ $status = 0 ]; then passed=$((passed + 1))
     else printf 'clients: %s: %s failed: see %s\n' "$1" "$step" "$work/log-$step" >&2; fi
   done
   row "$1" "$passed of $all"
