@@ -355,6 +355,17 @@ fn messages_of_changing_commands_are_those_of_openzfs() {
 }
 
 #[test]
+fn create_p_takes_existing_datasets() {
+    let shed = Shed::new("create-p", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create -p t/a/b");
+    for existing in ["t", "t/a", "t/a/b"] {
+        shed.succeeds(&format!("zfs create -p {existing}"));
+    }
+    shed.judge("t");
+}
+
+#[test]
 fn destroy_takes_ranges_and_lists_of_snapshots() {
     let shed = Shed::new("ranges", 1);
     shed.succeeds("zpool create t d0");

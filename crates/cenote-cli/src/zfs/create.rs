@@ -217,11 +217,11 @@ async fn ancestors(
         check_new_name(source, name).await?;
         return Ok(Some(Vec::new()));
     }
-    if !name.contains('/') {
-        return Err(cannot(name, "missing dataset name"));
-    }
     if dataset_of(pool, name).await.is_ok() {
         return Ok(None);
+    }
+    if !name.contains('/') {
+        return Err(cannot(name, "missing dataset name"));
     }
     let mut missing = Vec::new();
     for (end, _) in name.match_indices('/') {
