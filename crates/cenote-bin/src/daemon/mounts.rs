@@ -225,13 +225,30 @@ impl Mounts {
     }
 
     /// Unmounts a file system: at the given place, or with its descendants, each in its own place
-    /// or else where it was mounted first. Unmounts all of them, or none.
+    /// or else where it was mounted first. Unmounts all of them, or none. Their changes are on the
+    /// devices afterwards, unless the pool is suspended.
     pub(super) async fn unmount(
         &self,
         dataset: &str,
         place: Option<&Path>,
         is_forced: bool,
     ) -> CommandResult {
+        let unmounted = self.unmount_now(dataset, place, is_forced).await?;
+        // Without the lock: other mounts and unmounts do not wait for the devices.
+        let written = self.engine.write_out(&unmounted).await;
+        written.map_err(|error| {
+            Exit::failed(format!("cannot write the changes of '{dataset}': {error}"))
+        })
+    }
+
+    /// Does the work of [`unmount`](Self::unmount) except for writing. Returns the objects of the
+    /// datasets.
+    async fn unmount_now(
+        &self,
+        dataset: &str,
+        place: Option<&Path>,
+        is_forced: bool,
+    ) -> Result<Vec<u64>, Exit> {
         let _changing = self.changing.lock().await;
         let table = MountTable::read()?;
         let found = {
@@ -245,7 +262,8 @@ impl Mounts {
             if !mounted.is_at(place, &table) {
                 return Err(not_mounted());
             }
-            return self.end_at(&mounted, place, is_forced, &table).await;
+            self.end_at(&mounted, place, is_forced, &table).await?;
+            return Ok(vec![mounted.wanted.object]);
         }
         if mounted.at(&table).is_none() {
             return Err(not_mounted());
@@ -256,7 +274,8 @@ impl Mounts {
             (name == dataset || name.starts_with(&below))
                 && mounted.at(&table).as_deref() == Some(at)
         };
-        self.end_those(is_meant, is_forced, &table).await.map(drop)
+        let unmounted = self.end_those(is_meant, is_forced, &table).await?;
+        Ok(unmounted.iter().map(|unmounted| unmounted.object).collect())
     }
 
     /// Unmounts the given mounts: all of them, or none.

@@ -168,6 +168,23 @@ fn remount_changes_options() {
     assert_eq!(said, "cannot mount 't': filesystem is not mounted\n");
 }
 
+/// `zfs unmount` returns after the changes are written: a crash then loses nothing, and the space
+/// that the file system uses is known.
+#[test]
+fn unmount_writes_changes() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-write");
+    house.create(&house.text("at"));
+    house.run("zfs create -o compression=off t/fs");
+    house.run("zfs snapshot t/fs@before");
+    fs::write(house.path("at/fs/file"), vec![1_u8; 200_000]).unwrap();
+    house.run("zfs unmount t/fs");
+    let written = house.run("zfs get -Hp -o value written@before t/fs");
+    assert!(written.trim().parse::<u64>().unwrap() > 200_000, "{written}");
+}
+
 /// `umount` does not tell the daemon, which notices it anyway.
 #[test]
 fn umount_by_others_is_noticed() {

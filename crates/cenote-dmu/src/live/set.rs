@@ -190,6 +190,11 @@ impl Live {
         is_new || layers.any(|entry| !entry.layer.is_empty())
     }
 
+    /// Whether any txg has changes that are not committed yet.
+    pub fn has_changes(&self) -> bool {
+        self.lock().layers.iter().any(|entry| !entry.layer.is_empty())
+    }
+
     /// Changes the set in `txg`: runs `change` until it has all blocks that it needs. Either all of
     /// its changes are made or, if it fails, none.
     ///

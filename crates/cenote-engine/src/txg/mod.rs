@@ -35,6 +35,7 @@ mod sync;
 pub(crate) mod tasks;
 pub(crate) mod throttle;
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,6 +45,7 @@ use cenote_ondisk::uberblock::Uberblock;
 use cenote_rt::lock::{AsyncMutex, Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result, Rng, ensure, trace, without_caller};
+use futures_util::future::{Either, select};
 
 use crate::dsl::Context;
 use crate::dsl::deleg::FirstCreator;
@@ -140,6 +142,20 @@ impl Engine {
             return Ok(self.uberblock().txg);
         }
         self.sync_to_end().await
+    }
+
+    /// Waits for the commit of all changes of the given datasets. Does nothing if they have none.
+    /// Does not wait for a suspended pool, which writes them once it is cleared.
+    pub async fn write_out(&self, objects: &[u64]) -> Result<()> {
+        let has_changes =
+            |object: &u64| self.heads.get(*object).is_some_and(|head| head.live().has_changes());
+        if !objects.iter().any(has_changes) {
+            return Ok(());
+        }
+        match select(pin!(self.sync()), pin!(self.health().until_suspended())).await {
+            Either::Left((synced, _)) => synced.map(drop),
+            Either::Right(_) => Ok(()),
+        }
     }
 
     /// A sync runs to its end even if no caller waits: it may be suspended for long, and cannot be
