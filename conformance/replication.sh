@@ -60,6 +60,8 @@ helpers() {
   # All tests run as root already.
   printf '#!/bin/sh\n[ "$1" != -n ] || shift\nexec "$@"\n' > "$house/bin/sudo"
   chmod 755 "$house/bin/sudo"
+  # Some tests run login shells.
+  printf 'export PATH=%s\n' "$PATH" > "$home/.bash_profile"
 }
 
 # Makes `mount -t zfs` call this program.
@@ -245,7 +247,7 @@ autobackup() { # [TEST...]
 
 # --- bzfs --------------------------------------------------------------------------------------
 
-bzfs() { # [PART OF A TEST'S NAME...]
+bzfs() { # [PART OF A TEST'S NAME, OR local, OR pull-push...]
   if [ ! -d "$tools/bzfs-1.25.0" ]; then
     if [ "${CENOTE_NO_SETUP:-}" ] || ! python3 -m pip download -q --no-deps --no-binary bzfs \
       -d "$tools/debs" bzfs==1.25.0 >&2; then
@@ -276,7 +278,8 @@ def suite():
     print("left out, on encrypted datasets:", len(left))
     names = sys.argv[1:]
     def is_named(test):
-        return not names or any(name in test.id() for name in names)
+        text = test.id() + " " + (getattr(test, "param", None) or {}).get("ssh_mode", "")
+        return not names or any(name in text for name in names)
     return unittest.TestSuite(
         test for test in tests if is_named(test) and not is_encrypted(test))
 
