@@ -213,6 +213,19 @@ fn streams_that_end_early_leave_nothing_or_what_can_be_resumed() {
     let partial = "cannot receive incremental stream: destination t/a contains \
                    partially-complete state from \"zfs receive -s\".\n";
     refuses(&house, "t/a", &inc, partial);
+    let partial = |name| {
+        format!(
+            "{new} destination {name} contains partially-complete state from \"zfs receive -s\".\n"
+        )
+    };
+    refuses(&house, "-F t/a", &full, &partial("t/a"));
+    // Also if it is received in place of another dataset.
+    house.run("zfs create t/old");
+    assert_eq!(receive(&house, "-s -F t/old", cut).status, 1);
+    refuses(&house, "-F t/old", &full, &partial("t/old"));
+    receives(&house, "-A t/old", b"");
+    receives(&house, "-F t/old", &full);
+    house.run("zfs destroy -r t/old");
     let (_, said) = house.fails("zfs snapshot t/a@x");
     assert_eq!(said, "cannot create snapshot 't/a@x': dataset is busy\n");
     let (_, said) = house.fails("zfs mount t/a");

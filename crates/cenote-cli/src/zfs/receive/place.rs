@@ -219,15 +219,18 @@ impl Command {
             Err(error) if error.kind() == Kind::NotFound => Target::Exists,
             Err(error) => return Err(error.into()),
         };
-        if place.what == What::Increment {
-            let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
-            let is_there = place.target == Target::HasSnapshot;
-            if !is_resuming && !is_there && token_of(target).await?.is_some() {
-                return Err(place.what.failed(format_args!(
-                    "destination {head} contains partially-complete state from \"zfs receive -s\"."
-                )));
-            }
-            return Ok(());
+        let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
+        let is_partial = !is_resuming
+            && place.target != Target::HasSnapshot
+            && token_of(target).await?.is_some();
+        let what = place.what;
+        let partial = || {
+            what.failed(format_args!(
+                "destination {head} contains partially-complete state from \"zfs receive -s\"."
+            ))
+        };
+        if what == What::Increment {
+            return if is_partial { Err(partial()) } else { Ok(()) };
         }
         if !self.is_forced() {
             return Err(place.what.failed(failure::exists(&head)));
@@ -256,6 +259,9 @@ impl Command {
             return Err(place.what.failed(format_args!(
                 "destination '{head}' is a clone\nmust destroy it to overwrite it"
             )));
+        }
+        if is_partial {
+            return Err(partial());
         }
         if target.kind().await? == DatasetKind::Filesystem {
             place.target = Target::Replaced;
