@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::config::{PoolFacts, VdevConfig, VdevKind, label_list};
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::label;
 use cenote_ondisk::leaf_work::LeafWorkKind;
 use cenote_ondisk::vdev_zap::{
@@ -17,7 +17,7 @@ use cenote_ondisk::vdev_zap::{
 };
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Result, ensure};
-use cenote_vdev::{Tree, VdevState, labels, layout};
+use cenote_vdev::{Tree, VdevState, layout};
 
 use super::{NewLeaf, Shape, ShapeError, TXGS_IN_FLIGHT, check_resync, path_of};
 use crate::admin::birth;
@@ -53,11 +53,8 @@ impl Leaves<'_> {
         if !engine.mos.inspect(|tx| features::is_enabled(tx, FEATURE)).await? {
             return Err(ShapeError::NoExpansionFeature.into());
         }
-        let facts = PoolFacts { txg: 0, ..engine.config().stored() };
-        let list = label_list(&facts, &new.config, new.config.guid);
         let device = new.device.clone().ok_or(ShapeError::TooSmall)?;
-        labels::write_initial(&*device, &list).await?;
-        device.flush().await?;
+        self.label_new(&*device, &new.config).await?;
         // Neither may touch sectors that are about to move.
         for leaf in root.find(guid).into_iter().flat_map(VdevConfig::leaves) {
             for kind in [LeafWorkKind::Trim, LeafWorkKind::Initialize] {

@@ -54,7 +54,7 @@ use crate::dsl::{Env, history};
 use crate::leaf::leafwork::{LeafWorkError, Stop};
 use crate::scan::{deferral, rebuild, record};
 use crate::space::checkpoint;
-use crate::{Answer, CheckpointError, Config, Leaves, RemovalError, Scope, Task};
+use crate::{Answer, CheckpointError, Config, EngineError, Leaves, RemovalError, Scope, Task};
 
 /// Txgs after the syncing one whose writes may have begun before a leaf came: the open one.
 const TXGS_IN_FLIGHT: u64 = 1;
@@ -229,10 +229,7 @@ impl Leaves<'_> {
         let root = engine.config().root;
         check_attach(&root, beside, &new, how)?;
         if let Some(device) = new.device.as_ref().filter(|_| !new.config.leaf.is_spare) {
-            let facts = PoolFacts { txg: 0, ..engine.config().stored() };
-            let list = label_list(&facts, &new.config, new.config.guid);
-            labels::write_initial(&**device, &list).await?;
-            device.flush().await?;
+            self.label_new(&**device, &new.config).await?;
         }
         let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
         let (device, path) = (new.device.clone(), path_of(&new.config));
@@ -286,6 +283,19 @@ impl Leaves<'_> {
         self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
         self.apply_error_rates().await?;
         Ok(())
+    }
+
+    /// Gives the device of a new leaf its first labels, unless the pool is closed: then nothing is
+    /// written to it any more, because another pool may have it.
+    async fn label_new(self, device: &dyn Device, leaf: &VdevConfig) -> Result<()> {
+        let facts = PoolFacts { txg: 0, ..self.engine.config().stored() };
+        let list = label_list(&facts, leaf, leaf.guid);
+        let write = async {
+            labels::write_initial(device, &list).await?;
+            device.flush().await
+        };
+        let cut = async { Err(Error::new(Kind::Closed, EngineError::Closed)) };
+        self.before_close(write, cut).await
     }
 
     /// Removes a leaf from its mirror, replacing or spare vdev; with `parent` only if that is its
