@@ -176,6 +176,9 @@ pub enum WriteError {
         /// The writing txg.
         txg: u64,
     },
+    /// Bytes that were offered for a block are not its own.
+    #[error("these are not the bytes of the block: its checksum differs")]
+    OtherBlock,
     /// The address or level cannot be encoded in a block pointer.
     #[error("the block's address or level cannot be encoded in a block pointer")]
     Unrepresentable,

@@ -29,6 +29,7 @@ mod mend;
 mod moved;
 pub mod policy;
 mod release;
+mod restore;
 mod scrub;
 mod store;
 mod verify;
@@ -47,4 +48,6 @@ pub use moved::MovedBytes;
 pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats, StoredForm};
-pub use write::{Draft, Prepared, SpaceBound, Stored, WriteContext, WriteMethod, Written};
+pub use write::{
+    Draft, Prepared, SentForm, SpaceBound, Stored, WriteContext, WriteMethod, Written,
+};

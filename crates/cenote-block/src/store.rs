@@ -383,8 +383,13 @@ impl BlockStore {
 
     /// The verifier of the stored bytes at `bp`.
     pub(crate) fn verifier(&self, bp: &BlockPtr) -> Result<Verifier> {
+        self.verifier_that(bp, self.verifies())
+    }
+
+    /// The same; without `verifies` it accepts everything.
+    pub(crate) fn verifier_that(&self, bp: &BlockPtr, verifies: bool) -> Result<Verifier> {
         let salt = self.salt();
-        Verifier::of(bp, salt.as_ref(), self.verifies()).map_err(|cause| {
+        Verifier::of(bp, salt.as_ref(), verifies).map_err(|cause| {
             let kind = match cause {
                 BlockError::NoSalt { .. } => Kind::Corrupt,
                 _ => Kind::Unsupported,

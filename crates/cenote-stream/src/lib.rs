@@ -29,6 +29,6 @@ pub use checksum::RunningChecksum;
 pub use package::{CorruptPackage, Package, PackageDataset, SnapshotHolds};
 pub use payload::{BeginPayload, CorruptPayload, CryptKeyData, MetaDnodeGeometry, ResumePoint};
 pub use read::{Item, StreamError, StreamReader};
-pub use receive::{ReceiveError, ReceiveOptions, Receiver};
+pub use receive::{Healed, Healer, ReceiveError, ReceiveOptions, Receiver};
 pub use token::{CorruptToken, ResumeToken};
 pub use write::{StreamWriter, frame};

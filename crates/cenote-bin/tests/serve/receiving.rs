@@ -3,12 +3,14 @@
 
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use cenote_stream::StreamReader;
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::skip;
 use cenote_testkit::streams::recorded_stream;
@@ -549,5 +551,88 @@ fn receives_of_others_need_permission() {
     assert_eq!(said.err, "cannot receive 't/mine/a': permission denied\n");
     let said = as_nobody("-u t/mine/a", &inc);
     assert_eq!((said.status, said.err.as_str()), (0, ""));
+    leave(&house);
+}
+
+/// Changes a byte wherever the devices of the pool have these bytes. Returns how often.
+fn damage(house: &House, needle: &[u8]) -> usize {
+    let mut count = 0;
+    for name in ["pool/d0", "pool/d1"] {
+        let path = house.path(name);
+        let contents = std::fs::read(&path).unwrap();
+        let device = std::fs::OpenOptions::new().write(true).open(&path).unwrap();
+        for at in (0..contents.len() - needle.len()).step_by(512) {
+            if contents[at..].starts_with(needle) {
+                device.write_all_at(&[!needle[0]], at as u64).unwrap();
+                count += 1;
+            }
+        }
+    }
+    count
+}
+
+/// Returns the first bytes of some blocks of a stream, with which no others begin.
+fn beginnings(stream: &[u8]) -> Vec<Vec<u8>> {
+    let mut found: BTreeMap<Vec<u8>, usize> = BTreeMap::new();
+    for item in StreamReader::new(stream) {
+        let item = item.unwrap();
+        if item.record.name() == "WRITE" && item.payload.len() >= 512 {
+            *found.entry(item.payload[..64].to_vec()).or_default() += 1;
+        }
+    }
+    let is_random = |bytes: &[u8]| bytes.iter().collect::<BTreeSet<_>>().len() > 32;
+    found.retain(|bytes, count| *count == 1 && is_random(bytes));
+    found.into_keys().collect()
+}
+
+#[test]
+fn a_damaged_snapshot_is_healed_by_its_stream() {
+    let Some(golden) = golden("g-send2") else { return };
+    let (full, inc) = (stream(&golden, "full"), stream(&golden, "inc"));
+    let house = House::new("healing");
+    house.create("none");
+    receives(&house, "-o compression=off t/a", &full);
+    let before = send(&house, "t/a@one");
+    house.run("zpool export t");
+    let needles = beginnings(&full);
+    assert!(needles.len() >= 3, "{}", needles.len());
+    for needle in &needles {
+        assert_eq!(damage(&house, needle), 2);
+    }
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    house.run("zpool scrub -w t");
+    let status = house.run("zpool status -v t");
+    assert!(status.contains("t/a@one:"), "{status}");
+    // What cannot be done changes nothing.
+    let no_snapshot = "corrective recv must specify an existing snapshot to heal";
+    let other = "local snapshot doesn't match the snapshot in the provided stream";
+    let combined = "corrective recv can not be used when combined with this flag";
+    for (args, why) in [
+        ("-c t/a@two", no_snapshot),
+        ("-c t/none@one", no_snapshot),
+        ("-c -F t/a", combined),
+        ("-c t/a@one", "incomplete stream"),
+    ] {
+        let expected = format!("cannot receive new filesystem stream: {why}\n");
+        refuses(&house, args, &full[..full.len() / 2], &expected);
+    }
+    house.run("zfs snapshot t/a@two");
+    let expected = format!("cannot receive incremental stream: {other}\n");
+    refuses(&house, "-c t/a", &inc, &expected);
+    house.run("zfs destroy t/a@two");
+    assert!(house.run("zpool status -v t").contains("t/a@one:"));
+    let said = receives(&house, "-cnv t/a", &full);
+    let of = "corrective full stream of g-send2/a@one into t/a@one";
+    assert_eq!(said, format!("would receive {of}\n"));
+    let said = untimed(&receives(&house, "-cv t/a", &full));
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!(lines[0], format!("receiving {of}"));
+    // A cut stream healed the first ones already.
+    assert!(lines[1].starts_with("healed ") && lines[2].starts_with("received "), "{said}");
+    assert!(house.run("zpool status -v t").contains("No known data errors"));
+    house.run("zpool scrub -w t");
+    let status = house.run("zpool status -v t");
+    assert!(status.contains("repaired 0B") && status.contains("No known data errors"), "{status}");
+    assert!(send(&house, "t/a@one") == before, "the snapshot is what it was");
     leave(&house);
 }

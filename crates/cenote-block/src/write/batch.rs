@@ -10,8 +10,8 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::{Buf, Result, poll_first};
 use futures_util::future::join_all;
 
-use super::prepare::{Prepared, Work};
-use super::{ThrottleShare, WriteContext, Written, placement, policy_now};
+use super::prepare::{Prepared, SentForm, Work};
+use super::{ThrottleShare, WriteContext, Written, placement};
 use crate::alloc::Reservation;
 use crate::policy::WritePolicy;
 use crate::store::BlockStore;
@@ -23,6 +23,8 @@ pub struct Draft {
     pub data: Buf,
     /// How it is stored.
     pub policy: WritePolicy,
+    /// The form in which it is stored in spite of the policy, if it fits.
+    pub sent: Option<SentForm>,
     /// The pointer that the new one replaces; a hole if there is none.
     pub old: BlockPtr,
     /// Txg, pass, place and class.
@@ -48,7 +50,7 @@ impl BlockStore {
     /// Prepares the stored bytes of each block. A block that cannot be prepared has `None`, and its
     /// write returns the error.
     async fn prepare_all(&self, drafts: &[Draft]) -> Vec<Option<Prepared>> {
-        let work = |draft: &Draft| self.work(&draft.data, &policy_now(draft)).ok();
+        let work = |draft: &Draft| self.work(draft).ok();
         let works: Vec<_> = drafts.iter().map(work).collect();
         let estimate = works.iter().flatten().map(Work::estimate_ns).sum();
         let run = move || works.into_iter().map(|work| work?.run().ok()).collect();

@@ -52,7 +52,7 @@ use crate::store::{BlockStore, key_of, located};
 pub use batch::Draft;
 pub use bound::SpaceBound;
 use layout::Layout;
-pub use prepare::{Prepared, Stored};
+pub use prepare::{Prepared, SentForm, Stored};
 
 /// Txg, pass, place and urgency of a write.
 #[derive(Debug, Clone, Copy)]
@@ -140,8 +140,16 @@ impl BlockStore {
         context: &WriteContext,
     ) -> Result<Written> {
         let old = old.copied().unwrap_or(BlockPtr::HOLE);
-        let draft = Draft { data, policy: *policy, old, context: *context };
-        self.write_draft(&draft, None, ThrottleShare::Reserve).await
+        let draft = Draft { data, policy: *policy, sent: None, old, context: *context };
+        self.write_one(&draft).await
+    }
+
+    /// Writes a block, like [`write`](Self::write).
+    ///
+    /// # Errors
+    /// Those of [`write`](Self::write).
+    pub async fn write_one(&self, draft: &Draft) -> Result<Written> {
+        self.write_draft(draft, None, ThrottleShare::Reserve).await
     }
 
     async fn write_draft(
@@ -164,11 +172,11 @@ impl BlockStore {
         share: ThrottleShare,
     ) -> Result<Written> {
         check(draft)?;
-        let Draft { data, policy, old, context } = draft;
+        let Draft { data, policy, old, context, .. } = draft;
         let lsize = data.len() as u64;
         let prepared = match prepared {
             Some(prepared) => prepared,
-            None => self.prepare(data, &policy_now(draft)).await?,
+            None => run(self.work(draft)?).await?,
         };
         let stored = match prepared {
             Prepared::Zeros => return hole(lsize, policy, old, context),
@@ -206,11 +214,19 @@ impl BlockStore {
     /// # Errors
     /// If the policy names a salted checksum and the salt is not loaded.
     pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
-        let work = self.work(data, policy)?;
-        cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
+        run(self.work_on(data, policy, None)?).await
     }
 
-    fn work(&self, data: &Buf, policy: &WritePolicy) -> Result<prepare::Work> {
+    fn work(&self, draft: &Draft) -> Result<prepare::Work> {
+        self.work_on(&draft.data, &policy_now(draft), draft.sent.clone())
+    }
+
+    fn work_on(
+        &self,
+        data: &Buf,
+        policy: &WritePolicy,
+        sent: Option<SentForm>,
+    ) -> Result<prepare::Work> {
         let salt = self.salt();
         if policy.checksum.is_salted() && salt.is_none() {
             let cause = crate::BlockError::NoSalt { checksum: policy.checksum.id() };
@@ -218,6 +234,7 @@ impl BlockStore {
         }
         Ok(prepare::Work {
             data: data.clone(),
+            sent,
             compression: policy.compression,
             checksum: policy.checksum,
             salt,
@@ -227,9 +244,13 @@ impl BlockStore {
     }
 }
 
+async fn run(work: prepare::Work) -> Result<Prepared> {
+    cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
+}
+
 /// Refuses unsupported blocks, and old blocks born in a later txg.
 fn check(draft: &Draft) -> Result<()> {
-    let Draft { data, policy, old, context } = draft;
+    let Draft { data, policy, old, context, .. } = draft;
     let size = data.len() as u64;
     if size == 0 || size > BLOCK_SIZE_MAX || !size.is_multiple_of(SECTOR_SIZE) {
         return Err(Error::new(Kind::Invalid, WriteError::Size { size }));

@@ -17,11 +17,24 @@ use crate::policy::CompressionPolicy;
 /// A block and its write policy.
 pub(super) struct Work {
     pub(super) data: Buf,
+    pub(super) sent: Option<SentForm>,
     pub(super) compression: CompressionPolicy,
     pub(super) checksum: ChecksumAlgorithm,
     pub(super) salt: Option<Arc<Salt>>,
     pub(super) units: Units,
     pub(super) may_embed: bool,
+}
+
+/// The form in which another pool stored a block. A block that is received in it keeps it, whatever
+/// the compression of the dataset is (spec 07 B9.4).
+#[derive(Debug, Clone)]
+pub struct SentForm {
+    /// Bytes that the caller has expanded to the contents of the block.
+    pub bytes: Buf,
+    /// The function that compressed them.
+    pub compression: Compression,
+    /// Whether they were embedded in the pointer.
+    pub is_embedded: bool,
 }
 
 /// The form in which a block is stored.
@@ -64,6 +77,7 @@ impl Work {
     /// deliberately coarse.
     pub(super) fn estimate_ns(&self) -> u64 {
         let compression = match self.compression {
+            _ if self.sent.is_some() => 0,
             CompressionPolicy::Off => 0,
             CompressionPolicy::Empty | CompressionPolicy::With(Compression::Off, _) => 30,
             CompressionPolicy::With(function, level) => per_kib_ns(function, level),
@@ -78,7 +92,10 @@ impl Work {
     }
 
     /// Compresses and checksums the block.
-    pub(super) fn run(self) -> Result<Prepared> {
+    pub(super) fn run(mut self) -> Result<Prepared> {
+        if let Some(prepared) = self.sent.take().and_then(|sent| self.keep(sent)) {
+            return prepared;
+        }
         if self.compression != CompressionPolicy::Off && is_zero(&self.data) {
             return Ok(Prepared::Zeros);
         }
@@ -89,15 +106,35 @@ impl Work {
                         return Ok(Prepared::Embedded { payload, compression: function.id() });
                     }
                     Compressed::Stored(data) => (data, function),
-                    Compressed::No => (self.data, Compression::Off),
+                    Compressed::No => (self.data.clone(), Compression::Off),
                 }
             }
-            _ => (self.data, Compression::Off),
+            _ => (self.data.clone(), Compression::Off),
         };
+        self.stored(data, compression)
+    }
+
+    fn stored(&self, data: Buf, compression: Compression) -> Result<Prepared> {
         charge_checksum(self.checksum, data.len());
         let checksum = checksum::compute(self.checksum, &data, false, self.salt.as_deref())
             .map_err(Error::corrupt)?;
         Ok(Prepared::Stored(Stored { data, compression: compression.id(), checksum }))
+    }
+
+    /// Keeps the form in which the block was sent; `None` if it does not fit here.
+    fn keep(&self, sent: SentForm) -> Option<Result<Prepared>> {
+        let SentForm { bytes, compression, is_embedded } = sent;
+        if is_embedded {
+            let fits = self.may_embed && bytes.len() <= EMBEDDED_MAX;
+            let payload = fits.then(|| bytes.to_vec())?;
+            return Some(Ok(Prepared::Embedded { payload, compression: compression.id() }));
+        }
+        let psize = self.units.round_up(bytes.len() as u64) as usize;
+        if psize >= self.data.len() || compression == Compression::Off {
+            return None;
+        }
+        let bytes = if psize == bytes.len() { bytes } else { padded(&bytes, psize) };
+        Some(self.stored(bytes, compression))
     }
 
     fn compress(&self, function: Compression, level: ZstdLevel) -> Compressed {
@@ -132,6 +169,15 @@ impl Work {
         let aligned = limit - limit % self.units.gcd as usize;
         if (aligned as u64) < self.units.min { EMBEDDED_MAX.min(limit) } else { aligned }
     }
+}
+
+/// Returns the bytes with zeros up to `len`.
+fn padded(bytes: &[u8], len: usize) -> Buf {
+    let mut block = BufMut::zeroed(len);
+    if let Some(start) = block.get_mut(..bytes.len()) {
+        start.copy_from_slice(bytes);
+    }
+    block.freeze()
 }
 
 fn per_kib_ns(function: Compression, level: ZstdLevel) -> u64 {

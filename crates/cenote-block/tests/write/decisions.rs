@@ -1,8 +1,11 @@
 //! Decisions of the write path: holes, embedding, nopwrite, rewriting in place, refusals.
 
 use cenote_block::policy::{BlockSpec, CompressionPolicy, DatasetPolicy, PoolPolicy, WritePolicy};
-use cenote_block::{BlockError, ReadContext, WriteContext, WriteError, WriteMethod};
+use cenote_block::{
+    BlockError, Draft, ReadContext, SentForm, WriteContext, WriteError, WriteMethod,
+};
 use cenote_codec::checksum::ChecksumAlgorithm;
+use cenote_codec::compress::{Compression, ZstdLevel, compress};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::compression_type::CompressionType;
@@ -51,6 +54,9 @@ fn zeros_are_holes_and_punched_holes_record_their_birth() {
     });
 }
 
+/// Number of compression `off`.
+const OFF: u64 = 2;
+
 /// Spec 02 §5.2: with sectors of 4 KiB a block of 4 KiB is stored raw unless it fits the pointer.
 #[test]
 fn compression_must_save_an_eighth() {
@@ -77,6 +83,47 @@ fn compression_must_save_an_eighth() {
         let is_raw = expected == size as u64;
         let function = if is_raw { CompressionType::Off } else { CompressionType::Lz4 };
         assert_eq!(written.bp.compression(), Some(function), "{what}");
+    }
+}
+
+/// A block that another pool stored keeps its form, if that pays with the sectors of this one.
+#[test]
+fn sent_forms_are_kept() {
+    let (text, sparse) = (block(Content::Text, 8192, 3), block(Content::Sparse, 8192, 3));
+    let rows = [
+        // ashift, contents, embedded, may embed, physical size if it is kept (0: embedded)
+        (9, &text, false, true, Some(1536)),
+        (12, &text, false, true, Some(4096)),
+        (13, &text, false, true, None),
+        (9, &sparse, true, true, Some(0)),
+        (9, &sparse, true, false, None),
+        (9, &sparse, false, true, Some(512)),
+    ];
+    for (ashift, data, is_embedded, may_embed, kept) in rows {
+        let bench = bench(ashift);
+        let gzip = Compression::Gzip(6);
+        let mut bytes = vec![0; data.len()];
+        let len = compress(gzip, ZstdLevel::default(), data, &mut bytes).unwrap();
+        bytes.truncate(if is_embedded { len } else { len.next_multiple_of(512) });
+        let sent = SentForm { bytes: Buf::from(bytes), compression: gzip, is_embedded };
+        for compression in [OFF, 15] {
+            let policy = WritePolicy { may_embed, ..policy(compression, ChecksumType::On) };
+            let old = BlockPtr::HOLE;
+            let sent = Some(sent.clone());
+            let draft = Draft { data: data.clone(), policy, sent, old, context: context() };
+            let what = format!("{ashift} {is_embedded} {may_embed} {compression}");
+            let written = wait(bench.store.write_one(&draft)).unwrap();
+            let together = wait(bench.store.write_all(&[draft])).remove(0).unwrap();
+            assert_eq!(written.method, together.method, "{what}");
+            let is_kept = written.bp.compression() == Some(CompressionType::Gzip(6));
+            assert_eq!(is_kept, kept.is_some(), "{what}");
+            if let Some(psize) = kept {
+                assert_eq!(written.bp.psize(), psize, "{what}");
+                assert_eq!(written.method == WriteMethod::Embedded, psize == 0, "{what}");
+            }
+            let read = wait(bench.store.read(&written.bp, &ReadContext::default())).unwrap();
+            assert!(read[..] == data[..], "{what}");
+        }
     }
 }
 

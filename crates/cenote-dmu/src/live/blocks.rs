@@ -83,8 +83,7 @@ impl Blocks for BlockStore {
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
-        let Draft { data, policy, old, context } = draft;
-        Box::pin(Self::write(self, data.clone(), policy, Some(old), context))
+        Box::pin(Self::write_one(self, draft))
     }
 
     fn write_all(&self, drafts: Arc<[Draft]>) -> BoxFuture<'_, Result<Vec<Result<Written>>>> {

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use cenote_block::SentForm;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
@@ -55,13 +56,15 @@ pub(super) struct ObjectLayer {
     pub(super) frees: RangeSet,
     /// New contents of blocks.
     pub(super) blocks: BTreeMap<u64, Buf>,
+    /// Forms in which blocks in `blocks` were sent, and are stored.
+    pub(super) forms: BTreeMap<u64, SentForm>,
     /// Blocks in `blocks` that were already written to disk (see [`early`](super::early)).
     pub(super) early: BTreeMap<u64, BlockPtr>,
     /// Partial changes of blocks of the layer below: see [`Patch`].
     patches: BTreeMap<u64, Patch>,
     /// Change of the spill block.
     pub(super) spill: SpillChange,
-    /// Total length of `blocks` in bytes.
+    /// Total length of `blocks` and `forms` in bytes.
     block_bytes: u64,
     footprint: ObjectFootprint,
 }
@@ -94,6 +97,7 @@ impl ObjectLayer {
             is_fresh: false,
             frees: RangeSet::new(),
             blocks: BTreeMap::new(),
+            forms: BTreeMap::new(),
             early: BTreeMap::new(),
             patches: BTreeMap::new(),
             spill: SpillChange::Unchanged,
@@ -115,9 +119,26 @@ impl ObjectLayer {
             self.early.remove(&blkid);
         }
         self.patches.remove(&blkid);
+        self.drop_form(blkid);
         match self.blocks.insert(blkid, block) {
             Some(before) => self.forget(&before),
             None => self.touch(blkid),
+        }
+    }
+
+    /// Sets the form in which a block that has just been put is stored.
+    pub(super) fn set_form(&mut self, blkid: u64, form: SentForm) {
+        self.drop_form(blkid);
+        self.block_bytes += form.bytes.len() as u64;
+        self.forms.insert(blkid, form);
+    }
+
+    /// Forgets the form of a block whose contents change.
+    fn drop_form(&mut self, blkid: u64) {
+        if let Some(form) = self.forms.remove(&blkid) {
+            let len = form.bytes.len() as u64;
+            // Checks V8.
+            self.block_bytes = self.block_bytes.checked_sub(len).expect("a part");
         }
     }
 
@@ -138,6 +159,7 @@ impl ObjectLayer {
     /// Removes and returns a block, for a caller that changes it and puts it back.
     pub(super) fn take_block(&mut self, blkid: u64) -> Option<Buf> {
         let block = self.blocks.remove(&blkid)?;
+        self.drop_form(blkid);
         self.forget(&block);
         Some(block)
     }
@@ -182,6 +204,7 @@ impl ObjectLayer {
         let freed: Vec<u64> = self.blocks.range(blocks.clone()).map(|(blkid, _)| *blkid).collect();
         for blkid in freed {
             self.early.remove(&blkid);
+            self.drop_form(blkid);
             if let Some(before) = self.blocks.remove(&blkid) {
                 self.forget(&before);
             }
@@ -200,6 +223,7 @@ impl ObjectLayer {
         self.head = Head::Freed { slots: self.slots() };
         self.frees.clear();
         self.blocks.clear();
+        self.forms.clear();
         self.early.clear();
         self.patches.clear();
         self.block_bytes = 0;
@@ -238,6 +262,9 @@ impl ObjectLayer {
         }
         for (blkid, block) in later.blocks {
             self.put_block(blkid, block);
+        }
+        for (blkid, form) in later.forms {
+            self.set_form(blkid, form);
         }
         for (blkid, patch) in later.patches {
             let block = self.take_block(blkid);

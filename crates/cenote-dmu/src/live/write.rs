@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use cenote_block::SentForm;
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, SECTOR_SIZE};
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_rt::{Buf, BufMut, Error, Kind, Op};
@@ -51,6 +52,22 @@ impl Tx<'_> {
         }
         self.check_end(&head, object, blkid.saturating_mul(expected), Some(blkid))?;
         self.put(object, blkid, block)
+    }
+
+    /// Writes the whole data block `blkid`, like [`write_block`](Self::write_block), and has it
+    /// stored in the form in which it was sent.
+    ///
+    /// The caller has expanded the form to `block`.
+    pub fn write_sent_block(
+        &mut self,
+        object: u64,
+        blkid: u64,
+        block: Buf,
+        form: SentForm,
+    ) -> TxResult<()> {
+        self.write_block(object, blkid, block)?;
+        self.touch(object)?.set_form(blkid, form);
+        Ok(())
     }
 
     /// Frees `len` bytes from `offset` on; without `len`, frees everything from there on and lowers

@@ -205,6 +205,14 @@ impl Scans<'_> {
         Ok(())
     }
 
+    /// Removes blocks that are good again from the log of errors.
+    ///
+    /// # Errors
+    /// Errors of a sync.
+    pub async fn forget_errors(self, blocks: Vec<DamagedBlock>) -> Result<()> {
+        self.operate(move |tx, _, _| blocks.iter().try_for_each(|block| forget(tx, block))).await
+    }
+
     /// Pauses the error scrub; the caller holds the lock. Returns whether there is one.
     pub(super) async fn pause_error_scrub(self) -> Result<bool> {
         if self.engine.mos.inspect(running).await?.is_none() {

@@ -116,6 +116,7 @@ ranks! {
         ChangedDatasets = ("changed datasets", "cenote-engine", "Datasets that changed and that the host has not read yet."),
         HeadSettings = ("settings of a dataset", "cenote-engine", "Properties of an open dataset that change how it is written."),
         HeadShared = ("shared state of a dataset", "cenote-engine", "State that all mounts of an open dataset share."),
+        Healing = ("corrective receive", "cenote-stream", "State of the pool in which a corrective receive looks."),
         ReceivePoints = ("points of a receive", "cenote-engine", "Points up to which a dataset was received, by txg."),
         LogQueue = ("queue of an intent log", "cenote-engine", "Records of an intent log that are not written yet."),
         LogChain = ("chain of an intent log", "cenote-engine", "Blocks of an intent log."),

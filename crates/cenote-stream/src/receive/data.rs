@@ -1,5 +1,6 @@
 //! Contents of objects: WRITE, WRITE_EMBEDDED, SPILL, FREE (spec 07 B9.4).
 
+use cenote_block::SentForm;
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::Charge;
 use cenote_ondisk::endian::Endian;
@@ -46,19 +47,19 @@ impl Receiver {
         let (object, offset) = (record.object, record.offset);
         let point = self.point_at(object, offset, bytes)?;
         let shape = self.shape(object).await?;
-        let (expanded, endian) = match record.compression {
-            0 => (stored, self.endian),
+        let (expanded, form, endian) = match record.compression {
+            0 => (stored, None, self.endian),
             // A block of a type to be swapped is not sent compressed.
             compression => {
                 let len = record.logical_len as usize;
                 let place = (object, offset);
-                let expanded = payload::expand(place, stored, compression, len).await?;
-                (expanded, Endian::Little)
+                let (expanded, form) = payload::expand(place, stored, compression, len).await?;
+                (expanded, Some(form), Endian::Little)
             }
         };
         let data = payload::block(expanded, 0, shape.kind, endian);
         self.change(shape.charge(data.len() as u64), Some(point), |tx| {
-            put(tx, object, offset, &data)?;
+            put(tx, object, offset, &data, form.as_ref())?;
             Ok(((), true))
         })
         .await
@@ -77,7 +78,9 @@ impl Receiver {
         }
         let stored = stored.get(..record.physical_len as usize).unwrap_or(stored).to_vec();
         let len = record.logical_len as usize;
-        let expanded = payload::expand((object, offset), stored, record.compression, len).await?;
+        let place = (object, offset);
+        let (expanded, form) = payload::expand(place, stored, record.compression, len).await?;
+        let form = SentForm { is_embedded: true, ..form };
         let shape = self.shape(object).await?;
         // Senders write an embedded spill block as if it were data (spec 07 B15, defect 1).
         if record.is_spill() {
@@ -86,8 +89,10 @@ impl Receiver {
         }
         let point = self.point_at(object, offset, bytes)?;
         let data = payload::block(expanded, record.len as usize, shape.kind, self.endian);
+        // The bytes of a block of words are in the order of the sender.
+        let form = Some(form).filter(|_| self.endian == Endian::Little);
         self.change(shape.charge(data.len() as u64), Some(point), |tx| {
-            put(tx, object, offset, &data)?;
+            put(tx, object, offset, &data, form.as_ref())?;
             Ok(((), true))
         })
         .await
@@ -127,12 +132,22 @@ impl Receiver {
     }
 }
 
-/// Writes bytes; a whole block without copying it.
-fn put(tx: &mut Tx<'_>, object: u64, offset: u64, data: &Buf) -> TxResult<()> {
+/// Writes bytes; a whole block without copying it, and in the form in which it was sent.
+fn put(
+    tx: &mut Tx<'_>,
+    object: u64,
+    offset: u64,
+    data: &Buf,
+    form: Option<&SentForm>,
+) -> TxResult<()> {
     let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
     let size = dnode.data_block_size();
     if data.len() as u64 == size && offset.is_multiple_of(size) {
-        return tx.write_block(object, offset / size, data.clone());
+        let (blkid, data) = (offset / size, data.clone());
+        return match form {
+            Some(form) => tx.write_sent_block(object, blkid, data, form.clone()),
+            None => tx.write_block(object, blkid, data),
+        };
     }
     tx.write(object, offset, data)
 }

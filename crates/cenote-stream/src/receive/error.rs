@@ -57,6 +57,17 @@ pub enum ReceiveError {
         /// Bytes expected.
         expected: u64,
     },
+    /// The stream is not of the snapshot that is to be healed.
+    #[error("the stream is of another snapshot")]
+    OtherSnapshot,
+    /// The snapshot that is to be healed has another block there, or none.
+    #[error("object {object} of the snapshot has another block at {offset}")]
+    OtherBlock {
+        /// The object.
+        object: u64,
+        /// Byte offset in it.
+        offset: u64,
+    },
     /// A record goes back behind an earlier one.
     #[error("object {object}, offset {offset}: the stream goes backwards")]
     Order {

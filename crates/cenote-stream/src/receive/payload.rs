@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use cenote_block::charge_expand;
+use cenote_block::{SentForm, charge_expand};
 use cenote_codec::compress::{self, Compression};
 use cenote_ondisk::byteswap;
 use cenote_ondisk::endian::Endian;
@@ -39,20 +39,22 @@ pub(super) fn block(mut payload: Vec<u8>, len: usize, kind: ObjectType, endian: 
     Buf::from(payload)
 }
 
-/// Expands a stored block to `len` bytes.
+/// Expands a stored block to `len` bytes. Returns the form in which it was sent with them.
 pub(super) async fn expand(
     (object, offset): (u64, u64),
     stored: Vec<u8>,
     compression: u8,
     len: usize,
-) -> Result<Vec<u8>> {
+) -> Result<(Vec<u8>, SentForm)> {
     let function = Compression::from_id(compression)
         .ok_or(ReceiveError::Compression { object, compression })?;
     let estimate = (len as u64).div_ceil(1024) * EXPAND_NS_PER_KIB;
     let expanded = cenote_rt::cpu(estimate, move || {
         charge_expand(function, len);
         let mut block = vec![0; len];
-        compress::decompress(function, &stored, &mut block).map(|()| block)
+        compress::decompress(function, &stored, &mut block)?;
+        let bytes = Buf::from(stored);
+        Ok((block, SentForm { bytes, compression: function, is_embedded: false }))
     });
     let expanded = expanded.await?;
     expanded.map_err(|source| ReceiveError::Decompress { object, offset, source }.into())

@@ -6,6 +6,8 @@
 mod broken;
 mod crash;
 mod fixture;
+mod forms;
+mod heal;
 mod hostile;
 mod partial;
 mod whole;

@@ -11,6 +11,7 @@
 //! Sources: spec 07 B9, the manual page zfs-receive(8).
 
 mod failure;
+mod heal;
 mod input;
 mod naming;
 mod one;

@@ -20,7 +20,7 @@ use cenote_pool::props::PropRow;
 use cenote_rt::monotonic;
 use cenote_stream::{Item, ReceiveOptions, Receiver, StreamError, StreamReader};
 
-use super::failure::{self, Failure};
+use super::failure::{self, Failure, What};
 use super::input::Input;
 use super::place::{Context, Place, Target, token_of};
 use super::props::{self, Plan, Receiving};
@@ -50,6 +50,9 @@ impl Command {
             return Err(failure::cannot_receive("invalid stream (bad record type)"));
         };
         let record = record.clone();
+        if self.heals() {
+            return Box::pin(self.heal(engine, stream, (begin, &record), context, io)).await;
+        }
         let started = monotonic();
         let place = self.place(engine, &record, context, io).await?;
         if self.is_verbose() {
@@ -61,7 +64,7 @@ impl Command {
         }
         let Some(engine) = engine else {
             self.planned.borrow_mut().insert(place.head().to_owned());
-            return skip(stream, &place);
+            return skip(stream, place.what);
         };
         let at = begin.offset.saturating_add(begin.stored_len());
         let is_new = if place.target == Target::HasSnapshot {
@@ -75,7 +78,7 @@ impl Command {
             if self.is_verbose() {
                 out!(io, "snap {} already exists; ignoring", place.name)?;
             }
-            skip(stream, &place)?;
+            skip(stream, place.what)?;
         }
         if self.is_verbose() {
             let bytes = if is_new { stream.offset().saturating_sub(at) } else { 0 };
@@ -324,8 +327,8 @@ async fn has_guid(engine: &Arc<Engine>, head: &str, guid: u64) -> Result<bool, E
 }
 
 /// Reads the rest of a substream.
-fn skip(stream: &mut Stream, place: &Place) -> CommandResult {
-    let failed = |error: &StreamError| place.what.failed(failure::stream_words(error));
+pub(super) fn skip(stream: &mut Stream, what: What) -> CommandResult {
+    let failed = |error: &StreamError| what.failed(failure::stream_words(error));
     while let Some(item) = stream.next().transpose().map_err(|error| failed(&error))? {
         if matches!(item.record, Record::End(_)) {
             return Ok(());
@@ -334,7 +337,7 @@ fn skip(stream: &mut Stream, place: &Place) -> CommandResult {
     Err(failed(&StreamError::Truncated { offset: stream.offset() }))
 }
 
-fn print_rate(bytes: u64, time: Duration, io: &mut Io<'_>) -> CommandResult {
+pub(super) fn print_rate(bytes: u64, time: Duration, io: &mut Io<'_>) -> CommandResult {
     let seconds = time.as_secs_f64();
     let rate = if seconds > 0.0 { bytes as f64 / seconds } else { 0.0 };
     let (bytes, rate) = (nicenum::bytes_b(bytes), nicenum::bytes_b(rate as u64));

@@ -69,7 +69,7 @@ impl Command {
         stream.next().transpose().map_err(at_end)?;
         let by_guid = package.as_ref().map(by_guid).unwrap_or_default();
         let is_recursive = package.as_ref().is_some_and(|package| package.is_recursive);
-        let replicated = package.as_ref().filter(|_| is_recursive);
+        let replicated = package.as_ref().filter(|_| is_recursive && !self.heals());
         let replicated = replicated.filter(|package| package.from_snap.is_some());
         let mut is_alike = true;
         if let (Some(engine), Some(package)) = (engine, replicated) {

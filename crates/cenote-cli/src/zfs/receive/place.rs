@@ -76,7 +76,11 @@ impl Place {
 
 impl Command {
     /// Returns a view of the pool, for lookups.
-    async fn view(&self, engine: Option<&Arc<Engine>>, name: &str) -> Result<Arc<Pool>, Exit> {
+    pub(super) async fn view(
+        &self,
+        engine: Option<&Arc<Engine>>,
+        name: &str,
+    ) -> Result<Arc<Pool>, Exit> {
         match engine {
             Some(engine) => Ok(engine.view().await?),
             None => self.source.pool(name.split(['/', '@']).next().unwrap_or(name)).await,
@@ -95,7 +99,7 @@ impl Command {
         let (top, is_recursive) = (context.top, context.is_recursive);
         let sent = Sent { snapshot: &snapshot, top, is_recursive };
         let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
-        self.refuse_unsupported(begin)?;
+        refuse_deduplicated(begin)?;
         let pool = self.view(engine, &name).await?;
         let origin = self.origin(&pool, begin, &name, io).await?;
         let is_resuming = begin.features.contains(StreamFeatures::RESUMING);
@@ -117,21 +121,6 @@ impl Command {
             None => self.check_new(&pool, &mut place).await?,
         }
         Ok(place)
-    }
-
-    fn refuse_unsupported(&self, begin: &Begin) -> CommandResult {
-        let features = begin.features;
-        if features.contains(StreamFeatures::DEDUP) {
-            return Err(Exit::failed(
-                "ERROR: \"zfs receive\" no longer supports deduplicated send streams.  Use\n\
-                 the \"zstream redup\" command to convert this stream to a regular,\n\
-                 non-deduplicated stream.",
-            ));
-        }
-        if self.options.has('c') {
-            return Err(failure::cannot_receive("-c is not supported by this version of cenote"));
-        }
-        Ok(())
     }
 
     /// Returns the origin of a clone: that of `-o origin`, or the snapshot here that the stream
@@ -270,7 +259,7 @@ impl Command {
     }
 
     /// Refuses a caller without the permission to receive, or to append if nothing is destroyed.
-    async fn may_receive_into(&self, target: &Dataset) -> CommandResult {
+    pub(super) async fn may_receive_into(&self, target: &Dataset) -> CommandResult {
         let right = async |right| {
             let needed = [right, "mount", "create"];
             permits::need(&self.source, target, &needed, "receive").await
@@ -316,6 +305,18 @@ impl Command {
         }
         Ok(())
     }
+}
+
+/// Refuses a stream that has to be converted first.
+pub(super) fn refuse_deduplicated(begin: &Begin) -> CommandResult {
+    if begin.features.contains(StreamFeatures::DEDUP) {
+        return Err(Exit::failed(
+            "ERROR: \"zfs receive\" no longer supports deduplicated send streams.  Use\n\
+             the \"zstream redup\" command to convert this stream to a regular,\n\
+             non-deduplicated stream.",
+        ));
+    }
+    Ok(())
 }
 
 /// Returns the token with which an interrupted receive of a dataset continues.

@@ -56,9 +56,9 @@ impl SyncPass<'_> {
         if let Some((last, _)) = blocks.last_key_value() {
             meta.maxblkid = meta.maxblkid.max(*last);
         }
-        let (frees, early) = (&RangeSet::new(), &BTreeMap::new());
+        let (frees, forms, early) = (&RangeSet::new(), &BTreeMap::new(), &BTreeMap::new());
         let (object, head, blocks) = (META_DNODE, &meta, &blocks);
-        let change = TreeChange { object, head, frees, blocks, early, old_max };
+        let change = TreeChange { object, head, frees, blocks, forms, early, old_max };
         let written = self.write_tree(&change).await?;
         (meta.blkptrs, meta.nlevels) = (written.blkptrs, written.nlevels);
         self.charge(META_DNODE, &mut meta, written.charged)?;

@@ -206,13 +206,13 @@ impl SyncPass<'_> {
     pub(super) fn draft(&self, block: Block, old: BlockPtr) -> Result<Draft> {
         let Block { data, place, spec, fill } = block;
         let policy = self.context.policy.policy(&spec)?;
-        Ok(Draft { data, policy, old, context: self.write_context(place, fill) })
+        Ok(Draft { data, policy, sent: None, old, context: self.write_context(place, fill) })
     }
 
     /// Checks the result of a write, and reports births and deaths to the sink. Returns the same as
     /// [`write_block`](Self::write_block).
     pub(super) fn finish_write(&self, draft: &Draft, written: Written) -> Result<(BlockPtr, i64)> {
-        let Draft { data, policy, old, context } = draft;
+        let Draft { data, policy, old, context, .. } = draft;
         let lsize = data.len() as u64;
         let txg = context.txg;
         let new = written.bp;

@@ -95,6 +95,7 @@ impl SyncPass<'_> {
             head: &after,
             frees: &layer.frees,
             blocks: &layer.blocks,
+            forms: &layer.forms,
             early: &layer.early,
             old_max: before.map_or(0, |before| before.maxblkid),
         };

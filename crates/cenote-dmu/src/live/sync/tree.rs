@@ -18,8 +18,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_block::Draft;
 use cenote_block::policy::BlockSpec;
+use cenote_block::{Draft, SentForm};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::dnode::{self, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
@@ -55,6 +55,8 @@ pub(super) struct TreeChange<'a> {
     pub(super) frees: &'a RangeSet,
     /// Data blocks to write.
     pub(super) blocks: &'a BTreeMap<u64, Buf>,
+    /// Forms in which blocks in `blocks` were sent.
+    pub(super) forms: &'a BTreeMap<u64, SentForm>,
     /// Blocks in `blocks` that are already on disk.
     pub(super) early: &'a BTreeMap<u64, BlockPtr>,
     /// Highest data block that may exist in the old tree.
@@ -380,7 +382,7 @@ impl TreeWriter<'_> {
 
     /// The block to write in place of a node; `None` if it becomes a hole.
     fn draft(&self, node: &Node) -> Result<Option<Draft>> {
-        let TreeChange { object, head, blocks, .. } = self.change;
+        let TreeChange { object, head, blocks, forms, .. } = self.change;
         let is_meta = head.object_type == ObjectType::DNODE;
         let data = blocks.get(&node.number);
         let is_left = |data: &&Buf| !is_meta || data.iter().any(|byte| *byte != 0);
@@ -388,7 +390,8 @@ impl TreeWriter<'_> {
         let fill = if is_meta { dnode::slots(data).count() as u64 } else { 1 };
         let place = self.pass.place(*object, 0, node.number);
         let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
-        self.pass.draft(block, node.old).map(Some)
+        let draft = self.pass.draft(block, node.old)?;
+        Ok(Some(Draft { sent: forms.get(&node.number).cloned(), ..draft }))
     }
 
     /// Frees a block and all blocks below it, and leaves a hole.

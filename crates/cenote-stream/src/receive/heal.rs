@@ -1,0 +1,365 @@
+//! Corrective receive: writes blocks of a snapshot that cannot be read again, with the bytes that a
+//! stream of the same snapshot has of them (zfs-receive(8), `-c`).
+//!
+//! ```text
+//!   WRITE ── the snapshot's pointer ── every copy read, and mended from the good ones
+//!                                       `─ none is good: the stream's bytes in their stored form,
+//!                                          if they have the pointer's checksum ── written
+//! ```
+//!
+//! Nothing of the pool changes but bytes that were bad. Only data blocks that the stream has can be
+//! healed. A block whose bytes cannot be made of the stream is left, and counted.
+//!
+//! Several records are in work at a time, so that devices are read in parallel. Each looks at a
+//! committed state, which a pin keeps in place until the pool needs its space; then the record
+//! begins again with a newer state.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_block::{Grounds, MendKind, SentForm};
+use cenote_codec::compress::{self, Compression, ZstdLevel};
+use cenote_dmu::ObjSet;
+use cenote_engine::Engine;
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
+use cenote_ondisk::endian::Endian;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::stream::{HeaderType, Record, RecordLimits, Write};
+use cenote_pool::errlog::{DamagedBlock, DamagedSet};
+use cenote_rt::lock::{Mutex, Rank};
+use cenote_rt::{Buf, Error, JoinHandle, Kind, Result};
+
+use super::{ReceiveError, payload};
+use crate::Item;
+
+/// Most bytes of payloads in work, or one longer payload; and most records.
+const IN_FLIGHT_MAX: usize = 8 << 20;
+const RECORDS_MAX: usize = 32;
+/// Healed blocks after which their entries leave the log of errors.
+const FORGET_EVERY: usize = 1024;
+/// Time for which a state of the pool is kept if the pool does not need its space.
+const VIEW_TIME: Duration = Duration::from_mins(10);
+/// Coarse estimate of the time to find the stored form of a block: rare, and never short.
+const FIT_NS: u64 = 1_000_000;
+/// Numbers of the levels of Zstandard, ordinary and fast ones.
+const ZSTD_LEVELS: [std::ops::RangeInclusive<u8>; 2] = [1..=19, 103..=123];
+
+/// What a corrective receive did.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Healed {
+    /// Blocks of the stream that the snapshot has.
+    pub examined: u64,
+    /// Blocks that had no good copy, and were written again.
+    pub healed: u64,
+    /// Blocks without a good copy for which the stream does not have the bytes.
+    pub left: u64,
+}
+
+/// State of a block after a record.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Outcome {
+    /// The snapshot has no block there that could be damaged.
+    Nothing,
+    /// It is good; a copy that was not is mended from another one.
+    Good,
+    /// It was written again.
+    Healed,
+    /// The stream does not have its bytes.
+    Left,
+}
+
+/// A block that was healed.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    object: u64,
+    blkid: u64,
+    bp: BlockPtr,
+}
+
+/// The snapshot.
+#[derive(Debug)]
+struct Snapshot {
+    engine: Arc<Engine>,
+    name: String,
+    guid: u64,
+    /// Byte order of the stream.
+    endian: Endian,
+    /// The snapshot in the state of the pool that is looked at.
+    set: Mutex<Option<Arc<ObjSet>>>,
+}
+
+/// A record in work.
+#[derive(Debug)]
+struct Work {
+    bytes: usize,
+    task: JoinHandle<Result<(Outcome, Option<Place>)>>,
+}
+
+/// Heals a snapshot with the records of a stream.
+#[derive(Debug)]
+pub struct Healer {
+    snapshot: Arc<Snapshot>,
+    limits: RecordLimits,
+    works: VecDeque<Work>,
+    /// Bytes of payloads in work.
+    bytes: usize,
+    done: Healed,
+    /// Healed blocks whose entries are still in the log of errors.
+    to_forget: Vec<Place>,
+    is_ended: bool,
+}
+
+impl Healer {
+    /// Begins to heal the snapshot `name` with the substream that `begin` begins, in the byte order
+    /// of the stream.
+    ///
+    /// # Errors
+    /// [`ReceiveError::OtherSnapshot`] if the stream is of another snapshot; `Kind::NotFound`;
+    /// errors of the pool.
+    pub async fn begin(
+        engine: &Arc<Engine>,
+        begin: &Item,
+        endian: Endian,
+        name: &str,
+    ) -> Result<Self> {
+        let Record::Begin(record) = &begin.record else {
+            return Err(ReceiveError::Misplaced { name: begin.record.name() }.into());
+        };
+        if record.header != HeaderType::Substream {
+            return Err(ReceiveError::Package.into());
+        }
+        let (engine, name, guid) = (Arc::clone(engine), name.to_owned(), record.to_guid);
+        let set = Mutex::with_default(Rank::Healing);
+        let snapshot = Snapshot { engine, name, guid, endian, set };
+        snapshot.open().await?;
+        Ok(Self {
+            snapshot: Arc::new(snapshot),
+            limits: RecordLimits::new(record, BLOCK_SIZE_MAX),
+            works: VecDeque::new(),
+            bytes: 0,
+            done: Healed::default(),
+            to_forget: Vec::new(),
+            is_ended: false,
+        })
+    }
+
+    /// Applies a record behind BEGIN. Only those of data blocks count.
+    ///
+    /// # Errors
+    /// [`ReceiveError`] for an invalid record, and for one that does not fit the snapshot; errors
+    /// of the pool.
+    pub async fn apply(&mut self, item: Item) -> Result<()> {
+        let name = item.record.name();
+        if self.is_ended {
+            return Err(ReceiveError::Misplaced { name }.into());
+        }
+        let invalid = |source| ReceiveError::Invalid { name, offset: item.offset, source };
+        item.record.check(&self.limits).map_err(invalid)?;
+        match item.record {
+            Record::Write(record) => {
+                let bytes = item.payload.len();
+                self.settle(RECORDS_MAX - 1, IN_FLIGHT_MAX.saturating_sub(bytes)).await?;
+                let snapshot = Arc::clone(&self.snapshot);
+                let payload = Buf::from(item.payload);
+                let task = cenote_rt::spawn(async move { snapshot.check(&record, &payload).await });
+                self.works.push_back(Work { bytes, task });
+                self.bytes += bytes;
+            }
+            Record::End(_) => self.is_ended = true,
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Ends the work: what was healed has left the log of errors when this returns.
+    ///
+    /// # Errors
+    /// [`ReceiveError::NoEnd`] if END was not applied; errors of the pool.
+    pub async fn finish(mut self) -> Result<Healed> {
+        self.settle(0, 0).await?;
+        self.forget().await?;
+        if !self.is_ended {
+            return Err(ReceiveError::NoEnd.into());
+        }
+        Ok(self.done)
+    }
+
+    /// Waits until not more than these records and bytes of payloads are in work.
+    async fn settle(&mut self, records: usize, bytes: usize) -> Result<()> {
+        while self.works.len() > records || self.bytes > bytes {
+            let Some(work) = self.works.pop_front() else { break };
+            self.bytes -= work.bytes;
+            let ended = work.task.await.map_err(|error| Error::new(Kind::Io, error))?;
+            let (outcome, place) = ended?;
+            self.done.examined += u64::from(outcome != Outcome::Nothing);
+            self.done.healed += u64::from(outcome == Outcome::Healed);
+            self.done.left += u64::from(outcome == Outcome::Left);
+            self.to_forget.extend(place.filter(|_| outcome == Outcome::Healed));
+        }
+        if self.to_forget.len() >= FORGET_EVERY {
+            self.forget().await?;
+        }
+        Ok(())
+    }
+
+    /// Removes the healed blocks from the log of errors, for every dataset that shares them.
+    async fn forget(&mut self) -> Result<()> {
+        let healed = std::mem::take(&mut self.to_forget);
+        if healed.is_empty() {
+            return Ok(());
+        }
+        let engine = &self.snapshot.engine;
+        // Errors that were found are recorded by the sync.
+        engine.sync().await?;
+        let view = engine.view().await?;
+        let (mut good, mut set) = (Vec::new(), None::<(u64, DamagedSet)>);
+        for block in view.error_log().await? {
+            let place = block.place;
+            let is_named = |healed: &&Place| {
+                place.level == 0 && (healed.object, healed.blkid) == (place.object, place.blkid)
+            };
+            let Some(healed) = healed.iter().find(is_named) else { continue };
+            if set.as_ref().is_none_or(|(objset, _)| *objset != place.objset) {
+                set = Some((place.objset, DamagedSet::load(&view, place.objset).await?));
+            }
+            let Some((_, of_block)) = &set else { continue };
+            if is_same(&block, of_block, &healed.bp).await {
+                good.push(block);
+            }
+        }
+        drop(view);
+        engine.scans().forget_errors(good).await
+    }
+}
+
+/// Whether an entry of the log of errors is about this block.
+async fn is_same(entry: &DamagedBlock, set: &DamagedSet, bp: &BlockPtr) -> bool {
+    let found = set.pointer(entry).await.ok().flatten();
+    found.is_some_and(|found| found.dvas().eq(bp.dvas()) && found.birth() == bp.birth())
+}
+
+impl Snapshot {
+    /// Opens the snapshot in the present state of the pool.
+    async fn open(&self) -> Result<Arc<ObjSet>> {
+        let dataset = self.engine.view_for(VIEW_TIME).await?.dataset(&self.name).await?;
+        if !dataset.phys().is_snapshot() || dataset.phys().guid != self.guid {
+            return Err(ReceiveError::OtherSnapshot.into());
+        }
+        let set = dataset.open().await?;
+        *self.set.lock() = Some(Arc::clone(&set));
+        Ok(set)
+    }
+
+    /// Reads the block of a record, and heals it.
+    async fn check(&self, record: &Write, payload: &Buf) -> Result<(Outcome, Option<Place>)> {
+        loop {
+            let opened = self.set.lock().clone();
+            let set = match opened {
+                Some(set) if set.grounds().check().is_ok() => set,
+                _ => self.open().await?,
+            };
+            match self.check_in(&set, record, payload).await {
+                Err(error) if error.kind() == Kind::Overtaken => {}
+                done => return done,
+            }
+        }
+    }
+
+    async fn check_in(
+        &self,
+        set: &ObjSet,
+        record: &Write,
+        payload: &Buf,
+    ) -> Result<(Outcome, Option<Place>)> {
+        let (object, offset) = (record.object, record.offset);
+        let other = || Error::from(ReceiveError::OtherBlock { object, offset });
+        let dnode = set.dnode(object).await.map_err(|error| match error.kind() {
+            Kind::NotFound => other(),
+            _ => error,
+        })?;
+        let size = dnode.phys().data_block_size();
+        if record.logical_len != size || !offset.is_multiple_of(size) {
+            return Err(other());
+        }
+        let blkid = offset / size;
+        let found = dnode.block_pointer(0, blkid).await?;
+        let (Some(bp), Grounds::Pinned(pin)) = (found, set.grounds()) else {
+            return Ok((Outcome::Nothing, None));
+        };
+        let place = Place { object, blkid, bp };
+        let outcome = |outcome| Ok((outcome, Some(place)));
+        let store = self.engine.store();
+        if store.mend(&bp, pin, MendKind::Unread).await?.unreadable == 0 {
+            return outcome(Outcome::Good);
+        }
+        let kind = dnode.phys().object_type;
+        let Some(stored) = self.stored_form(&bp, record, kind, payload).await? else {
+            return outcome(Outcome::Left);
+        };
+        store.restore(&bp, pin, &stored).await?;
+        let is_good = store.mend(&bp, pin, MendKind::Counted).await?.unreadable == 0;
+        outcome(if is_good { Outcome::Healed } else { Outcome::Left })
+    }
+
+    /// Returns the bytes of a block as the pool stores them, made of a record of it; `None` if they
+    /// do not have its checksum.
+    async fn stored_form(
+        &self,
+        bp: &BlockPtr,
+        record: &Write,
+        kind: ObjectType,
+        payload: &Buf,
+    ) -> Result<Option<Buf>> {
+        let payload = payload.to_vec();
+        let (contents, sent) = match record.compression {
+            0 => (payload::block(payload, 0, kind, self.endian), None),
+            compression => {
+                let place = (record.object, record.offset);
+                let len = record.logical_len as usize;
+                let (contents, sent) = payload::expand(place, payload, compression, len).await?;
+                (Buf::from(contents), Some(sent))
+            }
+        };
+        let (engine, bp) = (Arc::clone(&self.engine), *bp);
+        cenote_rt::cpu(FIT_NS, move || {
+            for stored in forms(&bp, &contents, sent.as_ref()) {
+                if engine.store().fits(&bp, &stored)? {
+                    return Ok(Some(Buf::from(stored)));
+                }
+            }
+            Ok(None)
+        })
+        .await?
+    }
+}
+
+/// Returns the forms in which the contents of a block may be stored, likely ones first.
+fn forms<'a>(
+    bp: &BlockPtr,
+    contents: &'a Buf,
+    sent: Option<&'a SentForm>,
+) -> impl Iterator<Item = Vec<u8>> + 'a {
+    let psize = bp.psize() as usize;
+    let function = bp.compression().and_then(|found| Compression::from_id(found.id()));
+    let as_sent = sent.filter(|sent| Some(sent.compression) == function);
+    let as_sent = as_sent.map(|sent| sent.bytes.to_vec());
+    let as_it_is = (function == Some(Compression::Off)).then(|| contents.to_vec());
+    let levels = match function {
+        Some(Compression::Zstd) => ZSTD_LEVELS.to_vec(),
+        Some(Compression::Off) | None => Vec::new(),
+        Some(_) => vec![ZstdLevel::DEFAULT.id()..=ZstdLevel::DEFAULT.id()],
+    };
+    let levels = levels.into_iter().flatten().filter_map(ZstdLevel::from_id);
+    let packed = levels.filter_map(move |level| {
+        let mut packed = vec![0; psize];
+        let len = compress::compress(function?, level, contents, &mut packed)?;
+        packed.truncate(len);
+        Some(packed)
+    });
+    as_sent.into_iter().chain(as_it_is).chain(packed).filter_map(move |mut form| {
+        let fits = form.len() <= psize;
+        form.resize(psize, 0);
+        fits.then_some(form)
+    })
+}
