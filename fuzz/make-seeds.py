@@ -28,11 +28,27 @@ def keep(target, what, data, limit=3):
 
 BLOCK = re.compile(r"([0-9a-f]+):([0-9a-f]+):[0-9a-f]+ .*?([0-9a-f]+)L/([0-9a-f]+)P .*B=")
 
+def short_records(data):
+    """The records of the first substream, without those that have long payloads."""
+    at, kinds = 0, collections.Counter()
+    while at < len(data):
+        kind, in_begin = struct.unpack_from("<II", data, at)
+        word = lambda offset: struct.unpack_from("<Q", data, at + offset)[0]
+        half = lambda offset: struct.unpack_from("<I", data, at + offset)[0]
+        size = {0: in_begin, 1: half(28), 3: word(96) if data[at + 50] else word(32),
+                7: word(16), 8: half(52)}.get(kind, 0)
+        size = (size + 7) // 8 * 8
+        kinds[kind] += 1
+        if size <= 2048 and kinds[kind] <= 6 or kind in (0, 5): yield data[at:at + 312 + size]
+        if kind == 5: return
+        at += 312 + size
+
 if mode == "--streams":
     for name in sys.argv[2:]:
         pool = "g-send"
         data = open(f"{folder}/{name}", "rb").read()
         keep("stream", name, data[:4096], limit=8)
+        keep("receive", name, b"".join(short_records(data)), limit=8)
         keep("token", name, data[312:312 + struct.unpack("<I", data[4:8])[0]], limit=8)
     sys.exit()
 

@@ -46,6 +46,7 @@ pub const TARGETS: &[Target] = &[
     ("nvlist_native", lists::nvlist_native),
     ("nvlist_xdr", lists::nvlist_xdr),
     ("objset", blocks::objset),
+    ("receive", streams::receive),
     ("redaction", space::redaction),
     ("sa", objects::sa),
     ("scan", objects::scan),

@@ -1,11 +1,19 @@
 //! Send streams, and what is in them.
 
 use std::hint::black_box;
+use std::sync::{Arc, Mutex};
 
+use cenote_engine::Engine;
 use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
-use cenote_ondisk::stream::{RECORD_LEN, Record, RecordLimits, StreamFeatures};
-use cenote_stream::{BeginPayload, Package, ResumeToken, StreamReader, StreamWriter};
+use cenote_ondisk::stream::{
+    Begin, BeginFlags, HeaderType, RECORD_LEN, Record, RecordLimits, StreamFeatures,
+};
+use cenote_poolkit::PoolBuilder;
+use cenote_rt::{Kind, OwnRuntime};
+use cenote_stream::{
+    BeginPayload, Item, Package, ReceiveOptions, Receiver, ResumeToken, StreamReader, StreamWriter,
+};
 
 /// Bytes of a payload that a test makes up, at most.
 const PAYLOAD_MAX: u64 = 64 << 10;
@@ -52,6 +60,92 @@ pub fn token(bytes: &[u8]) {
     if let Ok(payload) = BeginPayload::decode(bytes) {
         assert_eq!(BeginPayload::decode(&payload.encode()), Ok(payload));
     }
+}
+
+/// A pool in memory that receives, and the runtime of its tasks.
+static POOL: Mutex<Option<(OwnRuntime, Arc<Engine>)>> = Mutex::new(None);
+/// Name of the dataset that is received.
+const TARGET: &str = "tank/got";
+
+/// The records of a substream, with as much of their payloads as there is, and without checksums:
+/// the pool receives them or refuses them, and stays in service.
+///
+/// The pool is used again, because making one takes longer than receiving into it.
+pub fn receive(bytes: &[u8]) {
+    let mut pool = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+    // After a panic the next input begins anew.
+    let (runtime, engine) = pool.take().unwrap_or_else(|| {
+        let runtime = OwnRuntime::new(1).expect("a thread");
+        let builder = PoolBuilder::file_system().with_size(64 << 20);
+        let made = runtime.block_on(builder.create_in_memory());
+        (runtime, made.expect("not in asynchronous code").0)
+    });
+    runtime.block_on(receive_into(&engine, items(bytes))).expect("not in asynchronous code");
+    *pool = Some((runtime, engine));
+}
+
+/// Returns the records of these bytes, after a BEGIN.
+fn items(bytes: &[u8]) -> Vec<Item> {
+    let begin = Begin {
+        payload_len: 0,
+        header: HeaderType::Substream,
+        features: StreamFeatures::from_bits_retain(4 | 1 << 16 | 1 << 19 | 1 << 22 | 1 << 23),
+        reserved: 0,
+        creation_time: 1,
+        objset_kind: 2,
+        flags: BeginFlags::SPILL_BLOCK | BeginFlags::FREERECORDS,
+        to_guid: 7,
+        from_guid: 0,
+        to_name: b"a@s".to_vec(),
+    };
+    let item = |record, payload| Item { record, payload, offset: 0, is_package: false };
+    let (mut items, mut rest) = (Vec::new(), bytes);
+    while let Some((record, behind)) = rest.split_first_chunk::<RECORD_LEN>() {
+        rest = behind;
+        let Ok(record) = Record::decode(record, Endian::Little) else { continue };
+        if items.is_empty() && !matches!(record, Record::Begin(_)) {
+            items.push(item(Record::Begin(Box::new(begin.clone())), Vec::new()));
+        }
+        let (payload, behind) = rest.split_at(record.payload_len().min(rest.len() as u64) as usize);
+        rest = behind;
+        let mut payload = payload.to_vec();
+        // A payload that is cut has zeros instead.
+        payload.resize(record.payload_len().min(PAYLOAD_MAX) as usize, 0);
+        items.push(item(record, payload));
+    }
+    items
+}
+
+async fn receive_into(engine: &Arc<Engine>, items: Vec<Item>) {
+    let mut items = items.into_iter();
+    let Some(begin) = items.next() else { return };
+    let (target, snapshot) = (TARGET.to_owned(), Some("s".to_owned()));
+    let options = ReceiveOptions { target, snapshot, ..ReceiveOptions::default() };
+    let is_sound = |kind| !matches!(kind, Kind::Invariant | Kind::Io | Kind::Corrupt);
+    let receiver = Receiver::begin(engine, &begin, Endian::Little, options).await;
+    let mut receiver = match receiver {
+        Ok(receiver) => receiver,
+        Err(error) => return assert!(is_sound(error.kind()), "{error:?}"),
+    };
+    let applied = async {
+        for item in items {
+            receiver.apply(item).await?;
+        }
+        receiver.finish().await
+    };
+    let applied = applied.await;
+    match applied {
+        Ok(()) => {
+            let names = vec![format!("{TARGET}@s")];
+            engine.snapshots().destroy_all(names, false).await.expect("the snapshot");
+            engine.datasets().destroy(TARGET).await.expect("the dataset");
+        }
+        Err(error) => {
+            assert!(is_sound(error.kind()), "{error:?}");
+            receiver.abort().await.expect("the receive ends");
+        }
+    }
+    engine.sync().await.expect("the pool is in service");
 }
 
 fn read(reader: StreamReader<&[u8]>) {
