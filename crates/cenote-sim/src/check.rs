@@ -149,7 +149,11 @@ async fn trees(view: &Arc<Pool>, model: &mut Model, txg: u64) -> cenote_rt::Resu
                     known = Some(index);
                     break;
                 }
-                Err(difference) => why = difference,
+                Err(difference) => {
+                    // Another view is compared if this one was given up.
+                    view.grounds().check()?;
+                    why = difference;
+                }
             }
         }
         let Some(index) = known else {

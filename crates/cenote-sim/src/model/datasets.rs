@@ -48,6 +48,10 @@ pub(crate) struct Datasets {
     points: BTreeMap<String, u64>,
     /// Number of points.
     next_point: u64,
+    /// Snapshots that are equal, because they were sent and received, have equal numbers.
+    ids: BTreeMap<String, u64>,
+    /// Number of snapshots that were taken.
+    next_id: u64,
 }
 
 /// An operation with its arguments.
@@ -91,6 +95,23 @@ pub(crate) enum DatasetCall {
     Set(String, &'static str, Value),
     /// Inherits a property.
     Inherit(String, &'static str),
+    /// Sends a snapshot, and receives it.
+    Receive(Transfer),
+}
+
+/// A snapshot that is sent and received.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Transfer {
+    /// The snapshot.
+    pub(crate) source: String,
+    /// The snapshot from which the changes are sent.
+    pub(crate) from: Option<String>,
+    /// The dataset that receives it.
+    pub(crate) target: String,
+    /// After how many records the receive is given up.
+    pub(crate) records: u16,
+    /// Whether blocks are sent as they are stored.
+    pub(crate) is_compressed: bool,
 }
 
 impl DatasetCall {
@@ -225,6 +246,22 @@ impl Datasets {
                 is_new.then_some(DatasetCall::Rename(name, new))
             }
             Op::Property { head, which, value } => self.property_call(head, which, value),
+            Op::Receive { snapshot, number, records, is_compressed } => {
+                let (source, from) = (nth(&self.order, snapshot)?, None);
+                let target = format!("{}/x{number}", self.root);
+                let is_new = !self.state.datasets.contains_key(&target);
+                let has_room = self.heads().len() < HEADS_MAX && self.order.len() < SNAPSHOTS_MAX;
+                let transfer = Transfer { source, from, target, records, is_compressed };
+                (is_new && has_room).then_some(DatasetCall::Receive(transfer))
+            }
+            Op::ReceiveIncrement { snapshot, records, is_compressed } => {
+                let mut all = self.increments();
+                all.retain(|_| self.order.len() < SNAPSHOTS_MAX);
+                let (target, from, source) = nth(&all, snapshot)?;
+                let from = Some(from);
+                let transfer = Transfer { source, from, target, records, is_compressed };
+                Some(DatasetCall::Receive(transfer))
+            }
             Op::Promote { clone } => {
                 let clone = nth(&self.with_fact(ORIGIN), clone)?;
                 let origin = &self.state.facts[&(clone.clone(), ORIGIN.to_owned())];
@@ -244,6 +281,49 @@ impl Datasets {
             }
             _ => self.snapshot_call(op),
         }
+    }
+
+    /// Returns the increments that datasets can receive: target, source of the changes, snapshot.
+    fn increments(&self) -> Vec<(String, String, String)> {
+        let mut found = Vec::new();
+        for target in self.heads() {
+            let snapshots = self.snapshots_of(&target);
+            let Some(latest) = snapshots.last() else { continue };
+            // Nothing may have changed since.
+            if self.state.datasets.get(latest) != self.state.datasets.get(&target) {
+                continue;
+            }
+            let is_equal = |other: &&String| self.ids.get(*other) == self.ids.get(latest);
+            for from in self.order.iter().filter(is_equal).filter(|from| *from != latest) {
+                let of_source = self.snapshots_of(head_of(from)).into_iter();
+                let later = of_source.skip_while(|name| name != from).skip(1);
+                for source in later {
+                    let name = source.split_once('@').map_or("", |(_, name)| name);
+                    if !self.state.datasets.contains_key(&format!("{target}@{name}")) {
+                        found.push((target.clone(), from.clone(), source));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn receive(&mut self, transfer: &Transfer) {
+        let Transfer { source, from, target, .. } = transfer;
+        let content = self.state.datasets.get(source).cloned().unwrap_or_default();
+        let name = source.split_once('@').map_or("", |(_, name)| name);
+        let snapshot = format!("{target}@{name}");
+        if from.is_none() {
+            self.grant_creator(target, 0);
+        }
+        for name in [target, &snapshot] {
+            self.state.datasets.insert(name.clone(), content.clone());
+        }
+        self.order.push(snapshot.clone());
+        self.points.insert(snapshot.clone(), self.next_point);
+        self.next_point += 1;
+        let id = self.ids.get(source).copied().unwrap_or_default();
+        self.ids.insert(snapshot, id);
     }
 
     fn property_call(&self, head: u32, which: u8, value: u8) -> Option<DatasetCall> {
@@ -399,6 +479,7 @@ impl Datasets {
             }
             DatasetCall::Set(name, property, value) => self.say(name, property, text(value)),
             DatasetCall::Inherit(name, property) => self.unsay(name, property),
+            DatasetCall::Receive(transfer) => self.receive(transfer),
         }
     }
 
@@ -418,6 +499,8 @@ impl Datasets {
             self.state.datasets.insert(name.clone(), content);
             self.order.push(name.clone());
             self.points.insert(name.clone(), self.next_point);
+            self.next_id += 1;
+            self.ids.insert(name.clone(), self.next_id);
         }
         self.next_point += 1;
     }
@@ -444,6 +527,7 @@ impl Datasets {
         self.state.facts.retain(|(whose, _), _| whose != name && !whose.starts_with(&marks));
         self.order.retain(|snapshot| snapshot != name);
         self.points.retain(|point, _| point != name && !point.starts_with(&marks));
+        self.ids.remove(name);
         if let Some(origin) = origin {
             self.forget_if_deferred(&origin);
         }
@@ -477,6 +561,9 @@ impl Datasets {
         self.state.datasets.insert(to.to_owned(), content);
         for name in self.order.iter_mut().filter(|name| *name == from) {
             to.clone_into(name);
+        }
+        if let Some(id) = self.ids.remove(from) {
+            self.ids.insert(to.to_owned(), id);
         }
         let marks = format!("{from}#");
         let points = std::mem::take(&mut self.points).into_iter();

@@ -526,7 +526,18 @@ fn volume_op(rng: &mut Rng) -> Op {
 
 fn dataset_op(rng: &mut Rng) -> Op {
     let (which, new) = (number(rng), rng.below(1 << 16) as u16);
-    match rng.below(44) {
+    match rng.below(52) {
+        44..48 => Op::Receive {
+            snapshot: which,
+            number: new,
+            records: records(rng),
+            is_compressed: rng.below(2) == 0,
+        },
+        48.. => Op::ReceiveIncrement {
+            snapshot: which,
+            records: records(rng),
+            is_compressed: rng.below(2) == 0,
+        },
         40 => Op::AllowCreators { which: rng.below(4) as u8 },
         41.. => Op::CreateDatasetAs { number: new, user: rng.below(3) as u8 },
         0..10 => Op::Fill { head: which, block: number(rng), count: 1 + rng.below(20) as u8 },
@@ -548,6 +559,11 @@ fn dataset_op(rng: &mut Rng) -> Op {
         }
         _ => Op::ReadDataset { which },
     }
+}
+
+/// After how many records a receive is given up: mostly never.
+fn records(rng: &mut Rng) -> u16 {
+    if rng.below(6) == 0 { rng.below(30) as u16 } else { u16::MAX }
 }
 
 fn reader_op(rng: &mut Rng) -> Op {

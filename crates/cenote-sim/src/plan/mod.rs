@@ -276,6 +276,12 @@ pub(crate) enum Op {
     DestroyBookmark { bookmark: u32 },
     /// Sets a property of a dataset, or inherits it.
     Property { head: u32, which: u8, value: u8 },
+    /// Sends a snapshot, and receives it as a new dataset. It is given up after some records, if
+    /// there are as many.
+    Receive { snapshot: u32, number: u16, records: u16, is_compressed: bool },
+    /// Sends what was changed since the snapshot from which a dataset was received, and receives it
+    /// into that dataset.
+    ReceiveIncrement { snapshot: u32, records: u16, is_compressed: bool },
     /// Reads a dataset or a snapshot and compares it.
     ReadDataset { which: u32 },
 
@@ -445,6 +451,8 @@ impl Op {
             Self::Bookmark { .. } => "bookmark",
             Self::DestroyBookmark { .. } => "destroy bookmark",
             Self::Property { .. } => "set property",
+            Self::Receive { .. } => "receive",
+            Self::ReceiveIncrement { .. } => "receive an increment",
             Self::ReadDataset { .. } => "read dataset",
             Self::View { .. } => "view",
             Self::KeepView { .. } => "keep view",

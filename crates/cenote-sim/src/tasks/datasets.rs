@@ -3,14 +3,15 @@
 use std::sync::Arc;
 
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Charge, Engine, GrantChange};
+use cenote_engine::{ApplyOptions, Charge, Engine, GrantChange, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::dsl::deleg::Requester;
 use cenote_poolkit::crash::model::{self, BLOCK};
 use cenote_poolkit::pools;
 use cenote_rt::{Kind, Result};
 
-use super::{Ended, Outcome, Running};
+use super::{Ended, Outcome, Running, transfers};
 use crate::model::datasets::{DatasetCall, TAG};
 use crate::plan::Op;
 
@@ -34,7 +35,21 @@ pub(super) async fn perform(running: &Running, tree: usize, op: Op) -> Ended {
         states.begin(running.engine.open_txg(), (), after);
         call
     };
-    let done = make(&running.engine, &call).await;
+    let done = match &call {
+        DatasetCall::Receive(transfer) => match transfers::run(&running.engine, transfer).await {
+            Ok(true) => Ok(()),
+            // It was given up: nothing has changed.
+            Ok(false) => {
+                let mut model = running.history.model();
+                if let Some((states, _)) = model.trees.get_mut(&tree) {
+                    states.take_back();
+                }
+                return Ok(Outcome::Refused);
+            }
+            Err(error) => Err(error),
+        },
+        call => make(&running.engine, call).await,
+    };
     let mut model = running.history.model();
     let now = model.tick();
     let Some((states, durable)) = model.trees.get_mut(&tree) else { return Ok(Outcome::Refused) };
@@ -59,13 +74,18 @@ pub(super) async fn perform(running: &Running, tree: usize, op: Op) -> Ended {
     }
 }
 
+/// A dataset of a type that can be sent, without anything in it.
+fn dataset(name: &str) -> NewDataset {
+    NewDataset { kind: ObjSetType::Zvol, ..pools::dataset(name) }
+}
+
 async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<()> {
     let (datasets, snapshots) = (engine.datasets(), engine.snapshots());
     match call {
-        DatasetCall::Create(name, 0) => datasets.create(pools::dataset(name)).await.map(drop),
+        DatasetCall::Create(name, 0) => datasets.create(dataset(name)).await.map(drop),
         DatasetCall::Create(name, uid) => {
             let user = Requester { uid: *uid, gids: Vec::new(), is_trusted: false };
-            datasets.by(&user).create(pools::dataset(name)).await.map(drop)
+            datasets.by(&user).create(dataset(name)).await.map(drop)
         }
         DatasetCall::Allow(name, permissions) => {
             let names = permissions.iter().map(|name| (*name).to_owned()).collect();
@@ -122,6 +142,7 @@ async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<()> {
         DatasetCall::Inherit(name, property) => {
             engine.properties().inherit(name, property, false).await
         }
+        DatasetCall::Receive(transfer) => transfers::run(engine, transfer).await.map(drop),
     }
 }
 

@@ -16,6 +16,7 @@ mod readers;
 mod rollbacks;
 mod snapshots;
 pub(crate) mod spares;
+mod transfers;
 mod volumes;
 
 pub(crate) use readers::verify_pool;
