@@ -365,6 +365,20 @@ fn create_p_takes_existing_datasets() {
     shed.judge("t");
 }
 
+/// All changes of a `zfs set` are one operation, whose room is checked for the worst case; a small
+/// pool has not enough for 1,000 of them.
+#[test]
+fn set_takes_hundreds_of_properties_in_a_small_pool() {
+    let shed = Shed::new("set-many", 1);
+    shed.succeeds("zpool create t d0");
+    let settings: Vec<_> = (0..1000).map(|number| format!("org.x:p{number}={number}")).collect();
+    shed.succeeds(&format!("zfs set {} t", settings.join(" ")));
+    assert_eq!(shed.succeeds("zfs get -H -o value org.x:p0 t"), "0\n");
+    assert_eq!(shed.succeeds("zfs get -H -o value org.x:p999 t"), "999\n");
+    assert_eq!(shed.succeeds("zfs get -H -o property -s local all t").lines().count(), 1000);
+    shed.judge("t");
+}
+
 #[test]
 fn destroy_takes_ranges_and_lists_of_snapshots() {
     let shed = Shed::new("ranges", 1);

@@ -432,7 +432,7 @@ impl Changes {
             self.props.into_iter().map(|(name, value)| (name, PropertyChange::Set(value)));
         let changes: Vec<_> = changes.collect();
         if !changes.is_empty() {
-            engine.properties().change(name, changes).await.map_err(|error| {
+            change_in_parts(engine, name, changes).await.map_err(|error| {
                 let is_limit = |name: &String| matches!(name.as_str(), "quota" | "refquota");
                 let why = match error.cause() {
                     Some(OpError::NoSpace) if properties.iter().any(is_limit) => {
@@ -460,6 +460,35 @@ impl Changes {
         }
         Ok(())
     }
+}
+
+/// Changes properties: at once, or in smaller parts if the pool has no room for what so many changes
+/// could need at most. Changes of limits and reservations are not divided: their lack of space is
+/// that of their value.
+async fn change_in_parts(
+    engine: &Arc<Engine>,
+    dataset: &str,
+    changes: Vec<(String, PropertyChange)>,
+) -> cenote_rt::Result<()> {
+    const OF_SPACE: [&str; 4] = ["quota", "refquota", "reservation", "refreservation"];
+    let is_whole = changes.iter().any(|(name, _)| OF_SPACE.contains(&name.as_str()));
+    let mut parts = vec![changes];
+    while let Some(mut part) = parts.pop() {
+        match engine.properties().change(dataset, part.clone()).await {
+            Err(error)
+                if part.len() > 1
+                    && !is_whole
+                    && matches!(error.cause(), Some(OpError::NoSpace)) =>
+            {
+                let rest = part.split_off(part.len() / 2);
+                parts.extend([rest, part]);
+            }
+            changed => {
+                changed?;
+            }
+        }
+    }
+    Ok(())
 }
 
 async fn number(dataset: &Dataset, name: &str) -> Result<u64, Exit> {
