@@ -462,9 +462,9 @@ impl Changes {
     }
 }
 
-/// Changes properties: at once, or in smaller parts if the pool has no room for what so many changes
-/// could need at most. Changes of limits and reservations are not divided: their lack of space is
-/// that of their value.
+/// Changes properties: at once, or in smaller parts if the pool has no room for what so many
+/// changes could need at most. Changes of limits and reservations are not divided: their lack of
+/// space is that of their value.
 async fn change_in_parts(
     engine: &Arc<Engine>,
     dataset: &str,
