@@ -136,6 +136,7 @@ async fn receive_into(engine: &Arc<Engine>, items: Vec<Item>) {
     let applied = applied.await;
     match applied {
         Ok(()) => {
+            drop(receiver);
             let names = vec![format!("{TARGET}@s")];
             engine.snapshots().destroy_all(names, false).await.expect("the snapshot");
             engine.datasets().destroy(TARGET).await.expect("the dataset");
