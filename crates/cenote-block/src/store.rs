@@ -386,7 +386,7 @@ impl BlockStore {
         self.verifier_that(bp, self.verifies())
     }
 
-    /// The same; without `verifies` it accepts everything.
+    /// Like [`verifier`](Self::verifier); without `verifies` it accepts everything.
     pub(crate) fn verifier_that(&self, bp: &BlockPtr, verifies: bool) -> Result<Verifier> {
         let salt = self.salt();
         Verifier::of(bp, salt.as_ref(), verifies).map_err(|cause| {

@@ -1,7 +1,8 @@
 //! Send streams, and what is in them.
 
+use std::cell::Cell;
 use std::hint::black_box;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use cenote_engine::Engine;
 use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
@@ -62,8 +63,10 @@ pub fn token(bytes: &[u8]) {
     }
 }
 
-/// A pool in memory that receives, and the runtime of its tasks.
-static POOL: Mutex<Option<(OwnRuntime, Arc<Engine>)>> = Mutex::new(None);
+thread_local! {
+    /// A pool in memory that receives, and the runtime of its tasks.
+    static POOL: Cell<Option<(OwnRuntime, Arc<Engine>)>> = const { Cell::new(None) };
+}
 /// Name of the dataset that is received.
 const TARGET: &str = "tank/got";
 
@@ -72,16 +75,15 @@ const TARGET: &str = "tank/got";
 ///
 /// The pool is used again, because making one takes longer than receiving into it.
 pub fn receive(bytes: &[u8]) {
-    let mut pool = POOL.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
     // After a panic the next input begins anew.
-    let (runtime, engine) = pool.take().unwrap_or_else(|| {
+    let (runtime, engine) = POOL.take().unwrap_or_else(|| {
         let runtime = OwnRuntime::new(1).expect("a thread");
         let builder = PoolBuilder::file_system().with_size(64 << 20);
         let made = runtime.block_on(builder.create_in_memory());
         (runtime, made.expect("not in asynchronous code").0)
     });
     runtime.block_on(receive_into(&engine, items(bytes))).expect("not in asynchronous code");
-    *pool = Some((runtime, engine));
+    POOL.set(Some((runtime, engine)));
 }
 
 /// Returns the records of these bytes, after a BEGIN.

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 /// The decoders: one target each in `fuzz/fuzz_targets`, one folder each in `fuzz/seeds`.
-const DECODERS: [&str; 37] = [
+const DECODERS: [&str; 38] = [
     "acl",
     "blkptr",
     "bpobj",
@@ -29,6 +29,7 @@ const DECODERS: [&str; 37] = [
     "nvlist_native",
     "nvlist_xdr",
     "objset",
+    "receive",
     "redaction",
     "sa",
     "scan",

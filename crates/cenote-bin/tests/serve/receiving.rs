@@ -595,7 +595,7 @@ fn a_damaged_snapshot_is_healed_by_its_stream() {
     receives(&house, "-o compression=off t/a", &full);
     let before = send(&house, "t/a@one");
     house.run("zpool export t");
-    // Those of directories are compressed here.
+    // Blocks of directories are compressed here.
     let counts: Vec<_> = beginnings(&full).iter().map(|needle| damage(&house, needle)).collect();
     assert!(counts.iter().filter(|count| **count == 2).count() >= 3, "{counts:?}");
     assert!(counts.iter().all(|count| [0, 2].contains(count)), "{counts:?}");

@@ -147,7 +147,7 @@ impl BlockStore {
     /// Writes a block, like [`write`](Self::write).
     ///
     /// # Errors
-    /// Those of [`write`](Self::write).
+    /// Errors of [`write`](Self::write).
     pub async fn write_one(&self, draft: &Draft) -> Result<Written> {
         self.write_draft(draft, None, ThrottleShare::Reserve).await
     }
@@ -209,32 +209,16 @@ impl BlockStore {
         Ok(written)
     }
 
-    /// Returns the bytes that [`write`](Self::write) would store, without storing them.
-    ///
-    /// # Errors
-    /// If the policy names a salted checksum and the salt is not loaded.
-    pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
-        run(self.work_on(data, policy, None)?).await
-    }
-
     fn work(&self, draft: &Draft) -> Result<prepare::Work> {
-        self.work_on(&draft.data, &policy_now(draft), draft.sent.clone())
-    }
-
-    fn work_on(
-        &self,
-        data: &Buf,
-        policy: &WritePolicy,
-        sent: Option<SentForm>,
-    ) -> Result<prepare::Work> {
+        let policy = policy_now(draft);
         let salt = self.salt();
         if policy.checksum.is_salted() && salt.is_none() {
             let cause = crate::BlockError::NoSalt { checksum: policy.checksum.id() };
             return Err(Error::corrupt(cause));
         }
         Ok(prepare::Work {
-            data: data.clone(),
-            sent,
+            data: draft.data.clone(),
+            sent: draft.sent.clone(),
             compression: policy.compression,
             checksum: policy.checksum,
             salt,

@@ -105,7 +105,6 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Trim => {
             let leaves = engine.leaves().data_guids();
             let done = engine.leaves().start_trim(&leaves, TrimOptions::default()).await;
-            // A leaf may have gone since.
             settle(running, done, &[Kind::Busy, Kind::ReadOnly, Kind::NotFound])
         }
         Op::Initialize { disk } => initialize(running, disk).await,

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::Record;
-use cenote_rt::{Buf, Error, Kind, Result};
+use cenote_rt::{Buf, Kind, Result};
 use cenote_stream::send::{From, RecordSink, SendOptions, SendPlan};
-use cenote_stream::{Item, ReceiveOptions, Receiver};
+use cenote_stream::{Item, ReceiveError, ReceiveOptions, Receiver};
 
 use crate::model::datasets::Transfer;
 
@@ -36,7 +36,7 @@ impl RecordSink for Sink<'_> {
         };
         if self.left == 0 {
             self.is_given_up = true;
-            return Err(Error::new(Kind::Invalid, "the receive is given up"));
+            return Err(ReceiveError::NoEnd.into());
         }
         self.left -= 1;
         receiver.apply(item).await

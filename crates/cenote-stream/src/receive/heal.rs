@@ -61,7 +61,7 @@ pub struct Healed {
 enum Outcome {
     /// The snapshot has no block there that could be damaged.
     Nothing,
-    /// It is good; a copy that was not is mended from another one.
+    /// A copy is good; others are mended from it.
     Good,
     /// It was written again.
     Healed,

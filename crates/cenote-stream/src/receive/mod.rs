@@ -12,9 +12,9 @@
 //! are in memory. A receive that runs out of space fails with `Kind::NoSpace` or `Kind::Quota`, and
 //! has then changed nothing that users see. One record is in memory at a time.
 //!
-//! Compressed and embedded blocks keep the form in which they were sent, whatever the compression of
-//! the receiving dataset is. They are expanded first: a form that cannot be read is refused, and a
-//! block that is not the whole of one here is written like any other.
+//! Compressed and embedded blocks keep the form in which they were sent, whatever the compression
+//! of the receiving dataset is. They are expanded first: a form that cannot be read is refused, and
+//! a block that is not the whole of one here is written like any other.
 //!
 //! Durability: the point at which an interrupted receive is resumed is noted in the transaction
 //! that changes the data in front of it, and gets to disk with that data

@@ -88,7 +88,9 @@ fn blocks_keep_their_form_whatever_the_compression_is() {
             let bytes = recorded_stream(&golden, stream).bytes;
             let (items, _) = substreams(&bytes).remove(0);
             let mut sent = Forms::new();
-            items.iter().for_each(|item| note(&mut sent, &item.record, &item.payload));
+            for item in &items {
+                note(&mut sent, &item.record, &item.payload);
+            }
             for compression in [OFF, GZIP_1] {
                 let target = Target::new().await;
                 let props = vec![("compression".to_owned(), Value::U64(compression))];

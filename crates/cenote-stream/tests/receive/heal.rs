@@ -53,9 +53,10 @@ async fn damage(target: &Target) -> Vec<(u64, u64)> {
         for blkid in 0..dnode.block_count() {
             let bp = dnode.block_pointer(0, blkid).await.unwrap();
             let Some(bp) = bp.filter(|bp| !bp.is_embedded()) else { continue };
-            let members = match bp.is_gang() {
-                true => engine.store().gang_members(&bp, set.grounds()).await.unwrap(),
-                false => vec![bp],
+            let members = if bp.is_gang() {
+                engine.store().gang_members(&bp, set.grounds()).await.unwrap()
+            } else {
+                vec![bp]
             };
             for member in members {
                 for dva in member.dvas() {
