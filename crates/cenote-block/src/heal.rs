@@ -81,22 +81,34 @@ impl BlockStore {
         let may_repair = guard.is_some() || is_on(Bug::RepairWithoutEvidence);
         let mut repaired = 0;
         if may_repair && self.tree().is_writable() {
-            let (tree, birth) = (Arc::clone(self.tree()), bp.physical_birth());
-            let todo = parts.clone();
-            let task = cenote_rt::spawn(async move {
-                let mut repaired = 0;
-                for (dva, bad) in todo {
-                    let outcome = tree.repair(dva, &data, birth, &bad, Rewrite::Repair).await;
-                    repaired += outcome.map_or(0, |outcome| outcome.repaired.len());
-                }
-                // E1: the devices have answered.
-                drop(guard);
-                repaired
-            });
-            repaired = task.await.unwrap_or(0);
+            repaired = self.rewrite(data, bp.physical_birth(), parts.clone(), guard).await;
         }
-        self.note_repaired(repaired as u64);
         self.tell_recovered(&parts, class, repaired);
+    }
+
+    /// Writes the bytes of a block over parts of its copies, in a task of its own that holds the
+    /// guard. Returns the number of parts that were written.
+    pub(crate) async fn rewrite(
+        &self,
+        data: Buf,
+        birth: u64,
+        parts: Vec<(Dva, Vec<BadChild>)>,
+        guard: Option<Guard>,
+    ) -> usize {
+        let tree = Arc::clone(self.tree());
+        let task = cenote_rt::spawn(async move {
+            let mut written = 0;
+            for (dva, parts) in parts {
+                let outcome = tree.repair(dva, &data, birth, &parts, Rewrite::Repair).await;
+                written += outcome.map_or(0, |outcome| outcome.repaired.len());
+            }
+            // E1: the devices have answered.
+            drop(guard);
+            written
+        });
+        let written = task.await.unwrap_or(0);
+        self.note_repaired(written as u64);
+        written
     }
 
     fn tell_recovered(&self, parts: &[(Dva, Vec<BadChild>)], class: IoClass, repaired: usize) {

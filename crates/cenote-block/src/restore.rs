@@ -11,8 +11,8 @@
 use std::sync::Arc;
 
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_rt::{Buf, Error, Kind, Result};
-use cenote_vdev::{BadChild, Cause, LeafRange, Rewrite, Verify as _};
+use cenote_rt::{Buf, Error, Result};
+use cenote_vdev::{BadChild, Cause, LeafRange, Verify as _};
 
 use crate::alloc::{GuardOutcome, Pin};
 use crate::error::{BlockError, WriteError};
@@ -20,101 +20,71 @@ use crate::gang::GANG_DEPTH_MAX;
 use crate::grounds::{Grounds, overtaken};
 use crate::store::BlockStore;
 
-impl BlockStore {
-    /// Whether bytes in their stored form are those of a block: whether they have its checksum.
-    ///
-    /// # Errors
-    /// If the checksum cannot be computed.
-    pub fn fits(&self, bp: &BlockPtr, stored: &[u8]) -> Result<bool> {
-        let has_place = !bp.is_hole() && !bp.is_embedded();
-        let is_long_enough = has_place && stored.len() as u64 == bp.psize();
-        // Whatever is written is verified.
-        Ok(is_long_enough && self.verifier_that(bp, true)?.verify(stored))
-    }
+/// Coarse estimate of the time to find the form of a block: rare, and never short.
+const FIND_NS: u64 = 1_000_000;
 
-    /// Writes all copies of a block again. `stored` are its bytes in their stored form; the members
-    /// of a gang block get theirs if its headers are good. Returns the number of parts that were
-    /// written and that failed.
+impl BlockStore {
+    /// Writes all copies of a block again, as far as the devices take them, with the first of
+    /// `forms` that is the block in its stored form. The members of a gang block get their parts if
+    /// its headers are good. Returns whether there was such a form.
     ///
     /// # Errors
-    /// `Kind::Checksum` if the bytes are not those of the block; `Kind::Overtaken` if the pin is
-    /// not valid any more; errors of reading gang headers.
+    /// `Kind::Overtaken` if the pin is not valid any more; errors of reading gang headers.
     pub async fn restore(
         &self,
         bp: &BlockPtr,
         pin: &Arc<Pin>,
-        stored: &Buf,
-    ) -> Result<(usize, usize)> {
+        mut forms: impl Iterator<Item = Vec<u8>> + Send + 'static,
+    ) -> Result<bool> {
         bp.validate().map_err(Error::corrupt)?;
-        if !self.fits(bp, stored)? {
-            return Err(Error::new(Kind::Checksum, WriteError::OtherBlock));
-        }
-        let (mut written, mut failed) = (0, 0);
-        let mut left = vec![(*bp, stored.clone(), 0)];
+        let fits = self.fits(bp)?;
+        let found = cenote_rt::cpu(FIND_NS, move || forms.find(|form| fits(form))).await?;
+        let Some(stored) = found.map(Buf::from) else { return Ok(false) };
+        let mut left = vec![(*bp, stored, 0)];
         while let Some((bp, data, depth)) = left.pop() {
-            if bp.is_gang() {
-                if depth >= GANG_DEPTH_MAX {
-                    return Err(Error::corrupt(BlockError::GangDepth { limit: GANG_DEPTH_MAX }));
-                }
-                let members = self.gang_members(&bp, &Grounds::Pinned(Arc::clone(pin))).await?;
-                let mut at = 0;
-                for member in members {
-                    let end = at + member.psize() as usize;
-                    let part = data.slice(at..end).filter(|part| self.fits_member(&member, part));
-                    let other = || Error::new(Kind::Checksum, WriteError::OtherBlock);
-                    left.push((member, part.ok_or_else(other)?, depth + 1));
-                    at = end;
-                }
+            if !bp.is_gang() {
+                self.write_again(&bp, pin, data).await?;
                 continue;
             }
-            let (of_block, failed_here) = self.write_again(&bp, pin, data).await?;
-            written += of_block;
-            failed += failed_here;
+            if depth >= GANG_DEPTH_MAX {
+                return Err(Error::corrupt(BlockError::GangDepth { limit: GANG_DEPTH_MAX }));
+            }
+            let mut at = 0;
+            for member in self.gang_members(&bp, &Grounds::Pinned(Arc::clone(pin))).await? {
+                let end = at + member.psize() as usize;
+                let part = data.slice(at..end).unwrap_or_else(Buf::empty);
+                // One that is a gang block itself has no checksum over these bytes.
+                if !member.is_gang() && !self.fits(&member)?(&part) {
+                    return Err(Error::corrupt(WriteError::OtherBlock));
+                }
+                left.push((member, part, depth + 1));
+                at = end;
+            }
         }
-        Ok((written, failed))
+        Ok(true)
     }
 
-    /// Whether bytes are those of a member of a gang block. One that is a gang block itself has no
-    /// checksum over them.
-    fn fits_member(&self, member: &BlockPtr, part: &[u8]) -> bool {
-        member.is_gang() || self.fits(member, part).unwrap_or(false)
+    /// Returns a function that tells whether bytes are a block in its stored form: whether they have
+    /// its length and checksum. Whatever is written is verified.
+    fn fits(&self, bp: &BlockPtr) -> Result<impl Fn(&[u8]) -> bool + Send + 'static> {
+        let (verifier, len) = (self.verifier_that(bp, true)?, bp.psize());
+        Ok(move |bytes: &[u8]| bytes.len() as u64 == len && verifier.verify(bytes))
     }
 
-    async fn write_again(
-        &self,
-        bp: &BlockPtr,
-        pin: &Arc<Pin>,
-        data: Buf,
-    ) -> Result<(usize, usize)> {
+    async fn write_again(&self, bp: &BlockPtr, pin: &Arc<Pin>, data: Buf) -> Result<()> {
         // Checks E1, E2.
         let guard = match self.guard_pinned(bp, pin) {
             GuardOutcome::Unchanged(guard) => guard,
-            GuardOutcome::Outside => return Ok((0, 0)),
+            GuardOutcome::Outside => return Ok(()),
             GuardOutcome::Reused => return Err(overtaken()),
         };
-        let (tree, bp) = (Arc::clone(self.tree()), *bp);
-        let birth = bp.physical_birth();
-        // In its own task: a caller that goes away leaves no write behind without a guard.
-        let task = cenote_rt::spawn(async move {
-            let (mut written, mut failed) = (0, 0);
-            for dva in bp.dvas() {
-                let ranges = tree.layout_ranges(dva, bp.psize(), birth);
-                let parts: Vec<_> = ranges.into_iter().map(|range| part_of(&tree, range)).collect();
-                match tree.repair(dva, &data, birth, &parts, Rewrite::Repair).await {
-                    Ok(outcome) => {
-                        written += outcome.repaired.len();
-                        failed += outcome.failed.len();
-                    }
-                    Err(_) => failed += parts.len(),
-                }
-            }
-            // E1: the devices have answered.
-            drop(guard);
-            (written, failed)
-        });
-        let (written, failed) = task.await.map_err(|error| Error::new(Kind::Io, error))?;
-        self.note_repaired(written as u64);
-        Ok((written, failed))
+        let (tree, birth) = (self.tree(), bp.physical_birth());
+        let parts_at = |dva| {
+            let ranges = tree.layout_ranges(dva, bp.psize(), birth).into_iter();
+            (dva, ranges.map(|range| part_of(tree, range)).collect())
+        };
+        self.rewrite(data, birth, bp.dvas().map(parts_at).collect(), Some(guard)).await;
+        Ok(())
     }
 }
 

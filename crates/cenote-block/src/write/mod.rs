@@ -209,16 +209,32 @@ impl BlockStore {
         Ok(written)
     }
 
+    /// Returns the bytes that [`write`](Self::write) would store, without storing them.
+    ///
+    /// # Errors
+    /// If the policy names a salted checksum and the salt is not loaded.
+    pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
+        run(self.work_on(data, policy, None)?).await
+    }
+
     fn work(&self, draft: &Draft) -> Result<prepare::Work> {
-        let policy = policy_now(draft);
+        self.work_on(&draft.data, &policy_now(draft), draft.sent.clone())
+    }
+
+    fn work_on(
+        &self,
+        data: &Buf,
+        policy: &WritePolicy,
+        sent: Option<SentForm>,
+    ) -> Result<prepare::Work> {
         let salt = self.salt();
         if policy.checksum.is_salted() && salt.is_none() {
             let cause = crate::BlockError::NoSalt { checksum: policy.checksum.id() };
             return Err(Error::corrupt(cause));
         }
         Ok(prepare::Work {
-            data: draft.data.clone(),
-            sent: draft.sent.clone(),
+            data: data.clone(),
+            sent,
             compression: policy.compression,
             checksum: policy.checksum,
             salt,

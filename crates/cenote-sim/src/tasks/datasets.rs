@@ -35,26 +35,17 @@ pub(super) async fn perform(running: &Running, tree: usize, op: Op) -> Ended {
         states.begin(running.engine.open_txg(), (), after);
         call
     };
-    let done = match &call {
-        DatasetCall::Receive(transfer) => match transfers::run(&running.engine, transfer).await {
-            Ok(true) => Ok(()),
-            // It was given up: nothing has changed.
-            Ok(false) => {
-                let mut model = running.history.model();
-                if let Some((states, _)) = model.trees.get_mut(&tree) {
-                    states.take_back();
-                }
-                return Ok(Outcome::Refused);
-            }
-            Err(error) => Err(error),
-        },
-        call => make(&running.engine, call).await,
-    };
+    let done = make(&running.engine, &call).await;
     let mut model = running.history.model();
     let now = model.tick();
     let Some((states, durable)) = model.trees.get_mut(&tree) else { return Ok(Outcome::Refused) };
     match done {
-        Ok(()) => {
+        // It was given up: nothing has changed.
+        Ok(false) => {
+            states.take_back();
+            Ok(Outcome::Refused)
+        }
+        Ok(true) => {
             states.end(now, running.engine.open_txg());
             if call.is_durable() {
                 *durable = states.len();
@@ -79,9 +70,10 @@ fn dataset(name: &str) -> NewDataset {
     NewDataset { kind: ObjSetType::Zvol, ..pools::dataset(name) }
 }
 
-async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<()> {
+/// Makes a call. Returns whether it was made, or given up on purpose.
+async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<bool> {
     let (datasets, snapshots) = (engine.datasets(), engine.snapshots());
-    match call {
+    let made = match call {
         DatasetCall::Create(name, 0) => datasets.create(dataset(name)).await.map(drop),
         DatasetCall::Create(name, uid) => {
             let user = Requester { uid: *uid, gids: Vec::new(), is_trusted: false };
@@ -142,8 +134,9 @@ async fn make(engine: &Arc<Engine>, call: &DatasetCall) -> Result<()> {
         DatasetCall::Inherit(name, property) => {
             engine.properties().inherit(name, property, false).await
         }
-        DatasetCall::Receive(transfer) => transfers::run(engine, transfer).await.map(drop),
-    }
+        DatasetCall::Receive(transfer) => return transfers::run(engine, transfer).await,
+    };
+    made.map(|()| true)
 }
 
 /// Reads a snapshot of the tree, and compares it.

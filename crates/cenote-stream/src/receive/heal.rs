@@ -14,7 +14,7 @@
 //! committed state, which a pin keeps in place until the pool needs its space; then the record
 //! begins again with a newer state.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -25,12 +25,12 @@ use cenote_engine::Engine;
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::stream::{HeaderType, Record, RecordLimits, Write};
+use cenote_ondisk::stream::{Record, RecordLimits, Write};
 use cenote_pool::errlog::{DamagedBlock, DamagedSet};
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Buf, Error, JoinHandle, Kind, Result};
 
-use super::{ReceiveError, payload};
+use super::{ReceiveError, check, payload, substream};
 use crate::Item;
 
 /// Most bytes of payloads in work, or one longer payload; and most records.
@@ -40,8 +40,6 @@ const RECORDS_MAX: usize = 32;
 const FORGET_EVERY: usize = 1024;
 /// Time for which a state of the pool is kept if the pool does not need its space.
 const VIEW_TIME: Duration = Duration::from_mins(10);
-/// Coarse estimate of the time to find the stored form of a block: rare, and never short.
-const FIT_NS: u64 = 1_000_000;
 /// Numbers of the levels of Zstandard, ordinary and fast ones.
 const ZSTD_LEVELS: [std::ops::RangeInclusive<u8>; 2] = [1..=19, 103..=123];
 
@@ -64,18 +62,13 @@ enum Outcome {
     /// A copy is good; others are mended from it.
     Good,
     /// It was written again.
-    Healed,
+    Healed(Place, BlockPtr),
     /// The stream does not have its bytes.
     Left,
 }
 
-/// A block that was healed.
-#[derive(Debug, Clone, Copy)]
-struct Place {
-    object: u64,
-    blkid: u64,
-    bp: BlockPtr,
-}
+/// Object and number of a data block.
+type Place = (u64, u64);
 
 /// The snapshot.
 #[derive(Debug)]
@@ -93,7 +86,7 @@ struct Snapshot {
 #[derive(Debug)]
 struct Work {
     bytes: usize,
-    task: JoinHandle<Result<(Outcome, Option<Place>)>>,
+    task: JoinHandle<Result<Outcome>>,
 }
 
 /// Heals a snapshot with the records of a stream.
@@ -106,7 +99,7 @@ pub struct Healer {
     bytes: usize,
     done: Healed,
     /// Healed blocks whose entries are still in the log of errors.
-    to_forget: Vec<Place>,
+    to_forget: BTreeMap<Place, BlockPtr>,
     is_ended: bool,
 }
 
@@ -123,12 +116,7 @@ impl Healer {
         endian: Endian,
         name: &str,
     ) -> Result<Self> {
-        let Record::Begin(record) = &begin.record else {
-            return Err(ReceiveError::Misplaced { name: begin.record.name() }.into());
-        };
-        if record.header != HeaderType::Substream {
-            return Err(ReceiveError::Package.into());
-        }
+        let record = substream(begin)?;
         let (engine, name, guid) = (Arc::clone(engine), name.to_owned(), record.to_guid);
         let set = Mutex::with_default(Rank::Healing);
         let snapshot = Snapshot { engine, name, guid, endian, set };
@@ -139,7 +127,7 @@ impl Healer {
             works: VecDeque::new(),
             bytes: 0,
             done: Healed::default(),
-            to_forget: Vec::new(),
+            to_forget: BTreeMap::new(),
             is_ended: false,
         })
     }
@@ -150,12 +138,10 @@ impl Healer {
     /// [`ReceiveError`] for an invalid record, and for one that does not fit the snapshot; errors
     /// of the pool.
     pub async fn apply(&mut self, item: Item) -> Result<()> {
-        let name = item.record.name();
         if self.is_ended {
-            return Err(ReceiveError::Misplaced { name }.into());
+            return Err(ReceiveError::Misplaced { name: item.record.name() }.into());
         }
-        let invalid = |source| ReceiveError::Invalid { name, offset: item.offset, source };
-        item.record.check(&self.limits).map_err(invalid)?;
+        check(&item, &self.limits)?;
         match item.record {
             Record::Write(record) => {
                 let bytes = item.payload.len();
@@ -191,11 +177,16 @@ impl Healer {
             let Some(work) = self.works.pop_front() else { break };
             self.bytes -= work.bytes;
             let ended = work.task.await.map_err(|error| Error::new(Kind::Io, error))?;
-            let (outcome, place) = ended?;
+            let outcome = ended?;
             self.done.examined += u64::from(outcome != Outcome::Nothing);
-            self.done.healed += u64::from(outcome == Outcome::Healed);
-            self.done.left += u64::from(outcome == Outcome::Left);
-            self.to_forget.extend(place.filter(|_| outcome == Outcome::Healed));
+            match outcome {
+                Outcome::Nothing | Outcome::Good => {}
+                Outcome::Healed(place, bp) => {
+                    self.done.healed += 1;
+                    self.to_forget.insert(place, bp);
+                }
+                Outcome::Left => self.done.left += 1,
+            }
         }
         if self.to_forget.len() >= FORGET_EVERY {
             self.forget().await?;
@@ -212,31 +203,43 @@ impl Healer {
         let engine = &self.snapshot.engine;
         // Errors that were found are recorded by the sync.
         engine.sync().await?;
-        let view = engine.view().await?;
-        let (mut good, mut set) = (Vec::new(), None::<(u64, DamagedSet)>);
-        for block in view.error_log().await? {
-            let place = block.place;
-            let is_named = |healed: &&Place| {
-                place.level == 0 && (healed.object, healed.blkid) == (place.object, place.blkid)
-            };
-            let Some(healed) = healed.iter().find(is_named) else { continue };
-            if set.as_ref().is_none_or(|(objset, _)| *objset != place.objset) {
-                set = Some((place.objset, DamagedSet::load(&view, place.objset).await?));
+        let entries = loop {
+            match entries_about(engine, &healed).await {
+                // Another view is used if one was given up.
+                Err(error) if error.kind() == Kind::Overtaken => {}
+                entries => break entries?,
             }
-            let Some((_, of_block)) = &set else { continue };
-            if is_same(&block, of_block, &healed.bp).await {
-                good.push(block);
-            }
-        }
-        drop(view);
-        engine.scans().forget_errors(good).await
+        };
+        engine.scans().forget_errors(entries).await
     }
 }
 
-/// Whether an entry of the log of errors is about this block.
-async fn is_same(entry: &DamagedBlock, set: &DamagedSet, bp: &BlockPtr) -> bool {
-    let found = set.pointer(entry).await.ok().flatten();
-    found.is_some_and(|found| found.dvas().eq(bp.dvas()) && found.birth() == bp.birth())
+/// Returns the entries of the log of errors that are about these blocks.
+async fn entries_about(
+    engine: &Engine,
+    blocks: &BTreeMap<Place, BlockPtr>,
+) -> Result<Vec<DamagedBlock>> {
+    let view = engine.view().await?;
+    let (mut entries, mut set) = (Vec::new(), None::<(u64, DamagedSet)>);
+    for entry in view.error_log().await? {
+        let place = entry.place;
+        let bp = blocks.get(&(place.object, place.blkid)).filter(|_| place.level == 0);
+        let Some(bp) = bp else { continue };
+        let of_entry = match set.take() {
+            Some((objset, found)) if objset == place.objset => found,
+            _ => DamagedSet::load(&view, place.objset).await?,
+        };
+        let found = match of_entry.pointer(&entry).await {
+            Err(error) if error.kind() == Kind::Overtaken => return Err(error),
+            // If what leads to it is damaged, the entry stays.
+            found => found.ok().flatten(),
+        };
+        set = Some((place.objset, of_entry));
+        if found.is_some_and(|found| found.dvas().eq(bp.dvas()) && found.birth() == bp.birth()) {
+            entries.push(entry);
+        }
+    }
+    Ok(entries)
 }
 
 impl Snapshot {
@@ -252,7 +255,7 @@ impl Snapshot {
     }
 
     /// Reads the block of a record, and heals it.
-    async fn check(&self, record: &Write, payload: &Buf) -> Result<(Outcome, Option<Place>)> {
+    async fn check(&self, record: &Write, payload: &Buf) -> Result<Outcome> {
         loop {
             let opened = self.set.lock().clone();
             let set = match opened {
@@ -266,12 +269,7 @@ impl Snapshot {
         }
     }
 
-    async fn check_in(
-        &self,
-        set: &ObjSet,
-        record: &Write,
-        payload: &Buf,
-    ) -> Result<(Outcome, Option<Place>)> {
+    async fn check_in(&self, set: &ObjSet, record: &Write, payload: &Buf) -> Result<Outcome> {
         let (object, offset) = (record.object, record.offset);
         let other = || Error::from(ReceiveError::OtherBlock { object, offset });
         let dnode = set.dnode(object).await.map_err(|error| match error.kind() {
@@ -285,61 +283,45 @@ impl Snapshot {
         let blkid = offset / size;
         let found = dnode.block_pointer(0, blkid).await?;
         let (Some(bp), Grounds::Pinned(pin)) = (found, set.grounds()) else {
-            return Ok((Outcome::Nothing, None));
+            return Ok(Outcome::Nothing);
         };
-        let place = Place { object, blkid, bp };
-        let outcome = |outcome| Ok((outcome, Some(place)));
         let store = self.engine.store();
         if store.mend(&bp, pin, MendKind::Unread).await?.unreadable == 0 {
-            return outcome(Outcome::Good);
+            return Ok(Outcome::Good);
         }
         let kind = dnode.phys().object_type;
-        let Some(stored) = self.stored_form(&bp, record, kind, payload).await? else {
-            return outcome(Outcome::Left);
-        };
-        store.restore(&bp, pin, &stored).await?;
+        let (contents, sent) = self.contents(record, kind, payload).await?;
+        if !store.restore(&bp, pin, forms(&bp, contents, sent)).await? {
+            return Ok(Outcome::Left);
+        }
         let is_good = store.mend(&bp, pin, MendKind::Counted).await?.unreadable == 0;
-        outcome(if is_good { Outcome::Healed } else { Outcome::Left })
+        Ok(if is_good { Outcome::Healed((object, blkid), bp) } else { Outcome::Left })
     }
 
-    /// Returns the bytes of a block as the pool stores them, made of a record of it; `None` if they
-    /// do not have its checksum.
-    async fn stored_form(
+    /// Returns the contents of a record's block, and the form in which they were sent if that was
+    /// compressed.
+    async fn contents(
         &self,
-        bp: &BlockPtr,
         record: &Write,
         kind: ObjectType,
         payload: &Buf,
-    ) -> Result<Option<Buf>> {
+    ) -> Result<(Buf, Option<SentForm>)> {
         let payload = payload.to_vec();
-        let (contents, sent) = match record.compression {
-            0 => (payload::block(payload, 0, kind, self.endian), None),
-            compression => {
-                let place = (record.object, record.offset);
-                let len = record.logical_len as usize;
-                let (contents, sent) = payload::expand(place, payload, compression, len).await?;
-                (Buf::from(contents), Some(sent))
-            }
-        };
-        let (engine, bp) = (Arc::clone(&self.engine), *bp);
-        cenote_rt::cpu(FIT_NS, move || {
-            for stored in forms(&bp, &contents, sent.as_ref()) {
-                if engine.store().fits(&bp, &stored)? {
-                    return Ok(Some(Buf::from(stored)));
-                }
-            }
-            Ok(None)
-        })
-        .await?
+        if record.compression == 0 {
+            return Ok((payload::block(payload, 0, kind, self.endian), None));
+        }
+        let (place, len) = ((record.object, record.offset), record.logical_len as usize);
+        let (contents, sent) = payload::expand(place, payload, record.compression, len).await?;
+        Ok((Buf::from(contents), Some(sent)))
     }
 }
 
 /// Returns the forms in which the contents of a block may be stored, likely ones first.
-fn forms<'a>(
+fn forms(
     bp: &BlockPtr,
-    contents: &'a Buf,
-    sent: Option<&'a SentForm>,
-) -> impl Iterator<Item = Vec<u8>> + 'a {
+    contents: Buf,
+    sent: Option<SentForm>,
+) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
     let psize = bp.psize() as usize;
     let function = bp.compression().and_then(|found| Compression::from_id(found.id()));
     let as_sent = sent.filter(|sent| Some(sent.compression) == function);
@@ -353,7 +335,7 @@ fn forms<'a>(
     let levels = levels.into_iter().flatten().filter_map(ZstdLevel::from_id);
     let packed = levels.filter_map(move |level| {
         let mut packed = vec![0; psize];
-        let len = compress::compress(function?, level, contents, &mut packed)?;
+        let len = compress::compress(function?, level, &contents, &mut packed)?;
         packed.truncate(len);
         Some(packed)
     });

@@ -103,12 +103,7 @@ impl Receiver {
         endian: Endian,
         options: ReceiveOptions,
     ) -> Result<Self> {
-        let Record::Begin(record) = &begin.record else {
-            return Err(ReceiveError::Misplaced { name: begin.record.name() }.into());
-        };
-        if record.header != HeaderType::Substream {
-            return Err(ReceiveError::Package.into());
-        }
+        let record = substream(begin)?;
         let limits = RecordLimits::new(record, BLOCK_SIZE_MAX);
         let new = new_receive(record, &begin.payload, options)?;
         let is_full = new.is_full();
@@ -144,12 +139,7 @@ impl Receiver {
             return Err(ReceiveError::Misplaced { name: item.record.name() }.into());
         }
         let name = item.record.name();
-        let invalid = |source| ReceiveError::Invalid { name, offset: item.offset, source };
-        item.record.check(&self.limits).map_err(invalid)?;
-        if item.record.payload_len() != item.payload.len() as u64 {
-            let (len, expected) = (item.payload.len() as u64, item.record.payload_len());
-            return Err(ReceiveError::PayloadLength { name, len, expected }.into());
-        }
+        check(&item, &self.limits)?;
         let bytes = item.offset.saturating_add(item.stored_len());
         match &item.record {
             Record::Object(object) => self.object(object, &item.payload, bytes).await,
@@ -285,6 +275,29 @@ impl Receiver {
                 .await?;
         }
     }
+}
+
+/// Returns the BEGIN of a substream.
+fn substream(begin: &Item) -> Result<&Begin> {
+    let Record::Begin(record) = &begin.record else {
+        return Err(ReceiveError::Misplaced { name: begin.record.name() }.into());
+    };
+    if record.header != HeaderType::Substream {
+        return Err(ReceiveError::Package.into());
+    }
+    Ok(record)
+}
+
+/// Checks the fields of a record, and the length of its payload.
+fn check(item: &Item, limits: &RecordLimits) -> Result<()> {
+    let name = item.record.name();
+    let invalid = |source| ReceiveError::Invalid { name, offset: item.offset, source };
+    item.record.check(limits).map_err(invalid)?;
+    let (len, expected) = (item.payload.len() as u64, item.record.payload_len());
+    if len != expected {
+        return Err(ReceiveError::PayloadLength { name, len, expected }.into());
+    }
+    Ok(())
 }
 
 /// Returns the parameters of a receive from BEGIN and its payload.

@@ -5,12 +5,12 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_ondisk::stream::{Begin, Record};
 use cenote_rt::monotonic;
-use cenote_stream::{Healed, Healer, Item, ReceiveError, StreamError};
+use cenote_stream::{Healed, Healer, Item, ReceiveError};
 
 use super::Command;
 use super::failure::{self, Failure, What};
 use super::naming::Sent;
-use super::one::{Stream, print_rate, skip};
+use super::one::{Stream, next, print_rate, skip};
 use super::place::{Context, refuse_deduplicated};
 use super::search::find;
 use crate::io::{CommandResult, Exit, Io};
@@ -113,9 +113,7 @@ async fn apply(
     let mut is_ended = false;
     let applied = async {
         while !is_ended {
-            // Blocks as long as the sender is silent.
-            let item = stream.next().transpose()?;
-            let item = item.ok_or_else(|| StreamError::Truncated { offset: stream.offset() })?;
+            let item = next(stream)?;
             is_ended = matches!(item.record, Record::End(_));
             healer.apply(item).await?;
         }

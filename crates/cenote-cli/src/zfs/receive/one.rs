@@ -221,9 +221,7 @@ impl Command {
         change_props(engine, place.head(), early, io).await?;
         let mut is_ended = false;
         while !is_ended {
-            // Blocks as long as the sender is silent.
-            let item = stream.next().transpose()?;
-            let item = item.ok_or_else(|| StreamError::Truncated { offset: stream.offset() })?;
+            let item = next(stream)?;
             is_ended = matches!(item.record, Record::End(_));
             receiver.apply(item).await?;
         }
@@ -328,13 +326,18 @@ async fn has_guid(engine: &Arc<Engine>, head: &str, guid: u64) -> Result<bool, E
 
 /// Reads the rest of a substream.
 pub(super) fn skip(stream: &mut Stream, what: What) -> CommandResult {
-    let failed = |error: &StreamError| what.failed(failure::stream_words(error));
-    while let Some(item) = stream.next().transpose().map_err(|error| failed(&error))? {
+    loop {
+        let item = next(stream).map_err(|error| what.failed(failure::stream_words(&error)))?;
         if matches!(item.record, Record::End(_)) {
             return Ok(());
         }
     }
-    Err(failed(&StreamError::Truncated { offset: stream.offset() }))
+}
+
+/// Returns the next record of a substream; blocks as long as the sender is silent.
+pub(super) fn next(stream: &mut Stream) -> Result<Item, StreamError> {
+    let item = stream.next().transpose()?;
+    item.ok_or_else(|| StreamError::Truncated { offset: stream.offset() })
 }
 
 pub(super) fn print_rate(bytes: u64, time: Duration, io: &mut Io<'_>) -> CommandResult {
