@@ -64,8 +64,8 @@ impl BlockStore {
         Ok(true)
     }
 
-    /// Returns a function that tells whether bytes are a block in its stored form: whether they have
-    /// its length and checksum. Whatever is written is verified.
+    /// Returns a function that tells whether bytes are a block in its stored form: whether they
+    /// have its length and checksum. Whatever is written is verified.
     fn fits(&self, bp: &BlockPtr) -> Result<impl Fn(&[u8]) -> bool + Send + 'static> {
         let (verifier, len) = (self.verifier_that(bp, true)?, bp.psize());
         Ok(move |bytes: &[u8]| bytes.len() as u64 == len && verifier.verify(bytes))
