@@ -134,6 +134,8 @@ pub struct MountRequest {
     pub is_remount: bool,
     /// A folder that is not empty may be mounted over, whatever `overlay` says (`-O`).
     pub is_overlay: bool,
+    /// A redacted file system may be mounted, although it lacks blocks (`-f`).
+    pub is_forced: bool,
     /// Mount point, for callers that choose it themselves (`mount.zfs`). A file system that is
     /// already mounted is mounted at this place as well.
     pub place: Option<PathBuf>,

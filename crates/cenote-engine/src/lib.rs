@@ -63,6 +63,7 @@ pub use dsl::changed::ChangedDatasets;
 pub use dsl::deleg::GrantChange;
 pub use dsl::opened::OpenSnapshot;
 pub use dsl::receive::{NewReceive, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception};
+pub use dsl::redaction::{BegunRedaction, RedactionPart};
 pub use dsl::settings::Change as PropertyChange;
 pub use engine::Engine;
 pub use error::EngineError;

@@ -8,6 +8,10 @@ use crate::words;
 
 /// Bytes of an entry.
 pub const REDACTION_ENTRY_LEN: usize = 32;
+/// Most blocks of an entry.
+pub const REDACTION_BLOCKS_MAX: u64 = 1 << 48;
+/// Block size of a list's object.
+pub const REDACTION_BLOCK_SIZE: u32 = 128 << 10;
 
 const COUNT_MINUS_1: Bits<0, 48> = Bits;
 const SIZE_SECTORS: Bits<48, 16> = Bits;
@@ -32,7 +36,7 @@ pub enum CorruptRedaction {
 }
 
 /// Header (`redaction_list_phys_t`).
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct RedactionPhys {
     /// Progress while being built.
     pub last_object: u64,
@@ -93,6 +97,22 @@ pub struct RedactionEntry {
     pub block_count: u64,
 }
 
+impl RedactionEntry {
+    /// The number of the block behind the last one; `None` if it is beyond 2^64.
+    #[must_use]
+    pub const fn end(&self) -> Option<u64> {
+        self.blkid.checked_add(self.block_count)
+    }
+
+    /// The entry's bytes; `None` if a number does not fit its field.
+    #[must_use]
+    pub fn encode(&self) -> Option<Vec<u8>> {
+        let word = COUNT_MINUS_1.with(0, self.block_count.checked_sub(1)?)?;
+        let word = SIZE_SECTORS.with(word, u64::from(self.block_size >> 9))?;
+        Some(words::to_bytes(&[self.object, self.blkid, word, 0]))
+    }
+}
+
 /// The entries in a piece of a list's data; a partial last one is ignored.
 pub fn entries(data: &[u8]) -> impl ExactSizeIterator<Item = RedactionEntry> + '_ {
     let (entries, _partial) = data.as_chunks::<REDACTION_ENTRY_LEN>();
@@ -126,5 +146,9 @@ mod tests {
         let data = words::to_bytes(&[43, 0, 2048 << 48 | 1, 0]);
         let entry = entries(&data).next().unwrap();
         assert_eq!((entry.object, entry.block_size, entry.block_count), (43, 1 << 20, 2));
+        assert_eq!(entry.encode(), Some(data));
+        let huge = RedactionEntry { block_count: REDACTION_BLOCKS_MAX + 1, ..entry };
+        assert_eq!(huge.encode(), None);
+        assert_eq!(RedactionEntry { block_count: 0, ..entry }.encode(), None);
     }
 }

@@ -31,7 +31,7 @@ pub mod vdevs;
 pub mod verify;
 
 pub use accounting::{AllocationClass, Space};
-pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, Suffix};
+pub use dsl::{Bookmark, Dataset, DatasetKind, DatasetName, RedactionList, Suffix};
 pub use errlog::{DamagedBlock, DamagedObject};
 pub use import::{Candidate, Host, ScanOptions};
 pub use keys::{KeyError, KeyStore};

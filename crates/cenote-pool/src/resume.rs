@@ -17,16 +17,32 @@ const RECEIVE_CHILD: &str = "%recv";
 
 /// Returns the token of a dataset with an interrupted resumable receive.
 pub(crate) async fn token(dataset: &Dataset) -> Result<Option<String>> {
+    Ok(saved(dataset).await?.and_then(|(_, list)| pack(&list)))
+}
+
+impl Dataset {
+    /// Returns the dataset with what an interrupted resumable receive into this one has received:
+    /// itself, or a hidden child.
+    pub async fn saved_receive(&self) -> Result<Option<Self>> {
+        match saved(self).await? {
+            None => Ok(None),
+            Some((object, _)) => self.pool().dataset_by_object(object).await.map(Some),
+        }
+    }
+}
+
+/// Returns the object of an interrupted receive into a dataset, and its state.
+async fn saved(dataset: &Dataset) -> Result<Option<(u64, NvList)>> {
     if dataset.is_snapshot() {
         return Ok(None);
     }
     if let Some(list) = state(dataset, dataset.object()).await? {
-        return Ok(pack(&list));
+        return Ok(Some((dataset.object(), list)));
     }
     let child: Option<Dir> = dataset.dir().child(dataset.mos(), RECEIVE_CHILD).await?;
     match child.map(|dir| dir.phys.head_dataset_obj) {
         None | Some(0) => Ok(None),
-        Some(object) => Ok(state(dataset, object).await?.as_ref().and_then(pack)),
+        Some(object) => Ok(state(dataset, object).await?.map(|list| (object, list))),
     }
 }
 

@@ -25,7 +25,10 @@ pub struct RecordedStream {
 
 /// All recorded streams of a golden pool, sorted by name.
 pub fn recorded(golden: &Golden) -> Vec<RecordedStream> {
-    let folder = golden.folder().join("streams");
+    let mut folder = golden.folder().join("streams");
+    if !folder.is_dir() {
+        golden.folder().clone_into(&mut folder);
+    }
     let archive = folder.join("streams.tar.zst");
     let (streams, dumps) = if archive.is_file() {
         (unpack_archive(&archive), unpack_archive(&folder.join("dumps.tar.zst")))
@@ -61,8 +64,10 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
     let packed = paths.filter(|path| path.extension().is_some_and(|end| end == "zst"));
     let named = packed.map(|path| {
         let stem = path.file_stem().expect("a file's name").to_string_lossy().into_owned();
-        (stem, unpack::decompress(&path))
+        (stem, path)
     });
+    let streams = named.filter(|(stem, _)| !stem.ends_with(".img"));
+    let named = streams.map(|(stem, path)| (stem, unpack::decompress(&path)));
     named.collect()
 }
 

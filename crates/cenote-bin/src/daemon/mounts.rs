@@ -171,6 +171,12 @@ impl Mounts {
                 ));
             }
             Ok(found) if found.kind().await? == DatasetKind::Filesystem => {
+                if !request.is_forced && found.redaction_snapshots().await?.is_some() {
+                    return Err(cannot(
+                        "Dataset is not complete, was created by receiving a redacted zfs send \
+                         stream.",
+                    ));
+                }
                 Wanted::of(&self.engine, &found).await?
             }
             _ => {

@@ -223,8 +223,8 @@ impl Look {
 
     async fn read(&mut self, engine: &Engine, dataset: &Dataset) -> Result<(), Exit> {
         self.read_count += 1;
-        // A file system that is partially received is not mounted.
-        let is_whole = !dataset.is_inconsistent();
+        // A file system that is partially received, or lacks blocks, is not mounted.
+        let is_whole = !dataset.is_inconsistent() && dataset.redaction_snapshots().await?.is_none();
         if is_whole && dataset.kind().await? == DatasetKind::Filesystem {
             self.wanted.push(Wanted::of(engine, dataset).await?);
         }

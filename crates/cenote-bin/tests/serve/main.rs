@@ -21,6 +21,7 @@ mod pipe;
 mod places;
 mod posix;
 mod receiving;
+mod redacting;
 mod rollback;
 mod scrub;
 mod second;

@@ -57,18 +57,18 @@ fn receive(house: &House, args: &str, stream: &[u8]) -> Said {
     with_input(house, &format!("zfs receive {args}"), stream)
 }
 
-fn receives(house: &House, args: &str, stream: &[u8]) -> String {
+pub(crate) fn receives(house: &House, args: &str, stream: &[u8]) -> String {
     let said = receive(house, args, stream);
     assert_eq!((said.status, said.err.as_str()), (0, ""), "receive {args}");
     said.out
 }
 
-fn refuses(house: &House, args: &str, stream: &[u8], expected: &str) {
+pub(crate) fn refuses(house: &House, args: &str, stream: &[u8], expected: &str) {
     let said = receive(house, args, stream);
     assert_eq!((said.status, said.err.as_str()), (1, expected), "receive {args}");
 }
 
-fn send(house: &House, args: &str) -> Vec<u8> {
+pub(crate) fn send(house: &House, args: &str) -> Vec<u8> {
     let line = format!("zfs send {args}");
     let words: Vec<&str> = line.split_whitespace().collect();
     let output = house.command(&words).output().unwrap();
@@ -90,7 +90,7 @@ fn untimed(text: &str) -> String {
 }
 
 /// What the daemon has written passes OpenZFS's check.
-fn leave(house: &House) {
+pub(crate) fn leave(house: &House) {
     house.run("zpool export t");
     house.run("daemon stop");
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));

@@ -4,6 +4,7 @@ use cenote_dmu::{Bpobj, Deadlist};
 use cenote_ondisk::blkptr::Compact;
 use cenote_ondisk::dsl::{DatasetPhys, key};
 use cenote_pool::Dataset;
+use cenote_pool::dsl::redaction::redaction_header;
 
 use super::pool::Show;
 use crate::io::CommandResult;
@@ -53,16 +54,11 @@ pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> Co
 
 /// Prints the blocks that a redaction bookmark leaves out.
 async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
-    use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, RedactionPhys, entries};
+    use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, entries};
     if object == 0 {
         return Ok(());
     }
-    let dnode = show.pool.mos().dnode(object).await?;
-    let phys = match dnode.spill().await? {
-        Some(spill) => RedactionPhys::decode(&spill),
-        None => RedactionPhys::decode(dnode.bonus()?),
-    };
-    let phys = phys.map_err(|error| crate::Exit::failed(error.to_string()))?;
+    let (dnode, phys) = redaction_header(show.pool.mos(), object).await?;
     out!(show.io, "\tRedacted:")?;
     if phys.is_complete() {
         out!(show.io, "\t\tProgress: complete")?;

@@ -23,6 +23,7 @@ mod path;
 mod permits;
 mod quotas;
 mod receive;
+mod redact;
 mod refuse;
 mod select;
 mod send;
@@ -85,6 +86,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "diff" => diff::run(source, args, io),
         "send" => send::run(source, args, io),
         "receive" => receive::run(source, args, io),
+        "redact" => redact::run(source, args, io),
         "allow" | "unallow" => allow::run(verb, source, args, io),
         "load-key" | "unload-key" => keys::run(verb, source, args, io),
         "mount" => mount::mount(source, args, io),

@@ -37,6 +37,7 @@ pub(super) fn mount(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         is_remount: options.split(',').any(|word| word == REMOUNT),
         options: words.join(","),
         is_overlay: parsed.has('O'),
+        is_forced: parsed.has('f'),
         ..MountRequest::default()
     };
     match (&parsed.operands[..], parsed.has('a'), parsed.has('R')) {
@@ -213,7 +214,7 @@ async fn mount_each(
     let mut wanted = Vec::new();
     let mut status = Ok(());
     for dataset in datasets {
-        let Some(place) = wanted_place(&dataset).await? else { continue };
+        let Some(place) = wanted_place(&dataset, request.is_forced).await? else { continue };
         if parsed.has('l')
             && let Err(exit) = unlock(source, &dataset, io).await
         {
@@ -251,7 +252,7 @@ pub(super) async fn mount_missing(
     let Some(session) = &source.session else { return Ok(()) };
     for name in names {
         let dataset = source.dataset(name).await?;
-        if wanted_place(&dataset).await?.is_none() || is_locked(&dataset).await? {
+        if wanted_place(&dataset, false).await?.is_none() || is_locked(&dataset).await? {
             continue;
         }
         drop(dataset);
@@ -294,9 +295,13 @@ async fn lock(source: &Source, name: &str) -> CommandResult {
     }
 }
 
-/// Returns the place where an unmounted file system is to be mounted.
-async fn wanted_place(dataset: &Dataset) -> Result<Option<String>, Exit> {
+/// Returns the place where an unmounted file system is to be mounted; that of a redacted one only
+/// if it is forced.
+async fn wanted_place(dataset: &Dataset, is_forced: bool) -> Result<Option<String>, Exit> {
     if dataset.kind().await? != DatasetKind::Filesystem || dataset.is_inconsistent() {
+        return Ok(None);
+    }
+    if !is_forced && dataset.redaction_snapshots().await?.is_some() {
         return Ok(None);
     }
     let props = dataset.props().await?;

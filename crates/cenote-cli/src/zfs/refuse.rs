@@ -50,7 +50,6 @@ const VERBS: &[Verb] = &[
     verb("share", "al", (1, "missing filesystem argument (specify -a for all)"), Some(0), "share"),
     verb("unshare", "a", (1, "missing filesystem argument"), None, "unshare"),
     verb("change-key", "lio:", (1, "Missing dataset argument"), Some(0), "change key for"),
-    verb("redact", "", (3, "too few arguments"), Some(0), "redact"),
     verb("wait", "t:", (1, "missing filesystem argument"), Some(0), "wait for"),
     verb("zone", "", (2, "missing argument(s)"), Some(1), "zone"),
     verb("unzone", "", (2, "missing argument(s)"), Some(1), "unzone"),
@@ -62,7 +61,7 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
         return Err(not_supported(name));
     };
     // These verbs check the number of arguments before anything else.
-    if matches!(name, "zone" | "unzone" | "redact") && args.len() < verb.needs.0 {
+    if matches!(name, "zone" | "unzone") && args.len() < verb.needs.0 {
         return Err(Exit::usage(verb.needs.1));
     }
     let parsed = getopt::parse(args, verb.options, &[])?;

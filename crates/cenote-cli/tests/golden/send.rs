@@ -2,8 +2,8 @@
 
 use cenote_cli::{Io, run};
 use cenote_ondisk::nvlist::NvList;
-use cenote_ondisk::stream::Record;
-use cenote_stream::{Item, StreamReader};
+use cenote_ondisk::stream::{BeginFlags, Record};
+use cenote_stream::{Item, ResumeToken, StreamError, StreamReader};
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::streams::recorded_stream;
 use cenote_testkit::unpack::decompress;
@@ -299,14 +299,57 @@ fn tokens_of_partial_receives_are_continued_as_by_openzfs() {
     }
 }
 
+/// What an interrupted receive has is sent as a part, which the token continues: together they are
+/// the whole stream.
+#[test]
+fn saved_states_are_sent_as_parts() {
+    let Some(golden) = golden("g-recv-partial") else { return };
+    for name in ["full", "inc", "raw"] {
+        let token = std::fs::read_to_string(golden.folder().join(format!("token.{name}.txt")));
+        let token = ResumeToken::decode(token.expect("a token").trim()).expect("a token");
+        let (out, err, status) = send(&golden, &format!("-S g-recv-partial/{name}"));
+        assert_eq!((err.as_str(), status), ("", 0), "{name}");
+        let mut writes = 0;
+        let items: Vec<_> = StreamReader::new(&out[..]).collect();
+        let (last, items) = items.split_last().expect("a record");
+        assert!(matches!(last, Err(StreamError::Truncated { .. })), "{name}: it has an end");
+        for item in items {
+            match &item.as_ref().expect("a valid record").record {
+                Record::Begin(begin) => {
+                    assert_eq!(begin.to_guid, token.to_guid, "{name}");
+                    assert_eq!(begin.from_guid, token.from_guid.unwrap_or(0), "{name}");
+                    assert_eq!(begin.to_name, token.to_name.as_bytes(), "{name}");
+                    assert!(!begin.flags.contains(BeginFlags::CLONE), "{name}");
+                }
+                Record::Write(write) => {
+                    // What comes behind the point was not received.
+                    let place = (write.object, write.offset);
+                    assert!(place <= (token.object, token.offset), "{name}: {place:?}");
+                    writes += 1;
+                }
+                _ => {}
+            }
+        }
+        assert!(writes > 0, "{name}");
+    }
+}
+
 /// Other kinds of streams are refused, and nothing is written.
 #[test]
 fn send_refuses_other_streams() {
     let Some(golden) = golden("g-send2") else { return };
-    for args in ["--redact book g-send2/a@two", "-S g-send2/a"] {
-        let (out, err, status) = send(&golden, args);
-        assert!(out.is_empty() && status == 1, "{args}");
-        assert!(err.contains("is not supported by this version of cenote"), "{args}: {err}");
+    let (out, err, status) = send(&golden, "-S g-send2/a");
+    let told = "warning: cannot send 'g-send2/a': it has no partially received state\n";
+    assert_eq!((out.len(), err.as_str(), status), (0, told, 1));
+    let refused = [
+        ("--redact nope", "cannot open 'g-send2/a#nope': no such pool or dataset\n"),
+        ("--redact one", "warning: cannot send 'g-send2/a@two': not a redaction bookmark\n"),
+        ("-w --redact book", "Error: raw sends may not be redacted.\n"),
+        ("-R --redact book", "Error: multiple snapshots cannot be sent redacted.\n"),
+    ];
+    for (args, message) in refused {
+        let (out, err, status) = send(&golden, &format!("{args} g-send2/a@two"));
+        assert_eq!((out.len(), err.as_str(), status), (0, message, 1), "{args}");
     }
     // Without its key an encrypted dataset is sent only raw.
     let (out, err, status) = send(&golden, "g-send2/e@1");

@@ -256,6 +256,8 @@ pub(crate) const MAINTAINED: &[&str] = &[
     "obsolete_counts",
     "resilver_defer",
     "bookmark_v2",
+    "redaction_bookmarks",
+    "redacted_datasets",
     "bookmark_written",
     "log_spacemap",
     "device_rebuild",
@@ -265,6 +267,7 @@ pub(crate) const MAINTAINED: &[&str] = &[
     "head_errlog",
     "blake3",
     "vdev_zaps_v2",
+    "redaction_list_spill",
     "raidz_expansion",
     "longname",
 ];

@@ -16,6 +16,7 @@ use cenote_ondisk::checksum_type::ChecksumType;
 use cenote_ondisk::dsl::{DatasetPhys, DirPhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
+use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::bookmark::bookmark_table;
 use cenote_pool::mos::is_zapified;
 use cenote_rt::ensure;
@@ -161,10 +162,20 @@ fn note_features(tx: &mut Tx<'_>, object: u64, synced: &Synced) -> TxResult<()> 
 
 /// Marks the dataset as using the feature.
 pub(crate) fn activate(tx: &mut Tx<'_>, object: u64, name: &'static str) -> TxResult<()> {
+    activate_with(tx, object, name, Value::from(0))
+}
+
+/// Marks the dataset as using the feature in this way.
+pub(crate) fn activate_with(
+    tx: &mut Tx<'_>,
+    object: u64,
+    name: &'static str,
+    value: Value,
+) -> TxResult<()> {
     let feature = features::known(name);
     zapify(tx, object)?;
     if !zap::contains(tx, object, feature.guid)? {
-        zap::insert(tx, object, feature.guid, 0)?;
+        zap::insert(tx, object, feature.guid, value)?;
         features::add(tx, name, 1)?;
     }
     Ok(())

@@ -23,14 +23,16 @@ use cenote_ondisk::zap::{NormFlags, Value};
 use cenote_pool::dsl::bookmark::{bookmark_table, bookmarks_of, find_bookmark};
 
 use crate::dsl::space::Sizes;
-use crate::dsl::{Env, OpError, blocks, features, get_dataset, get_dir, history, names, snapshot};
+use crate::dsl::{
+    Env, OpError, blocks, features, get_dataset, get_dir, history, names, redaction, snapshot,
+};
 
 fn has_sums(mark: &BookmarkPhys) -> bool {
     mark.flags.contains(BookmarkFlags::HAS_FBN)
 }
 
 /// Splits `pool/fs#name`.
-fn parts(name: &str) -> TxResult<(&str, &str)> {
+pub(super) fn parts(name: &str) -> TxResult<(&str, &str)> {
     name.split_once('#').ok_or_else(|| OpError::Name.into())
 }
 
@@ -62,15 +64,53 @@ pub(crate) fn create(tx: &mut Tx<'_>, env: &Env, name: &str, source: &str) -> Tx
         (mark, format!("name={last} creation_txg={} source_guid={}", mark.creation_txg, mark.guid))
     } else {
         let object = names::snapshot_of(tx, source)?;
-        let snapshot = get_dataset(tx, object)?;
-        if !is_before(tx, object, snapshot.creation_txg, head)? {
-            return Err(OpError::NotAnAncestor.into());
-        }
-        let mark = of_snapshot(tx, &snapshot)?;
-        let txg = mark.creation_txg;
-        (mark, format!("name={last} creation_txg={txg} target_snap={object} redact_obj=0"))
+        let list = match redaction::snapshots_of(tx, object)? {
+            // What the snapshot lacks, and why, must be known to later sends.
+            Some(_) if !features::is_enabled(tx, "redaction_bookmarks")? => {
+                return Err(OpError::Unsupported.into());
+            }
+            Some(guids) => redaction::create_complete(tx, guids)?,
+            None => 0,
+        };
+        return insert_of_snapshot(tx, env, (head, last), object, list);
     };
     insert(tx, head, last, &point)?;
+    history::log(tx, env, "bookmark", head, &text)
+}
+
+/// Creates the redaction bookmark `pool/fs#name` of a snapshot, with its list.
+pub(super) fn create_redacted(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    name: &str,
+    source: &str,
+    list: u64,
+) -> TxResult<()> {
+    names::check_new(env, name)?;
+    let (dataset, last) = parts(name)?;
+    let (head, object) = (names::head(tx, dataset)?, names::snapshot_of(tx, source)?);
+    insert_of_snapshot(tx, env, (head, last), object, list)
+}
+
+/// Adds a bookmark of a snapshot to a head; with a redaction list unless that is 0.
+fn insert_of_snapshot(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    (head, name): (u64, &str),
+    object: u64,
+    list: u64,
+) -> TxResult<()> {
+    let snapshot = get_dataset(tx, object)?;
+    if !is_before(tx, object, snapshot.creation_txg, head)? {
+        return Err(OpError::NotAnAncestor.into());
+    }
+    let mut mark = of_snapshot(tx, &snapshot)?;
+    if list != 0 {
+        (mark.redaction_obj, mark.word_count) = (list, BOOKMARK_V2_WORDS);
+    }
+    insert(tx, head, name, &mark)?;
+    let txg = mark.creation_txg;
+    let text = format!("name={name} creation_txg={txg} target_snap={object} redact_obj={list}");
     history::log(tx, env, "bookmark", head, &text)
 }
 
@@ -99,7 +139,7 @@ fn words(space: Space) -> [u64; 3] {
 }
 
 /// Whether the dataset `earlier`, as of `txg`, is an earlier state of `later`.
-fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bool> {
+pub(super) fn is_before(tx: &mut Tx<'_>, earlier: u64, txg: u64, later: u64) -> TxResult<bool> {
     let earlier_dir = get_dataset(tx, earlier)?.dir_obj;
     let mut at = later;
     loop {
@@ -136,6 +176,9 @@ pub(super) fn insert(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys
     if has_sums(mark) {
         features::add(tx, "bookmark_written", 1)?;
     }
+    if mark.redaction_obj != 0 {
+        redaction::count(tx, mark.redaction_obj, 1)?;
+    }
     zap::insert(tx, table, name, Value::words_of(&mark.encode()))
 }
 
@@ -148,6 +191,9 @@ pub(super) fn take(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) 
     }
     if has_sums(mark) {
         features::add(tx, "bookmark_written", -1)?;
+    }
+    if mark.redaction_obj != 0 {
+        redaction::count(tx, mark.redaction_obj, -1)?;
     }
     if zap::len(tx, table)? == 0 {
         zap::destroy(tx, table)?;
@@ -167,17 +213,13 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
         Err(step) => return Err(step),
     };
     let Some((last, mark)) = find_bookmark(tx, head, last)? else { return Ok(()) };
-    if mark.redaction_obj != 0 {
-        // Bookmarks with redaction lists are kept and not changed.
-        return Err(OpError::Unsupported.into());
-    }
     remove(tx, head, &last, &mark)?;
     history::log(tx, env, "remove bookmark", head, &format!("name={last}"))
 }
 
 /// Removes a bookmark, and its key in deadlists if no other needs it.
 fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
-    take(tx, head, name, mark)?;
+    take_with_list(tx, head, name, mark)?;
     if !has_sums(mark) || mark.flags.contains(BookmarkFlags::SNAPSHOT_EXISTS) {
         return Ok(());
     }
@@ -191,6 +233,15 @@ fn remove(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResu
     snapshot::remove_key(tx, phys.deadlist_obj, txg)
 }
 
+/// Removes a bookmark, and frees its redaction list.
+fn take_with_list(tx: &mut Tx<'_>, head: u64, name: &str, mark: &BookmarkPhys) -> TxResult<()> {
+    take(tx, head, name, mark)?;
+    if mark.redaction_obj != 0 {
+        redaction::free(tx, mark.redaction_obj)?;
+    }
+    Ok(())
+}
+
 /// Whether a bookmark of the head needs the txg as a key of deadlists.
 pub(super) fn keeps_key(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<bool> {
     let marks = bookmarks_of(tx, head)?;
@@ -200,7 +251,7 @@ pub(super) fn keeps_key(tx: &mut Tx<'_>, head: u64, txg: u64) -> TxResult<bool> 
 /// Frees the bookmarks of a destroyed head.
 pub(super) fn destroy_all(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     for (name, mark) in bookmarks_of(tx, head)? {
-        take(tx, head, &name, &mark)?;
+        take_with_list(tx, head, &name, &mark)?;
     }
     Ok(())
 }

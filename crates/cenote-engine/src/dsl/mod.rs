@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
-//!   bookmark, hold, settings, deleg                           its labels   (spec 04 §7, §15, §16)
+//!   bookmark, redaction, hold, settings, deleg                its labels   (spec 04 §7, §15, §16)
 //!   receive                    begins and ends receives                    (spec 07 B9)
 //!   blocks                     what heads gained and lost                  (spec 04 §9)
 //!   space, room                who is charged for what, what is left       (spec 04 §17)
@@ -42,6 +42,7 @@ pub(crate) mod operation;
 pub(crate) mod promote;
 pub(crate) mod props;
 pub(crate) mod receive;
+pub(crate) mod redaction;
 pub(crate) mod rename;
 pub(crate) mod room;
 pub(crate) mod settings;
@@ -241,6 +242,12 @@ pub enum OpError {
     /// A bookmark must be of an earlier state of the same dataset.
     #[error("source is not an ancestor of the bookmark's filesystem")]
     NotAnAncestor,
+    /// The dataset was received redacted.
+    #[error("the dataset is redacted")]
+    IsRedacted,
+    /// The bookmark has an unfinished redaction list of other snapshots.
+    #[error("the redaction list of the bookmark is one of other snapshots")]
+    OtherRedaction,
     /// The tag is already in use.
     #[error("tag already exists on this snapshot")]
     TagExists,
@@ -281,6 +288,8 @@ impl From<OpError> for Error {
             | OpError::ReadOnlyProperty
             | OpError::NoProperty
             | OpError::NotAnAncestor
+            | OpError::IsRedacted
+            | OpError::OtherRedaction
             | OpError::TooLong => Kind::Invalid,
         };
         Self::new(kind, error)

@@ -1,13 +1,9 @@
 //! Bookmarks: the creation txg and guid of a snapshot, kept after its destruction as a source of
 //! incremental sends (spec 04 §15).
 
-use std::sync::Arc;
-
-use cenote_dmu::{ObjSet, ReadObjects, TxResult};
+use cenote_dmu::{ReadObjects, TxResult};
 use cenote_ondisk::dsl::{BookmarkPhys, DatasetFlags, key};
-use cenote_ondisk::redaction::RedactionPhys;
 use cenote_ondisk::zap::Value;
-use cenote_rt::Result;
 
 use super::dataset::get_dataset;
 use crate::mos;
@@ -26,21 +22,6 @@ impl Bookmark {
     #[must_use]
     pub fn short_name(&self) -> &str {
         self.name.rsplit_once('#').map_or(&self.name, |(_, short)| short)
-    }
-
-    /// Returns the guids of the snapshots of its redaction list, `None` if it has no list.
-    pub async fn redaction_snapshots(&self, mos: &Arc<ObjSet>) -> Result<Option<Vec<u64>>> {
-        let object = self.phys.redaction_obj;
-        if object == 0 {
-            return Ok(None);
-        }
-        // The header is in the spill block if it is too long for the bonus buffer.
-        let dnode = mos.dnode(object).await?;
-        let list = match dnode.spill().await? {
-            Some(spill) => RedactionPhys::decode(&spill),
-            None => RedactionPhys::decode(dnode.bonus()?),
-        };
-        Ok(Some(list.map_err(mos::corrupt(object))?.guids))
     }
 }
 

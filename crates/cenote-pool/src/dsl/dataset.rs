@@ -250,6 +250,9 @@ impl Dataset {
 
     /// Returns the guids of the redaction snapshots of a dataset that was received redacted.
     pub async fn redaction_snapshots(&self) -> Result<Option<Vec<u64>>> {
+        if !self.pool().features().is_active("redacted_datasets") {
+            return Ok(None);
+        }
         let value = mos::extra(self.mos(), self.object, key::REDACTED_DATASETS).await?;
         Ok(value.map(|value| value.words()))
     }

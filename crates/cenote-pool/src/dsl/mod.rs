@@ -19,12 +19,14 @@ pub mod dataset;
 pub mod deleg;
 pub mod dir;
 pub mod name;
+pub mod redaction;
 pub mod written;
 
 pub use bookmark::Bookmark;
 pub use dataset::{Dataset, DatasetKind, Hold};
 pub use dir::Dir;
 pub use name::{BadName, BadPoolName, DatasetName, Suffix, check_pool_name};
+pub use redaction::RedactionList;
 
 /// Reasons why a dataset cannot be opened.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -92,4 +94,10 @@ pub enum DslError {
     /// The bookmark has no record of the space that was freed after it.
     #[error("bookmark '{0}' does not hold the space that was freed after it")]
     NoFreedSums(String),
+    /// The redaction list of the bookmark was not built to its end.
+    #[error("the redaction list of '{0}' is incomplete")]
+    IncompleteRedaction(String),
+    /// The entries of a redaction list overlap, or are not in order.
+    #[error("redaction list: its entries are not in order")]
+    RedactionOrder,
 }

@@ -9,6 +9,7 @@ use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::dsl::DatasetFlags;
 use cenote_ondisk::leaf_work::LeafWorkState;
 use cenote_ondisk::zap::{Entry, Value};
+use cenote_pool::dsl::redaction::redaction_header;
 use cenote_pool::{Dataset, Pool};
 use cenote_rt::Result;
 
@@ -53,7 +54,14 @@ pub async fn of_datasets(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts
             phys.props_obj
         } else {
             for mark in dataset.bookmarks().await? {
-                add(&mut facts, &mark.name, "bookmark".into(), String::new());
+                let list = match mark.phys.redaction_obj {
+                    0 => String::new(),
+                    object => {
+                        let (_, header) = redaction_header(pool.mos(), object).await?;
+                        list_text(header.num_entries, header.is_complete())
+                    }
+                };
+                add(&mut facts, &mark.name, "bookmark".into(), list);
             }
             if let Some(origin) = dataset.origin().await? {
                 add(&mut facts, dataset.name(), "origin".into(), origin.name().to_owned());
@@ -72,6 +80,11 @@ pub async fn of_datasets(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts
         }
     }
     Ok(facts)
+}
+
+/// Describes the list of a redaction bookmark.
+pub(super) fn list_text(entries: u64, is_complete: bool) -> String {
+    format!("{entries} entries, {}", if is_complete { "complete" } else { "incomplete" })
 }
 
 async fn of_pool(pool: &Arc<Pool>) -> Result<Facts> {

@@ -87,5 +87,5 @@ async fn plan(engine: &Arc<Engine>, transfer: &Transfer) -> Result<SendPlan> {
         embedded: *is_compressed,
         ..SendOptions::default()
     };
-    SendPlan::new(&target, from.as_ref(), &options, None).await
+    SendPlan::new(&target, from.as_ref(), None, &options, None).await
 }

@@ -23,7 +23,7 @@
 //! Records must come in the order of objects, and those of an object in the order of offsets, so
 //! that the resume point covers everything before it: a stream that goes backwards is refused.
 //!
-//! Raw, redacted and deduplicated streams are refused.
+//! Raw and deduplicated streams are refused.
 
 mod data;
 mod error;
@@ -151,15 +151,15 @@ impl Receiver {
                 self.write_embedded(embedded, &item.payload, bytes).await
             }
             Record::Spill(spill) => self.spill(spill, item.payload).await,
-            Record::Free(range) => self.free(range).await,
+            // Redacted blocks become holes; the dataset is marked.
+            Record::Free(range) | Record::Redact(range) => self.free(range).await,
             Record::End(_) => {
                 self.is_ended = true;
                 Ok(())
             }
-            Record::Begin(_)
-            | Record::WriteByRef(_)
-            | Record::ObjectRange(_)
-            | Record::Redact(_) => Err(ReceiveError::Misplaced { name }.into()),
+            Record::Begin(_) | Record::WriteByRef(_) | Record::ObjectRange(_) => {
+                Err(ReceiveError::Misplaced { name }.into())
+            }
         }
     }
 
@@ -327,6 +327,8 @@ fn new_receive(begin: &Begin, payload: &[u8], options: ReceiveOptions) -> Result
         creation_time: begin.creation_time,
         features: begin.features,
         flags: begin.flags,
+        redact_snaps: payload.redact_snaps,
+        redact_from_snaps: payload.redact_from_snaps,
         origin: options.origin,
         resumes_at,
         is_forced: options.is_forced,

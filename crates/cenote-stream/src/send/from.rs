@@ -1,7 +1,10 @@
 //! The source of an increment: an earlier snapshot, or a bookmark of one (spec 07 B5.4).
 
+use std::sync::Arc;
+
 use cenote_ondisk::dsl::key;
-use cenote_pool::{Bookmark, Dataset};
+use cenote_ondisk::redaction::RedactionEntry;
+use cenote_pool::{Bookmark, Dataset, RedactionList};
 use cenote_rt::Result;
 
 use super::SendError;
@@ -19,6 +22,8 @@ pub struct From {
     pub is_clone: bool,
     /// Guids of the snapshots that a redacted source is redacted for.
     pub redaction: Option<Vec<u64>>,
+    /// The blocks of a redaction bookmark, which a receiver of its redacted stream does not have.
+    pub restored: Arc<[RedactionEntry]>,
 }
 
 impl From {
@@ -37,6 +42,7 @@ impl From {
             ivset_guid: source.extra(key::IVSET_GUID).await?,
             is_clone: source.dir().object != target.dir().object,
             redaction: source.redaction_snapshots().await?,
+            restored: [].into(),
         })
     }
 
@@ -44,18 +50,27 @@ impl From {
     /// is `head`.
     ///
     /// # Errors
-    /// As [`snapshot`](Self::snapshot); [`SendError::RedactionBookmark`].
+    /// As [`snapshot`](Self::snapshot); those of reading the bookmark's redaction list.
     pub async fn bookmark(source: &Bookmark, head: &Dataset, target: &Dataset) -> Result<Self> {
         let phys = &source.phys;
-        if phys.redaction_obj != 0 {
-            return Err(SendError::RedactionBookmark.into());
-        }
-        let is_clone = head.dir().object != target.dir().object;
-        if !is_ancestor(head, phys.creation_txg, target).await? {
+        let list = source.redaction_list(target.pool().mos()).await?;
+        // What a redacted stream of the target left out is an increment, too.
+        let is_of_target = list.is_some() && phys.guid == target.phys().guid;
+        if !is_of_target && !is_ancestor(head, phys.creation_txg, target).await? {
             return Err(SendError::NotEarlier.into());
         }
-        let ivset_guid = Some(phys.ivset_guid).filter(|guid| *guid != 0);
-        Ok(Self { guid: phys.guid, txg: phys.creation_txg, ivset_guid, is_clone, redaction: None })
+        let (redaction, restored) = match list {
+            Some(RedactionList { guids, entries }) => (Some(guids), entries.into()),
+            None => (None, [].into()),
+        };
+        Ok(Self {
+            guid: phys.guid,
+            txg: phys.creation_txg,
+            ivset_guid: Some(phys.ivset_guid).filter(|guid| *guid != 0),
+            is_clone: head.dir().object != target.dir().object,
+            redaction,
+            restored,
+        })
     }
 }
 

@@ -1,8 +1,10 @@
 //! Sending: from a snapshot to the records of a substream (spec 07 B5).
 //!
 //! ```text
-//!   Walk ── steps in the order of the stream ──> Reader ── reads ahead ──> Emitter ──> RecordSink
-//!    |  dnode blocks, dnodes, pointers             |  one task per block     |  merges ranges
+//!   Walk ──────────────────> Merge ─────────> Reader ───────────> Emitter ──────> RecordSink
+//!    |  dnode blocks,          |  without       |  reads ahead,     |  merges
+//!    |  dnodes, pointers       |  what is       |  one task         |  ranges
+//!                              |  redacted      |  per block
 //! ```
 //!
 //! A [`SendPlan`] fixes what is sent: the BEGIN record with its features, the first txg, the form
@@ -26,8 +28,10 @@ mod block;
 mod emit;
 mod estimate;
 mod from;
+mod merge;
 mod plan;
 mod read;
+mod redaction;
 mod walk;
 
 use std::future::Future;
@@ -38,6 +42,7 @@ use cenote_rt::{Buf, Kind, Result};
 pub use estimate::{Estimate, estimate};
 pub use from::From;
 pub use plan::SendPlan;
+pub use redaction::{Redaction, redact};
 
 /// Receives the records of a substream, in order.
 pub trait RecordSink: Send {
@@ -70,9 +75,9 @@ pub enum SendError {
     /// The source of the increment is not an earlier state.
     #[error("not an earlier snapshot from the same fs")]
     NotEarlier,
-    /// The source is a redaction bookmark.
-    #[error("sending from a redaction bookmark is not supported")]
-    RedactionBookmark,
+    /// Ciphertext cannot be left out of a stream: MACs are over all of it.
+    #[error("raw sends may not be redacted")]
+    RawRedacted,
     /// The dataset is neither a file system nor a volume.
     #[error("the object set is of a type that cannot be sent")]
     Type,
@@ -104,8 +109,10 @@ pub enum SendError {
 impl SendError {
     const fn kind(&self) -> Kind {
         match self {
-            Self::RedactionBookmark | Self::KeyVersion | Self::Type => Kind::Unsupported,
-            Self::NotEarlier | Self::Inconsistent | Self::LargeMicrozap => Kind::Invalid,
+            Self::KeyVersion | Self::Type => Kind::Unsupported,
+            Self::RawRedacted | Self::NotEarlier | Self::Inconsistent | Self::LargeMicrozap => {
+                Kind::Invalid
+            }
             Self::ResumeObject { .. } => Kind::NotFound,
             Self::Bonus { .. } => Kind::Corrupt,
         }

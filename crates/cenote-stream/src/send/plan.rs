@@ -2,25 +2,27 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::{Dnode, ObjSet};
+use cenote_dmu::{Dnode, ObjSet, SPILL_BLKID};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{DatasetFlags, key};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::master_node::{MASTER_NODE_OBJ, VERSION, VERSION_SA};
 use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::redaction::RedactionEntry;
 use cenote_ondisk::stream::{
     Begin, BeginFlags, End, HeaderType, Object, ObjectFlags, ObjectRange, Range, Record,
     StreamFeatures,
 };
-use cenote_pool::{Dataset, features, mos};
+use cenote_pool::{Dataset, RedactionList, features, mos};
 use cenote_rt::{Buf, Result};
 
 use super::block::{Form, cipher_of};
 use super::emit::Emitter;
+use super::merge::Merge;
 use super::read::{Next, Reader};
 use super::walk::{Step, Walk};
 use super::{From, RecordSink, SendError, SendOptions};
-use crate::{BeginPayload, CryptKeyData, MetaDnodeGeometry, ResumePoint};
+use crate::{BeginPayload, CryptKeyData, MetaDnodeGeometry, ResumePoint, ResumeToken};
 
 /// Version of key objects that raw sends need.
 const KEY_VERSION: u64 = 1;
@@ -34,29 +36,89 @@ pub struct SendPlan {
     payload: Vec<u8>,
     form: Form,
     resume: Option<ResumePoint>,
+    /// Blocks that are left out.
+    left_out: Arc<[RedactionEntry]>,
+    /// Blocks that the source was sent without.
+    restored: Arc<[RedactionEntry]>,
+    /// Whether it is the whole snapshot, and not a part.
+    is_whole: bool,
 }
 
 impl SendPlan {
-    /// Plans the send of a snapshot; whole, or what it has beyond `from`.
+    /// Plans the send of a snapshot; whole, or what it has beyond `from`; without the blocks of
+    /// `redaction`.
     ///
     /// # Errors
     /// [`SendError`]: the dataset cannot be sent with these options; errors of reading the pool.
     pub async fn new(
         dataset: &Dataset,
         from: Option<&From>,
+        redaction: Option<&RedactionList>,
         options: &SendOptions,
         resume: Option<ResumePoint>,
     ) -> Result<Self> {
+        if redaction.is_some() && options.raw {
+            return Err(SendError::RawRedacted.into());
+        }
         if dataset.is_inconsistent() {
             return Err(SendError::Inconsistent.into());
         }
+        Self::of(dataset, from, redaction, options, resume).await
+    }
+
+    /// Plans the send of what an interrupted receive has received; `saved` is its state. The
+    /// stream has no END, so that it can only be received as a part, and continued.
+    ///
+    /// # Errors
+    /// As [`new`](Self::new).
+    pub async fn saved(
+        dataset: &Dataset,
+        from: Option<&From>,
+        saved: &ResumeToken,
+    ) -> Result<Self> {
+        let options = SendOptions {
+            large_blocks: saved.allows_large_blocks,
+            embedded: saved.allows_embedded,
+            compressed: saved.allows_compressed,
+            raw: saved.is_raw,
+        };
+        let mut plan = Self::of(dataset, from, None, &options, None).await?;
+        let is_redacted = saved.redact_snaps.is_some();
+        plan.begin.features.set(StreamFeatures::REDACTED, is_redacted);
+        (plan.begin.to_guid, plan.form.to_guid) = (saved.to_guid, saved.to_guid);
+        plan.begin.to_name = saved.to_name.as_bytes().to_vec();
+        plan.is_whole = false;
+        Ok(plan)
+    }
+
+    async fn of(
+        dataset: &Dataset,
+        from: Option<&From>,
+        redaction: Option<&RedactionList>,
+        options: &SendOptions,
+        resume: Option<ResumePoint>,
+    ) -> Result<Self> {
         let set = dataset.open_without_key().await?;
         let objset_kind = match set.kind() {
             ObjSetType::Zfs | ObjSetType::Zvol => set.kind().id() as u32,
             _ => return Err(SendError::Type.into()),
         };
-        let features = features_of(dataset, &set, options, resume.is_some()).await?;
-        let payload = payload_of(dataset, &set, from, features, resume).await?;
+        let mut features = features_of(dataset, &set, options, resume.is_some()).await?;
+        features.set(StreamFeatures::REDACTED, redaction.is_some());
+        let redact_snaps = match redaction {
+            Some(list) => Some(list.guids.clone()),
+            None => dataset.redaction_snapshots().await?,
+        };
+        let payload = BeginPayload {
+            redact_snaps,
+            redact_from_snaps: from.and_then(|from| from.redaction.clone()),
+            resume,
+            crypt_keydata: match features.contains(StreamFeatures::RAW) {
+                true => Some(key_data(dataset, &set, from).await?),
+                false => None,
+            },
+        };
+        let payload = payload.encode();
         let phys = dataset.phys();
         let mut flags = BeginFlags::FREERECORDS | BeginFlags::SPILL_BLOCK;
         flags.set(BeginFlags::CLONE, from.is_some_and(|from| from.is_clone));
@@ -76,7 +138,9 @@ impl SendPlan {
         };
         let from_txg = from.map_or(0, |from| from.txg);
         let form = Form { features, to_guid: phys.guid, from_txg };
-        Ok(Self { begin, payload, form, resume })
+        let left_out = redaction.map_or_else(Vec::new, |list| list.entries.clone()).into();
+        let restored = from.map_or_else(|| [].into(), |from| Arc::clone(&from.restored));
+        Ok(Self { begin, payload, form, resume, left_out, restored, is_whole: true })
     }
 
     /// The BEGIN record.
@@ -100,15 +164,15 @@ impl SendPlan {
         if self.is_raw() { dataset.open_without_key().await } else { dataset.open().await }
     }
 
-    /// Sends the substream, from BEGIN to END. `set` is the object set of the planned dataset.
+    /// Sends the substream, from BEGIN to END, which a saved part does not have. `set` is the object set of the planned dataset.
     ///
     /// # Errors
     /// Errors of reading the dataset and of the sink; then the stream ends without an END
     /// (SEND-2).
     pub async fn run(&self, set: &Arc<ObjSet>, sink: &mut impl RecordSink) -> Result<()> {
-        let from_txg = self.form.from_txg;
-        let walk = Walk::new(set, from_txg, self.resume).await?;
-        let mut reader = Reader::new(walk, self.form);
+        let walk = Walk::new(set, self.form.from_txg, self.resume).await?;
+        let steps = Merge::new(walk, set, &self.left_out, &self.restored);
+        let mut reader = Reader::new(steps, self.form);
         let begin = Record::Begin(Box::new(self.begin.clone()));
         sink.put(&begin, Buf::from(self.payload.clone())).await?;
         let blocks = set.meta_dnode().geometry().max_block.saturating_add(1);
@@ -126,6 +190,9 @@ impl SendPlan {
                 Next::Step(step) => self.emit(step, &mut emitter).await?,
             }
         }
+        if !self.is_whole {
+            return emitter.flush().await;
+        }
         emitter.put(&Record::End(End { to_guid, ..End::default() }), Buf::empty()).await
     }
 
@@ -137,7 +204,14 @@ impl SendPlan {
             }
             Step::FreeObjects { first, count } => emitter.free_objects(first, count).await,
             Step::Object { dnode, bp } => self.emit_object(&dnode, &bp, emitter).await,
-            Step::Hole { object, offset, len } => emitter.free(object, offset, len).await,
+            Step::Absent { dnode, blocks, is_redacted } => {
+                let Some((offset, len)) = bytes_of(&dnode, &blocks) else { return Ok(()) };
+                if is_redacted {
+                    emitter.redact(dnode.object(), offset, len).await
+                } else {
+                    emitter.free(dnode.object(), offset, len).await
+                }
+            }
             Step::Redacted { object, offset, len } => emitter.redact(object, offset, len).await,
             // Only raw streams have ranges, and the reader has turned blocks into records.
             Step::ObjectRange { .. } | Step::Block { .. } => Ok(()),
@@ -163,8 +237,8 @@ impl SendPlan {
         emitter.free(dnode.object(), end, Range::TO_THE_END).await?;
         match dnode.phys().spill() {
             Some(spill) if !spill.is_hole() && spill.birth() <= self.form.from_txg => {
-                let blkid = cenote_dmu::SPILL_BLKID;
-                for (record, payload) in self.form.read(Arc::clone(dnode), *spill, blkid).await? {
+                let spill = self.form.read(Arc::clone(dnode), *spill, SPILL_BLKID);
+                for (record, payload) in spill.await? {
                     emitter.put(&record, payload).await?;
                 }
                 Ok(())
@@ -215,6 +289,13 @@ impl SendPlan {
     }
 }
 
+/// Returns offset and length of blocks of an object; `None` if they are behind 2^64.
+fn bytes_of(dnode: &Dnode, blocks: &std::ops::Range<u64>) -> Option<(u64, u64)> {
+    let size = dnode.geometry().block_size;
+    let offset = blocks.start.checked_mul(size)?;
+    Some((offset, blocks.end.saturating_mul(size).saturating_sub(offset)))
+}
+
 /// Chooses the features of the stream (spec 07 B2.1).
 async fn features_of(
     dataset: &Dataset,
@@ -263,28 +344,6 @@ async fn is_active_on(dataset: &Dataset, name: &str) -> Result<bool> {
         Some(feature) => Ok(dataset.extra(feature.guid).await?.is_some()),
         None => Ok(false),
     }
-}
-
-/// Makes the payload of the BEGIN record (spec 07 B2.2).
-async fn payload_of(
-    dataset: &Dataset,
-    set: &Arc<ObjSet>,
-    from: Option<&From>,
-    features: StreamFeatures,
-    resume: Option<ResumePoint>,
-) -> Result<Vec<u8>> {
-    let crypt_keydata = if features.contains(StreamFeatures::RAW) {
-        Some(key_data(dataset, set, from).await?)
-    } else {
-        None
-    };
-    let payload = BeginPayload {
-        redact_snaps: dataset.redaction_snapshots().await?,
-        redact_from_snaps: from.and_then(|from| from.redaction.clone()),
-        resume,
-        crypt_keydata,
-    };
-    Ok(payload.encode())
 }
 
 /// The keys of a raw stream, wrapped, and the shape of the meta-dnode (spec 07 B10).

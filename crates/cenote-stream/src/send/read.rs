@@ -9,7 +9,8 @@ use std::collections::VecDeque;
 use cenote_rt::{Error, JoinHandle, Kind, Result, tunables};
 
 use super::block::{Form, Sent};
-use super::walk::{Step, Walk};
+use super::merge::Merge;
+use super::walk::Step;
 
 /// Smallest number of bytes counted for a block in flight.
 const BLOCK_WEIGHT_MIN: u64 = 32 << 10;
@@ -29,9 +30,9 @@ enum Queued {
     Block { weight: u64, task: JoinHandle<Result<Vec<Sent>>> },
 }
 
-/// A walk with its reads.
+/// The steps of a send, with its reads.
 pub(super) struct Reader {
-    walk: Walk,
+    steps: Merge,
     form: Form,
     queue: VecDeque<Queued>,
     bytes: u64,
@@ -39,8 +40,8 @@ pub(super) struct Reader {
 }
 
 impl Reader {
-    pub(super) const fn new(walk: Walk, form: Form) -> Self {
-        Self { walk, form, queue: VecDeque::new(), bytes: 0, is_planned: false }
+    pub(super) const fn new(steps: Merge, form: Form) -> Self {
+        Self { steps, form, queue: VecDeque::new(), bytes: 0, is_planned: false }
     }
 
     /// Returns what comes next, `None` at the end.
@@ -60,13 +61,13 @@ impl Reader {
         }
     }
 
-    /// Walks on until enough is in flight.
+    /// Goes on until enough is in flight.
     async fn plan(&mut self) -> Result<()> {
         let bytes_max = tunables::SEND_QUEUE_BYTES.get();
         while !self.is_planned
             && (self.queue.is_empty() || self.bytes < bytes_max && self.queue.len() < STEPS_MAX)
         {
-            let queued = match self.walk.next().await? {
+            let queued = match self.steps.next().await? {
                 None => {
                     self.is_planned = true;
                     return Ok(());

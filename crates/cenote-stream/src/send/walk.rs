@@ -10,6 +10,7 @@
 //! number was used before. Metadata is read through the cache, with siblings prefetched; data
 //! blocks are left to the caller.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_dmu::objset::META_DNODE;
@@ -29,9 +30,10 @@ pub(super) enum Step {
     FreeObjects { first: u64, count: u64 },
     /// An object, and the pointer to the block of its dnode.
     Object { dnode: Arc<Dnode>, bp: BlockPtr },
-    /// A hole of an object.
-    Hole { object: u64, offset: u64, len: u64 },
-    /// A range that was left out when the dataset was received.
+    /// Blocks of an object that are a hole or were left out when the dataset was received. They
+    /// may be behind the end of the object.
+    Absent { dnode: Arc<Dnode>, blocks: Range<u64>, is_redacted: bool },
+    /// A part of an object that is left out.
     Redacted { object: u64, offset: u64, len: u64 },
     /// A data block, or the spill block.
     Block { dnode: Arc<Dnode>, bp: BlockPtr, blkid: u64 },
@@ -114,6 +116,11 @@ impl Walk {
         Ok(Self { set, from_txg, resume, stack: vec![meta], prefetch_blocks })
     }
 
+    /// Where it begins: an object, and a data block in it.
+    pub(super) fn begin(&self) -> (u64, u64) {
+        self.resume.map_or((0, 0), |resume| (resume.object, resume.blkid))
+    }
+
     /// Returns the next step, `None` at the end.
     ///
     /// # Errors
@@ -174,7 +181,7 @@ impl Walk {
             return Ok(None);
         }
         if bp.is_hole() || bp.is_redacted() {
-            return Ok(range_step(&dnode, &bp, level, blkid));
+            return Ok(absent_step(&dnode, &bp, level, blkid));
         }
         let is_meta = dnode.object() == META_DNODE;
         if level == 0 && !is_meta {
@@ -264,28 +271,20 @@ fn pointers_of(dnode: &Arc<Dnode>) -> Frame {
     Frame::Pointers(Pointers { dnode, array, level, first: 0, next: 0, prefetched: 0 })
 }
 
-/// Returns the step of a hole or of a redacted range; `None` if it is behind the object.
-fn range_step(dnode: &Arc<Dnode>, bp: &BlockPtr, level: u8, blkid: u64) -> Option<Step> {
-    let object = dnode.object();
+/// Returns the step of a hole or of a redacted pointer, `None` if it is behind 2^64 blocks.
+fn absent_step(dnode: &Arc<Dnode>, bp: &BlockPtr, level: u8, blkid: u64) -> Option<Step> {
     let span = dnode.geometry().span(level);
     let start = blkid.checked_mul(span)?;
-    let is_metadata = dnode.phys().object_type.is_metadata();
-    if !is_metadata && (blkid == SPILL_BLKID || start > dnode.geometry().max_block) {
+    // Blocks behind 2^64 do not exist: the range ends there.
+    let blocks = start..start.saturating_add(span);
+    if blocks.is_empty() {
         return None;
     }
-    // Blocks behind 2^64 do not exist: the range ends there.
-    let end = start.saturating_add(span);
-    if object == META_DNODE {
+    if dnode.object() == META_DNODE {
         let slots = dnode.geometry().block_size >> DNODE_SHIFT;
         let first = start.checked_mul(slots)?;
-        let count = end.saturating_mul(slots).saturating_sub(first);
+        let count = blocks.end.saturating_mul(slots).saturating_sub(first);
         return Some(Step::FreeObjects { first, count });
     }
-    let offset = start.checked_mul(dnode.geometry().block_size)?;
-    let len = end.saturating_mul(dnode.geometry().block_size).saturating_sub(offset);
-    if bp.is_hole() {
-        Some(Step::Hole { object, offset, len })
-    } else {
-        Some(Step::Redacted { object, offset, len })
-    }
+    Some(Step::Absent { dnode: Arc::clone(dnode), blocks, is_redacted: bp.is_redacted() })
 }

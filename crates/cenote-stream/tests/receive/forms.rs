@@ -70,7 +70,7 @@ async fn forms_of(pool: &Arc<Pool>, snapshot: &str) -> Forms {
     let snapshot = pool.dataset(snapshot).await.unwrap();
     let options =
         SendOptions { large_blocks: true, embedded: true, compressed: true, ..Default::default() };
-    let plan = SendPlan::new(&snapshot, None, &options, None).await.unwrap();
+    let plan = SendPlan::new(&snapshot, None, None, &options, None).await.unwrap();
     let set = plan.open(&snapshot).await.unwrap();
     let mut collected = Collected::default();
     plan.run(&set, &mut collected).await.unwrap();

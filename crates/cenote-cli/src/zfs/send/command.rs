@@ -9,9 +9,6 @@ use crate::err;
 use crate::getopt::Parsed;
 use crate::io::{Exit, Io};
 
-/// Kinds of streams that are not sent, with their long options.
-const UNSUPPORTED: [(char, &str); 2] = [('d', "--redact"), ('S', "--saved")];
-
 const NO_DEDUP: &str = "WARNING: deduplicated send is no longer supported.  A regular,\n\
                         non-deduplicated stream will be generated.\n";
 const NO_TYPE: &str = "Warning: incremental source didn't specify type, assuming snapshot. Use '@' \
@@ -26,6 +23,8 @@ pub(super) enum Task {
     Package,
     /// The rest of an interrupted stream (`-t`).
     Resume,
+    /// What an interrupted receive has received (`-S`).
+    Saved,
 }
 
 /// The arguments of `zfs send`.
@@ -59,6 +58,8 @@ impl Command {
         }
         let task = if parsed.has('t') {
             Task::Resume
+        } else if parsed.has('S') {
+            Task::Saved
         } else if parsed.has('R') || parsed.has('I') {
             Task::Package
         } else {
@@ -71,9 +72,19 @@ impl Command {
         let target = match (&parsed.operands[..], task) {
             ([], Task::Resume) => String::new(),
             ([], _) => return Err(Exit::usage("missing snapshot argument")),
-            ([target], Task::One | Task::Package) => target.clone(),
+            ([target], Task::One | Task::Package | Task::Saved) => target.clone(),
             _ => return Err(Exit::usage("too many arguments")),
         };
+        if task == Task::Saved {
+            let is_with_saved = ['i', 'I', 'R', 'p', 'b', 'h', 'L', 'e', 'c', 'w', 'd'];
+            if is_with_saved.iter().any(|letter| parsed.has(*letter)) {
+                return Err(Exit::usage("incompatible flags combined with saved send flag"));
+            }
+            if target.contains('@') {
+                let text = "saved send must specify the dataset with partially-received state";
+                return Err(Exit::usage(text));
+            }
+        }
         if parsed.has('s') && !parsed.has('R') {
             let text = "skip-missing flag can only be used in conjunction with replicate";
             return Err(Exit::usage(text));
@@ -90,14 +101,15 @@ impl Command {
     }
 
     fn check_target(&self) -> Result<(), Exit> {
-        if let Some((_, name)) = UNSUPPORTED.iter().find(|(letter, _)| self.parsed.has(*letter)) {
-            let subject = &self.target;
-            let text = format!("cannot send '{subject}': {name} is not supported by this version");
-            return Err(Exit::failed(format!("{text} of cenote")));
+        if self.redaction().is_some() && self.options.raw {
+            return Err(Exit::failed("Error: raw sends may not be redacted."));
         }
         let has_more = self.task == Task::Package || self.has_header();
         if has_more && !self.target.contains('@') {
             return Err(Exit::failed("Error: Unsupported flag with filesystem or bookmark."));
+        }
+        if self.redaction().is_some() && self.task == Task::Package {
+            return Err(Exit::failed("Error: multiple snapshots cannot be sent redacted."));
         }
         Ok(())
     }
@@ -131,6 +143,12 @@ impl Command {
 
     pub(super) fn token(&self) -> &str {
         self.parsed.value('t').unwrap_or_default()
+    }
+
+    /// Short name of the bookmark of the target whose blocks are left out (`--redact`).
+    pub(super) fn redaction(&self) -> Option<&str> {
+        let name = self.parsed.value('d')?;
+        Some(name.split_once('#').map_or(name, |(_, short)| short))
     }
 
     /// Nothing is sent (`-n`).
@@ -243,6 +261,10 @@ mod tests {
             ("-X p/a p@s", "Cannot specify dataset exclusion (-X) on a non-recursive send."),
             ("-R p/a", "Error: Unsupported flag with filesystem or bookmark."),
             ("-p p/a", "Error: Unsupported flag with filesystem or bookmark."),
+            ("-R --redact b p@s", "Error: multiple snapshots cannot be sent redacted."),
+            ("-w --redact b p@s", "Error: raw sends may not be redacted."),
+            ("-S -c p", "incompatible flags combined with saved send flag"),
+            ("-S p@s", "saved send must specify the dataset with partially-received state"),
             ("-i @a -I @b p@s", "only one incremental source can be given"),
         ] {
             assert_eq!(refusal(line), message, "{line}");

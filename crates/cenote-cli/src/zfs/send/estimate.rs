@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use cenote_ondisk::stream::{RECORD_LEN, Record};
 use cenote_pool::dsl::DslError;
 use cenote_pool::props::PropValue;
-use cenote_pool::{Dataset, DatasetKind};
+use cenote_pool::{Dataset, DatasetKind, RedactionList};
 use cenote_rt::{Buf, Error};
 use cenote_stream::send::{Estimate, RecordSink, SendOptions, SendPlan, estimate};
 
@@ -15,14 +15,16 @@ use crate::nicenum;
 /// Block size of a dataset whose property has no number.
 const BLOCK_SIZE: u64 = 128 << 10;
 
-/// Estimates the length of the stream of a snapshot.
+/// Estimates the length of the stream of a snapshot. That of a redacted one, or of an increment
+/// from a bookmark without sums, is counted.
 pub(super) async fn size(
     target: &Dataset,
-    from: &Increment,
+    (from, redaction): (&Increment, Option<&RedactionList>),
     options: &SendOptions,
     block_size: u64,
 ) -> Result<u64, Error> {
     let [logical, compressed] = match from {
+        _ if redaction.is_some() => return count(target, (from, redaction), options).await,
         Increment::Full => {
             let phys = target.phys();
             [phys.uncompressed_bytes, phys.compressed_bytes]
@@ -31,21 +33,32 @@ pub(super) async fn size(
             let space = target.space_since(from).await?;
             [space.uncomp, space.comp]
         }
+        Increment::Bookmark(_, bookmark) if bookmark.phys.redaction_obj != 0 => {
+            return count(target, (from, None), options).await;
+        }
         Increment::Bookmark(_, bookmark) => match target.space_since_bookmark(bookmark).await {
             Ok(space) => [space.uncomp, space.comp],
-            // The bookmark is older than the sums: the stream's length is counted.
             Err(error) if matches!(error.cause(), Some(DslError::NoFreedSums(_))) => {
-                let state = from.state(target).await?;
-                let plan = SendPlan::new(target, state.as_ref(), options, None).await?;
-                let mut counter = Counter(0);
-                plan.run(&plan.open(target).await?, &mut counter).await?;
-                return Ok(counter.0);
+                return count(target, (from, None), options).await;
             }
             Err(error) => return Err(error),
         },
     };
     let is_compressed = options.compressed || options.raw;
     Ok(estimate(&Estimate { logical, compressed, block_size }, is_compressed))
+}
+
+/// Counts the bytes of a stream.
+async fn count(
+    target: &Dataset,
+    (from, redaction): (&Increment, Option<&RedactionList>),
+    options: &SendOptions,
+) -> Result<u64, Error> {
+    let state = from.state(target).await?;
+    let plan = SendPlan::new(target, state.as_ref(), redaction, options, None).await?;
+    let mut counter = Counter(0);
+    plan.run(&plan.open(target).await?, &mut counter).await?;
+    Ok(counter.0)
 }
 
 /// Returns the size of the blocks that a dataset has most of: its record size, or a volume's block

@@ -30,6 +30,7 @@ mod order;
 mod output;
 mod package;
 mod plan;
+mod saved;
 mod single;
 #[cfg(test)]
 mod tests;
@@ -121,6 +122,7 @@ async fn plan_of(command: &Command, source: &Source, io: &mut Io<'_>) -> Result<
         Task::One => single::plan(command, source, io).await,
         Task::Package => package::plan(command, source, io).await,
         Task::Resume => token::plan(command, source, io).await,
+        Task::Saved => saved::plan(command, source, io).await,
     }
 }
 

@@ -136,7 +136,7 @@ async fn report(
             (increment::Source::Named { .. }, _) => part.from.open(&target).await?,
             _ => Increment::Full,
         };
-        let size = estimate::size(&target, &from, &command.options, block_size).await;
+        let size = estimate::size(&target, (&from, None), &command.options, block_size).await;
         let short = part.from.name().and_then(|name| name.rsplit('@').next());
         lines.add(&part.name, short.map(estimate::FromText::Short), size.map_err(failed)?);
         previous = Some((target, block_size));

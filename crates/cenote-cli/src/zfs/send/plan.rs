@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use cenote_engine::Engine;
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_pool::{Dataset, Pool};
+use cenote_pool::{Dataset, Pool, RedactionList};
 use cenote_rt::Error;
-use cenote_stream::ResumePoint;
 use cenote_stream::send::{SendOptions, SendPlan};
+use cenote_stream::{ResumePoint, ResumeToken};
 
 use super::header::Header;
 use super::increment;
@@ -29,13 +29,17 @@ pub(super) struct Part {
     pub(super) name: String,
     pub(super) guid: u64,
     pub(super) from: increment::Source,
+    /// What is left out.
+    pub(super) redaction: Option<Arc<RedactionList>>,
     /// Where it continues.
     pub(super) resume: Option<ResumePoint>,
+    /// The state of the interrupted receive whose part is sent.
+    pub(super) saved: Option<Arc<ResumeToken>>,
 }
 
 impl Part {
     pub(super) const fn new(name: String, guid: u64, from: increment::Source) -> Self {
-        Self { name, guid, from, resume: None }
+        Self { name, guid, from, redaction: None, resume: None, saved: None }
     }
 
     /// Finds the snapshot in a pool, and plans its substream.
@@ -46,11 +50,23 @@ impl Part {
     ) -> Result<(Dataset, SendPlan), Exit> {
         let failed = |error: Error| failure(&self.name, &error);
         let target = dataset_of(pool, &self.name).await?;
+        if let Some(saved) = &self.saved {
+            let gone = || cannot_send(&self.name, "it has no partially received state any more");
+            let part = target.saved_receive().await.map_err(failed)?.ok_or_else(gone)?;
+            let mut from = self.from.open(&part).await?.state(&part).await.map_err(failed)?;
+            if let Some(from) = &mut from {
+                // A hidden child will be the dataset's own contents.
+                from.is_clone &= part.object() == target.object();
+            }
+            let plan = SendPlan::saved(&part, from.as_ref(), saved).await.map_err(failed)?;
+            return Ok((part, plan));
+        }
         if target.phys().guid != self.guid {
             return Err(cannot_send(&self.name, "it was replaced while it was sent"));
         }
         let from = self.from.open(&target).await?.state(&target).await.map_err(failed)?;
-        let plan = SendPlan::new(&target, from.as_ref(), options, self.resume).await;
+        let redaction = self.redaction.as_deref();
+        let plan = SendPlan::new(&target, from.as_ref(), redaction, options, self.resume).await;
         Ok((target, plan.map_err(failed)?))
     }
 }

@@ -1,6 +1,9 @@
 //! Plans the stream of one snapshot; with `-p`, `-b` or `-h` as a package of its own.
 
-use cenote_rt::Error;
+use std::sync::Arc;
+
+use cenote_pool::{Dataset, RedactionList};
+use cenote_rt::{Error, Kind};
 use cenote_stream::send::SendPlan;
 
 use super::command::Command;
@@ -36,11 +39,16 @@ pub(super) async fn plan(
     let from = increment::Source::find(command.from.as_deref(), &target).await?;
     let opened = from.open(&target).await?;
     let state = opened.state(&target).await.map_err(failed)?;
+    let redaction = match command.redaction() {
+        Some(short) => Some(redaction_of(&target, short).await?),
+        None => None,
+    };
+    let list = redaction.as_deref();
     // Whether it can be sent so is known before anything is written.
-    SendPlan::new(&target, state.as_ref(), &command.options, None).await.map_err(failed)?;
+    SendPlan::new(&target, state.as_ref(), list, &command.options, None).await.map_err(failed)?;
     if command.has_estimate() {
         let block_size = estimate::block_size(&target).await.map_err(failed)?;
-        let size = estimate::size(&target, &opened, &command.options, block_size).await;
+        let size = estimate::size(&target, (&opened, list), &command.options, block_size).await;
         let mut lines = estimate::Lines::new(command.is_parsable());
         let text = from.name().map(estimate::FromText::Whole);
         lines.add(&name, text, size.map_err(failed)?);
@@ -53,6 +61,25 @@ pub(super) async fn plan(
         let package = gatherer.gather(target.head().await.map_err(failed)?, io).await?;
         header = Some(Header::new(&name, Some(&package), command.has_holds())?);
     }
-    let parts = vec![Part::new(name, target.phys().guid, from)];
-    Ok(Plan { place, options: command.options, header, parts, held: Vec::new() })
+    let part = Part { redaction, ..Part::new(name, target.phys().guid, from) };
+    Ok(Plan { place, options: command.options, header, parts: vec![part], held: Vec::new() })
+}
+
+/// Reads the redaction list of a bookmark of the target's dataset.
+async fn redaction_of(target: &Dataset, short: &str) -> Result<Arc<RedactionList>, Exit> {
+    let name = target.name();
+    let failed = |error: Error| failure(name, &error);
+    if !target.is_snapshot() {
+        return Err(cannot_send(name, "cannot do a redacted send to a filesystem"));
+    }
+    let head = target.head().await.map_err(failed)?;
+    let bookmark = match head.bookmark(short).await {
+        Err(error) if error.kind() == Kind::NotFound => {
+            let name = format!("{}#{short}", head.name());
+            return Err(Exit::failed(format!("cannot open '{name}': no such pool or dataset")));
+        }
+        found => found.map_err(failed)?,
+    };
+    let list = bookmark.redaction_list(target.pool().mos()).await.map_err(failed)?;
+    list.map(Arc::new).ok_or_else(|| cannot_send(name, "not a redaction bookmark"))
 }

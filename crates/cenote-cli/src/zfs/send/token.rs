@@ -8,7 +8,8 @@
 use std::sync::Arc;
 
 use cenote_ondisk::nvlist::NvList;
-use cenote_pool::{Bookmark, Dataset, Pool};
+use cenote_pool::dsl::DslError;
+use cenote_pool::{Bookmark, Dataset, Pool, RedactionList};
 use cenote_rt::Error;
 use cenote_stream::send::SendOptions;
 use cenote_stream::token::decode_list;
@@ -50,9 +51,6 @@ pub(super) async fn plan(
     }
     let token = ResumeToken::decode(command.token());
     let token = token.map_err(|_| cannot_resume("resume token is corrupt"))?;
-    if token.redact_snaps.is_some() || token.book_redact_snaps.is_some() {
-        return Err(cannot_resume("redacted sends are not supported by this version of cenote"));
-    }
     let found = find(source, &token).await?;
     let target = &found.target;
     permits::need(source, target, &["send"], "send").await?;
@@ -63,13 +61,17 @@ pub(super) async fn plan(
         raw: command.options.raw || token.is_raw,
     };
     let mut part = Part::new(target.name().to_owned(), target.phys().guid, found.from);
+    if let Some(guids) = &token.redact_snaps {
+        part.redaction = redaction_of(target, guids).await?;
+    }
     let ResumeToken { object, offset, .. } = token;
     part.resume = Some(ResumePoint { object, offset }).filter(|_| object != 0 || offset != 0);
     if command.has_estimate() {
         let failed = |error: Error| failure(target.name(), &error);
         let from = part.from.open(target).await?;
         let block_size = estimate::block_size(target).await.map_err(failed)?;
-        let size = estimate::size(target, &from, &options, block_size).await.map_err(failed)?;
+        let what = (&from, part.redaction.as_deref());
+        let size = estimate::size(target, what, &options, block_size).await.map_err(failed)?;
         let mut lines = estimate::Lines::new(command.is_parsable());
         let from = part.from.name().map(estimate::FromText::Whole);
         lines.add(target.name(), from, size.saturating_sub(token.bytes));
@@ -79,9 +81,35 @@ pub(super) async fn plan(
     Ok(Plan { place, options, header: None, parts: vec![part], held: Vec::new() })
 }
 
-fn print(list: &NvList, out: &mut (dyn std::io::Write + Send)) -> std::io::Result<()> {
+pub(super) fn print(list: &NvList, out: &mut (dyn std::io::Write + Send)) -> std::io::Result<()> {
     writeln!(out, "resume token contents:")?;
     zstream::nvlist::print(out, list, 0)
+}
+
+/// Finds the list of a redacted stream: a bookmark of the target's dataset with respect to the same
+/// snapshots. A redacted target lacks their blocks itself.
+async fn redaction_of(target: &Dataset, guids: &[u64]) -> Result<Option<Arc<RedactionList>>, Exit> {
+    if target.redaction_snapshots().await?.is_some() {
+        return Ok(None);
+    }
+    let mos = target.pool().mos();
+    for bookmark in target.head().await?.bookmarks().await? {
+        let found = bookmark.redaction_snapshots(mos).await?;
+        if !found.is_some_and(|found| is_same_set(&found, guids)) {
+            continue;
+        }
+        return match bookmark.redaction_list(mos).await {
+            Err(error) if matches!(error.cause(), Some(DslError::IncompleteRedaction(_))) => {
+                Err(cannot_resume("incomplete redaction bookmark provided"))
+            }
+            list => Ok(list?.map(Arc::new)),
+        };
+    }
+    Err(cannot_resume("no appropriate redaction bookmark exists"))
+}
+
+fn is_same_set(one: &[u64], other: &[u64]) -> bool {
+    one.len() == other.len() && one.iter().all(|guid| other.contains(guid))
 }
 
 /// The snapshot of a token, and the source of its increment.
@@ -117,7 +145,7 @@ async fn find(source: &Source, token: &ResumeToken) -> Result<Found, Exit> {
         Err(Exit::Overtaken) => return Err(Exit::Overtaken),
         Err(_) => return Err(gone()),
     };
-    let target = match by_guid(&pool, &name, token.to_guid, false).await? {
+    let target = match by_guid(&pool, &name, token.to_guid, Wanted::Snapshot).await? {
         Some(Named::Snapshot(target)) => target,
         _ if pool.dataset(&name).await.is_ok() => {
             let text = "is no longer the same snapshot used in the initial send";
@@ -125,29 +153,67 @@ async fn find(source: &Source, token: &ResumeToken) -> Result<Found, Exit> {
         }
         _ => return Err(gone()),
     };
-    let Some(guid) = token.from_guid else {
-        return Ok(Found { target, from: increment::Source::Nothing });
-    };
-    let Some(found) = by_guid(&pool, &name, guid, true).await? else {
-        return Err(cannot_resume(format!("incremental source {guid:#x} no longer exists")));
-    };
-    let from = increment::Source::Named { name: found.name().to_owned(), guid };
+    let from = source_of(token, &pool, &name).await?;
     Ok(Found { target, from })
 }
 
-/// Finds the snapshot with a guid that is nearest to the dataset called `name`; if wanted, also a
-/// bookmark.
+/// Finds the source of the increment that a token is of, nearest to the dataset called `name`.
+pub(super) async fn source_of(
+    token: &ResumeToken,
+    pool: &Arc<Pool>,
+    name: &str,
+) -> Result<increment::Source, Exit> {
+    let Some(guid) = token.from_guid else { return Ok(increment::Source::Nothing) };
+    let wanted = Wanted::SourceFor(token.book_redact_snaps.as_deref());
+    let Some(found) = by_guid(pool, name, guid, wanted).await? else {
+        return Err(cannot_resume(format!("incremental source {guid:#x} no longer exists")));
+    };
+    Ok(increment::Source::Named { name: found.name().to_owned(), guid })
+}
+
+/// What is looked for by its guid.
+#[derive(Debug, Clone, Copy)]
+enum Wanted<'a> {
+    Snapshot,
+    /// The source of an increment: a snapshot or bookmark; if it was redacted with respect to
+    /// snapshots, a bookmark with respect to the same.
+    SourceFor(Option<&'a [u64]>),
+}
+
+impl Wanted<'_> {
+    async fn is_snapshot(self, found: &Dataset) -> Result<bool, Error> {
+        match self {
+            Self::SourceFor(Some(guids)) => {
+                let of_found = found.redaction_snapshots().await?;
+                Ok(of_found.is_some_and(|found| is_same_set(&found, guids)))
+            }
+            Self::Snapshot | Self::SourceFor(None) => Ok(true),
+        }
+    }
+
+    async fn is_bookmark(self, found: &Bookmark, head: &Dataset) -> Result<bool, Error> {
+        let Self::SourceFor(guids) = self else { return Ok(false) };
+        let of_found = found.redaction_snapshots(head.pool().mos()).await?;
+        Ok(match (of_found, guids) {
+            (None, None) => true,
+            (Some(found), Some(guids)) => is_same_set(&found, guids),
+            _ => false,
+        })
+    }
+}
+
+/// Finds what has a guid nearest to the dataset called `name`.
 async fn by_guid(
     pool: &Arc<Pool>,
     name: &str,
     guid: u64,
-    is_bookmark_wanted: bool,
+    wanted: Wanted<'_>,
 ) -> Result<Option<Named>, Error> {
     let mut at = name.split('@').next();
     let mut searched: Option<&str> = None;
     while let Some(top) = at {
         if let Ok(top) = pool.dataset(top).await {
-            let found = below(&top, guid, is_bookmark_wanted, searched).await?;
+            let found = below(&top, guid, wanted, searched).await?;
             if found.is_some() {
                 return Ok(found);
             }
@@ -162,7 +228,7 @@ async fn by_guid(
 async fn below(
     top: &Dataset,
     guid: u64,
-    is_bookmark_wanted: bool,
+    wanted: Wanted<'_>,
     searched: Option<&str>,
 ) -> Result<Option<Named>, Error> {
     let mut pending = vec![top.clone()];
@@ -170,16 +236,15 @@ async fn below(
         if Some(dataset.name()) == searched {
             continue;
         }
-        let snapshots = dataset.snapshots().await?;
-        if let Some(found) = snapshots.into_iter().find(|snapshot| snapshot.phys().guid == guid) {
+        let mut snapshots = dataset.snapshots().await?.into_iter();
+        if let Some(found) = snapshots.find(|snapshot| snapshot.phys().guid == guid)
+            && wanted.is_snapshot(&found).await?
+        {
             return Ok(Some(Named::Snapshot(found)));
         }
-        if is_bookmark_wanted {
-            let bookmarks = dataset.bookmarks().await?.into_iter();
-            // Bookmarks of redactions have the guid of their snapshot, too.
-            let mut usable = bookmarks.filter(|bookmark| bookmark.phys.redaction_obj == 0);
-            if let Some(found) = usable.find(|bookmark| bookmark.phys.guid == guid) {
-                return Ok(Some(Named::Bookmark(found)));
+        for bookmark in dataset.bookmarks().await? {
+            if bookmark.phys.guid == guid && wanted.is_bookmark(&bookmark, &dataset).await? {
+                return Ok(Some(Named::Bookmark(bookmark)));
             }
         }
         pending.extend(dataset.children().await?.into_iter().rev());

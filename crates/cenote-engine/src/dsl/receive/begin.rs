@@ -6,6 +6,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::DatasetFlags;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{BeginFlags, StreamFeatures};
+use cenote_ondisk::zap::Value;
 
 use crate::dsl::receive::{NewReceive, RECV, ReceivePoint, ReceiveRefusal, check, resume};
 use crate::dsl::{
@@ -82,6 +83,11 @@ fn mark(tx: &mut Tx<'_>, new: &NewReceive, object: u64) -> TxResult<()> {
         if new.features.contains(feature) {
             blocks::activate(tx, object, name)?;
         }
+    }
+    // What the source lacks, the stream may have.
+    blocks::deactivate(tx, object, "redacted_datasets")?;
+    if let (true, Some(guids)) = (new.is_redacted(), &new.redact_snaps) {
+        blocks::activate_with(tx, object, "redacted_datasets", Value::words_of(guids))?;
     }
     Ok(())
 }

@@ -10,10 +10,10 @@ use cenote_pool::mos::extra_value;
 use crate::admin::is_maintained;
 use crate::dsl::counts::{self, Count};
 use crate::dsl::receive::{NewReceive, ReceiveRefusal, resume};
-use crate::dsl::{Env, OpError, features, get_dataset, get_dir, names, snapshot};
+use crate::dsl::{Env, OpError, features, get_dataset, get_dir, names, redaction, snapshot};
 
 /// Features of streams that can be received, and the pool features that they need.
-const NEEDS: [(StreamFeatures, Option<&str>); 10] = [
+const NEEDS: [(StreamFeatures, Option<&str>); 11] = [
     (StreamFeatures::SA_SPILL, None),
     (StreamFeatures::RESUMING, None),
     (StreamFeatures::COMPRESSED, None),
@@ -24,12 +24,15 @@ const NEEDS: [(StreamFeatures, Option<&str>); 10] = [
     (StreamFeatures::LARGE_DNODE, Some("large_dnode")),
     (StreamFeatures::ZSTD, Some("zstd_compress")),
     (StreamFeatures::LONGNAME, Some("longname")),
+    (StreamFeatures::REDACTED, Some("redacted_datasets")),
 ];
 
+/// Most redaction snapshots of a dataset: its list is one value of a ZAP.
+const REDACTION_SNAPSHOTS_MAX: usize = 1024;
+
 /// Features of streams that are known, and cannot be received.
-const REFUSED: [(StreamFeatures, &str); 5] = [
+const REFUSED: [(StreamFeatures, &str); 4] = [
     (StreamFeatures::RAW, "a raw stream"),
-    (StreamFeatures::REDACTED, "a redacted stream"),
     (StreamFeatures::DEDUP, "a deduplicated stream (convert it with 'zstream redup')"),
     (StreamFeatures::LARGE_MICROZAP, "a stream with large micro ZAPs"),
     (StreamFeatures::HOLDS, "a substream with holds"),
@@ -44,7 +47,14 @@ pub(super) fn features(tx: &mut Tx<'_>, new: &NewReceive) -> TxResult<()> {
     if let Some((_, what)) = REFUSED.iter().find(|(bit, _)| new.features.intersects(*bit)) {
         return Err(ReceiveRefusal::NotSupported(what).into());
     }
+    if new.is_redacted() && new.redact_snaps.is_none() {
+        return Err(ReceiveRefusal::NoRedactionSnapshots.into());
+    }
     let known = NEEDS.iter().fold(StreamFeatures::empty(), |known, (bit, _)| known.union(*bit));
+    let lists = [&new.redact_snaps, &new.redact_from_snaps];
+    if lists.into_iter().flatten().any(|guids| guids.len() > REDACTION_SNAPSHOTS_MAX) {
+        return Err(OpError::TooLong.into());
+    }
     let unknown = new.features.difference(known);
     if !unknown.is_empty() {
         return Err(ReceiveRefusal::UnknownFeatures(unknown.bits()).into());
@@ -76,13 +86,14 @@ pub(super) fn source(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, object: u64) 
     }
     not_encrypted(tx, phys.dir_obj)?;
     let active = snapshot::feature_keys(tx, object)?;
-    let has = |name: &str| active.iter().any(|(feature, _)| *feature == name);
-    if has("redacted_datasets") {
-        let what = "a stream whose source is redacted";
-        return Err(ReceiveRefusal::NotSupported(what).into());
-    }
-    if has("large_blocks") && !new.is_full() && !new.features.contains(StreamFeatures::LARGE_BLOCKS)
+    let has_large_blocks = active.iter().any(|(feature, _)| *feature == "large_blocks");
+    if !new.is_full()
+        && let Some(of_source) = redaction::snapshots_of(tx, object)?
+        && !new.fits_redacted(&of_source)
     {
+        return Err(ReceiveRefusal::RedactedSource.into());
+    }
+    if has_large_blocks && !new.is_full() && !new.features.contains(StreamFeatures::LARGE_BLOCKS) {
         return Err(ReceiveRefusal::LargeBlockMismatch.into());
     }
     Ok(())

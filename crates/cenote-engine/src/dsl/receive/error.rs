@@ -56,6 +56,12 @@ pub enum ReceiveRefusal {
     /// The source has blocks of more than 128 KiB, and the stream splits them.
     #[error("the source of the increment has large blocks, and the stream does not (send with -L)")]
     LargeBlockMismatch,
+    /// The stream lacks the guids of its redaction snapshots.
+    #[error("the stream is redacted, and does not say with respect to which snapshots")]
+    NoRedactionSnapshots,
+    /// The source was received redacted, and the increment needs blocks that it does not have.
+    #[error("the source of the increment is redacted, and the stream is not one for it")]
+    RedactedSource,
     /// The saved state is of another stream, or there is none.
     #[error("no saved state of this stream: {0}")]
     ResumeMismatch(&'static str),
@@ -83,6 +89,8 @@ impl ReceiveRefusal {
             | Self::WrongOrigin { .. }
             | Self::VolumeWithChildren
             | Self::LargeBlockMismatch
+            | Self::NoRedactionSnapshots
+            | Self::RedactedSource
             | Self::ResumeMismatch(_) => Kind::Invalid,
         }
     }

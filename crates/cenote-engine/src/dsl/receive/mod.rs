@@ -72,6 +72,10 @@ pub struct NewReceive {
     pub features: StreamFeatures,
     /// Flags of the stream.
     pub flags: BeginFlags,
+    /// Guids of the redaction snapshots, if the snapshot is redacted.
+    pub redact_snaps: Option<Vec<u64>>,
+    /// Those of the source, if that is redacted.
+    pub redact_from_snaps: Option<Vec<u64>>,
     /// The snapshot whose clone is received into; required for an increment whose target does not
     /// exist.
     pub origin: Option<String>,
@@ -97,6 +101,23 @@ impl NewReceive {
     #[must_use]
     pub const fn is_full(&self) -> bool {
         self.from_guid == 0
+    }
+
+    /// Whether blocks are left out, so that the dataset is redacted.
+    #[must_use]
+    pub const fn is_redacted(&self) -> bool {
+        self.features.contains(StreamFeatures::REDACTED)
+    }
+
+    /// Whether an increment can be received on a source that is redacted with respect to these
+    /// snapshots: it has what the source lacks, lacks it too, or replaced it (spec 07 B11).
+    pub(crate) fn fits_redacted(&self, of_source: &[u64]) -> bool {
+        let are_all = |guids: &[u64]| guids.iter().all(|guid| of_source.contains(guid));
+        match (&self.redact_from_snaps, &self.redact_snaps) {
+            (Some(guids), _) => are_all(guids),
+            (None, Some(guids)) if self.is_redacted() => are_all(guids),
+            _ => of_source.contains(&self.to_guid),
+        }
     }
 
     /// Returns the name of the dataset below the target.

@@ -1,16 +1,21 @@
 //! Operations on datasets and snapshots, and their effects on the model.
 
+use cenote_engine::RedactionPart;
+use cenote_ondisk::redaction::RedactionEntry;
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
 use super::{Script, allowed, round_of};
-use crate::crash::facts::text;
+use crate::crash::facts::{list_text, text};
+use crate::crash::model::BLOCK;
 
 /// Values of `compression`: off, lz4, gzip-6.
 const COMPRESSIONS: [u64; 3] = [2, 15, 10];
 const MIB: u64 = 1 << 20;
 /// A user property.
 const USER: &str = "org.example:note";
+/// Entries of a part of a redaction list: more than a block of it has.
+const PART_ENTRIES: u64 = 5000;
 /// Tag of all holds.
 const TAG: &str = "tag";
 
@@ -193,15 +198,44 @@ impl Script {
         self.engine.bookmarks().create(vec![(mark.clone(), name)]).await?;
         self.say(&mark, "bookmark", String::new());
         self.acknowledge("bookmark");
+        self.redact_one(round).await
+    }
+
+    /// The list of a redaction bookmark is built in parts, and some lists stay incomplete.
+    async fn redact_one(&mut self, round: u64) -> Result<()> {
+        let clones = self.clones.keys().filter(|clone| !self.snapshots(clone).is_empty());
+        let clones: Vec<_> = clones.cloned().collect();
+        let Some(clone) = self.pick(&clones) else { return Ok(()) };
+        let (origin, changed) =
+            (self.clones[&clone].clone(), self.snapshots(&clone).pop().unwrap());
+        let mark = format!("{}#l{round}", origin.split_once('@').unwrap().0);
+        let begun = self.engine.bookmarks().begin_redaction(&mark, &origin, &[changed]).await?;
+        self.say(&mark, "bookmark", list_text(0, false));
+        self.acknowledge("redaction");
+        for part in 0..1 + self.rng.below(2) {
+            let entry = |index| RedactionEntry {
+                object: 2 + part,
+                blkid: 3 * index,
+                block_size: BLOCK as u32,
+                block_count: 2,
+            };
+            let before = part * PART_ENTRIES;
+            let entries = (0..PART_ENTRIES).map(entry).collect();
+            let is_last = part == 1;
+            let part = RedactionPart { before, entries, is_last };
+            self.engine.bookmarks().extend_redaction(&mark, begun.list, part).await?;
+            self.say(&mark, "bookmark", list_text(before + PART_ENTRIES, is_last));
+            self.acknowledge("a part of a redaction list");
+        }
         Ok(())
     }
 
     async fn forget_bookmark(&mut self) -> Result<()> {
-        let marks = self.with_fact("bookmark");
-        let Some(mark) = self.pick(&marks) else { return Ok(()) };
-        self.engine.bookmarks().destroy_all(vec![mark.clone()]).await?;
-        self.unsay(&mark, "bookmark");
-        self.acknowledge("destroying a bookmark");
+        for mark in self.with_fact("bookmark") {
+            self.engine.bookmarks().destroy_all(vec![mark.clone()]).await?;
+            self.unsay(&mark, "bookmark");
+            self.acknowledge("destroying a bookmark");
+        }
         Ok(())
     }
 

@@ -32,7 +32,7 @@ const ORIGIN: &str = "origin";
 const BLOCKS: u64 = 200;
 
 /// Operations of a run, each at least once.
-pub const OPERATIONS: [&str; 43] = [
+pub const OPERATIONS: [&str; 45] = [
     "create",
     "sync",
     "write",
@@ -54,6 +54,8 @@ pub const OPERATIONS: [&str; 43] = [
     "release",
     "bookmark",
     "destroying a bookmark",
+    "redaction",
+    "a part of a redaction list",
     "property",
     "inheriting a property",
     "user property",
