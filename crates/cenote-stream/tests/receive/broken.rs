@@ -32,7 +32,7 @@ fn streams_that_are_not_supported_are_refused_before_anything_changes() {
     let Some(golden) = golden("g-send2") else { return };
     block_on(2, async {
         let target = Target::new().await;
-        for name in ["enc-raw", "repl-w"] {
+        for name in ["enc-raw", "enc-raw-inc"] {
             let stream = recorded_stream(&golden, name);
             let error = target.receive(&stream.bytes, &into("tank/got")).await.unwrap_err();
             assert_eq!(error.kind(), Kind::Unsupported, "{name}: {error:?}");
