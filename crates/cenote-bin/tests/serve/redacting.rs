@@ -119,8 +119,8 @@ fn redacted_streams_do_not_tell_and_are_completed_later() {
                  increment is redacted, and the stream is not one for it\n";
     refuses(&house, "t/b", &send(&house, "-i @one t/a@two"), unfit);
     receives(&house, "t/b", &send(&house, "-i #book t/a@two"));
-    assert_eq!(house.run("zfs get -H -o value redacted t/b"), "0\n");
-    house.run("zfs mount t/b");
+    // It is whole, and mounted.
+    assert_eq!(house.run("zfs get -H -o value redacted,mounted t/b"), "0\nyes\n");
     assert!(contents(&house.path("b")) == contents(&house.path("a")));
     leave(&house);
 }
