@@ -62,7 +62,9 @@ pub use dsl::api::snapshots::Snapshots;
 pub use dsl::changed::ChangedDatasets;
 pub use dsl::deleg::GrantChange;
 pub use dsl::opened::OpenSnapshot;
-pub use dsl::receive::{NewReceive, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception};
+pub use dsl::receive::{
+    NewReceive, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception, RedactionGuids,
+};
 pub use dsl::redaction::{BegunRedaction, RedactionPart};
 pub use dsl::settings::Change as PropertyChange;
 pub use engine::Engine;

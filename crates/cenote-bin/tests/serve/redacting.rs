@@ -107,7 +107,7 @@ fn redacted_streams_do_not_tell_and_are_completed_later() {
     // Its files were read.
     house.run("zfs rollback t/b@one");
 
-    // What was left out, as a clone; and with what has changed since.
+    // The blocks that were left out, as a clone; and with those that have changed since.
     let rest = send(&house, "-i #book t/a@one");
     assert!(tells(&rest) && rest.len() < send(&house, "t/a@one").len());
     let options = format!("-o origin=t/b@one -o mountpoint={} t/c", house.text("c"));
@@ -119,7 +119,7 @@ fn redacted_streams_do_not_tell_and_are_completed_later() {
                  increment is redacted, and the stream is not one for it\n";
     refuses(&house, "t/b", &send(&house, "-i @one t/a@two"), unfit);
     receives(&house, "t/b", &send(&house, "-i #book t/a@two"));
-    // It is whole, and mounted.
+    // The whole file system is mounted.
     assert_eq!(house.run("zfs get -H -o value redacted,mounted t/b"), "0\nyes\n");
     assert!(contents(&house.path("b")) == contents(&house.path("a")));
     leave(&house);

@@ -30,7 +30,7 @@ pub async fn redaction_header(
     object: u64,
 ) -> Result<(Arc<Dnode>, RedactionPhys)> {
     let dnode = mos.dnode(object).await?;
-    // It is in the spill block if it is too long for the bonus buffer.
+    // A header that is too long for the bonus buffer is in the spill block.
     let header = match dnode.spill().await? {
         Some(spill) => RedactionPhys::decode(&spill),
         None => RedactionPhys::decode(dnode.bonus()?),

@@ -34,7 +34,9 @@ mod payload;
 use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{ApplyOptions, Charge, Engine, Head, NewReceive, ReceivePoint, Reception};
+use cenote_engine::{
+    ApplyOptions, Charge, Engine, Head, NewReceive, ReceivePoint, Reception, RedactionGuids,
+};
 use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::objset::ObjSetType;
@@ -327,8 +329,10 @@ fn new_receive(begin: &Begin, payload: &[u8], options: ReceiveOptions) -> Result
         creation_time: begin.creation_time,
         features: begin.features,
         flags: begin.flags,
-        redact_snaps: payload.redact_snaps,
-        redact_from_snaps: payload.redact_from_snaps,
+        redaction: RedactionGuids {
+            of_snapshot: payload.redact_snaps,
+            of_source: payload.redact_from_snaps,
+        },
         origin: options.origin,
         resumes_at,
         is_forced: options.is_forced,

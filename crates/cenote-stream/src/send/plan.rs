@@ -164,7 +164,8 @@ impl SendPlan {
         if self.is_raw() { dataset.open_without_key().await } else { dataset.open().await }
     }
 
-    /// Sends the substream, from BEGIN to END, which a saved part does not have. `set` is the object set of the planned dataset.
+    /// Sends the substream, from BEGIN to END, which a saved part does not have. `set` is the
+    /// object set of the planned dataset.
     ///
     /// # Errors
     /// Errors of reading the dataset and of the sink; then the stream ends without an END

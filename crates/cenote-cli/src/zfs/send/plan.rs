@@ -29,7 +29,7 @@ pub(super) struct Part {
     pub(super) name: String,
     pub(super) guid: u64,
     pub(super) from: increment::Source,
-    /// What is left out.
+    /// List of the blocks that are left out.
     pub(super) redaction: Option<Arc<RedactionList>>,
     /// Where it continues.
     pub(super) resume: Option<ResumePoint>,

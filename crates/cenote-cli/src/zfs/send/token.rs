@@ -171,7 +171,7 @@ pub(super) async fn source_of(
     Ok(increment::Source::Named { name: found.name().to_owned(), guid })
 }
 
-/// What is looked for by its guid.
+/// Kind of what is looked for by its guid.
 #[derive(Debug, Clone, Copy)]
 enum Wanted<'a> {
     Snapshot,

@@ -86,7 +86,7 @@ fn mark(tx: &mut Tx<'_>, new: &NewReceive, object: u64) -> TxResult<()> {
     }
     // What the source lacks, the stream may have.
     blocks::deactivate(tx, object, "redacted_datasets")?;
-    if let (true, Some(guids)) = (new.is_redacted(), &new.redact_snaps) {
+    if let (true, Some(guids)) = (new.is_redacted(), &new.redaction.of_snapshot) {
         blocks::activate_with(tx, object, "redacted_datasets", Value::words_of(guids))?;
     }
     Ok(())

@@ -47,11 +47,11 @@ pub(super) fn features(tx: &mut Tx<'_>, new: &NewReceive) -> TxResult<()> {
     if let Some((_, what)) = REFUSED.iter().find(|(bit, _)| new.features.intersects(*bit)) {
         return Err(ReceiveRefusal::NotSupported(what).into());
     }
-    if new.is_redacted() && new.redact_snaps.is_none() {
+    if new.is_redacted() && new.redaction.of_snapshot.is_none() {
         return Err(ReceiveRefusal::NoRedactionSnapshots.into());
     }
     let known = NEEDS.iter().fold(StreamFeatures::empty(), |known, (bit, _)| known.union(*bit));
-    let lists = [&new.redact_snaps, &new.redact_from_snaps];
+    let lists = [&new.redaction.of_snapshot, &new.redaction.of_source];
     if lists.into_iter().flatten().any(|guids| guids.len() > REDACTION_SNAPSHOTS_MAX) {
         return Err(OpError::TooLong.into());
     }

@@ -51,6 +51,15 @@ pub use points::{ReceivePoint, ReceivePoints};
 /// The name of the dataset below an existing target that is received into.
 pub(crate) const RECV: &str = "%recv";
 
+/// Guids of redaction snapshots, as a BEGIN has them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RedactionGuids {
+    /// Redaction snapshots of the sent snapshot, if that is redacted.
+    pub of_snapshot: Option<Vec<u64>>,
+    /// Redaction snapshots of the source of the increment, if that is redacted.
+    pub of_source: Option<Vec<u64>>,
+}
+
 /// A substream to be received, as its BEGIN describes it, and how its receiver wants it.
 #[derive(Debug, Clone)]
 pub struct NewReceive {
@@ -72,10 +81,8 @@ pub struct NewReceive {
     pub features: StreamFeatures,
     /// Flags of the stream.
     pub flags: BeginFlags,
-    /// Guids of the redaction snapshots, if the snapshot is redacted.
-    pub redact_snaps: Option<Vec<u64>>,
-    /// Those of the source, if that is redacted.
-    pub redact_from_snaps: Option<Vec<u64>>,
+    /// Redaction snapshots of the snapshot and of its source.
+    pub redaction: RedactionGuids,
     /// The snapshot whose clone is received into; required for an increment whose target does not
     /// exist.
     pub origin: Option<String>,
@@ -113,7 +120,7 @@ impl NewReceive {
     /// snapshots: it has what the source lacks, lacks it too, or replaced it (spec 07 B11).
     pub(crate) fn fits_redacted(&self, of_source: &[u64]) -> bool {
         let are_all = |guids: &[u64]| guids.iter().all(|guid| of_source.contains(guid));
-        match (&self.redact_from_snaps, &self.redact_snaps) {
+        match (&self.redaction.of_source, &self.redaction.of_snapshot) {
             (Some(guids), _) => are_all(guids),
             (None, Some(guids)) if self.is_redacted() => are_all(guids),
             _ => of_source.contains(&self.to_guid),

@@ -52,7 +52,7 @@ pub(crate) fn add(tx: &mut Tx<'_>, dataset: u64, new: &NewReceive) -> TxResult<(
     let name: Vec<u8> = new.sender_name.iter().copied().chain([0]).collect();
     zap::insert(tx, dataset, key::RESUME_TONAME, Value::bytes_of(&name))?;
     put_point(tx, dataset, ReceivePoint::START)?;
-    if let Some(guids) = &new.redact_from_snaps {
+    if let Some(guids) = &new.redaction.of_source {
         zap::insert(tx, dataset, key::RESUME_REDACT_SNAPS, Value::words_of(guids))?;
     }
     for (feature, name) in FEATURES {
