@@ -2,6 +2,8 @@
 //!
 //! Messages and statuses are those of OpenZFS; the status is the number of the error.
 
+use std::collections::BTreeSet;
+
 use cenote_engine::OpError;
 use cenote_rt::{Error, Kind};
 use cenote_stream::send::redact;
@@ -32,13 +34,16 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     if snapshots.is_empty() {
         return Err(Exit::usage("too few arguments"));
     }
+    let mut named = BTreeSet::new();
+    let snapshots: Vec<String> =
+        snapshots.iter().filter(|name| named.insert(*name)).cloned().collect();
     block_on(async {
-        check_names(source, snapshot, bookmark, snapshots, io).await?;
+        check_names(source, snapshot, bookmark, &snapshots, io).await?;
         let head = snapshot.split('@').next().unwrap_or_default();
         let name = format!("{head}#{bookmark}");
         let line = command_line(Tool::Zfs, "redact", args);
         Writer::run(source, snapshot, Some(&line), io, async |engine, _| {
-            let done = redact(&engine, &name, snapshot, snapshots).await;
+            let done = redact(&engine, &name, snapshot, &snapshots).await;
             done.map_err(|error| refusal(&error, bookmark))
         })
         .await

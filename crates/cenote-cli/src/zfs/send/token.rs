@@ -86,26 +86,30 @@ pub(super) fn print(list: &NvList, out: &mut (dyn std::io::Write + Send)) -> std
     zstream::nvlist::print(out, list, 0)
 }
 
-/// Finds the list of a redacted stream: a bookmark of the target's dataset with respect to the same
-/// snapshots. A redacted target lacks their blocks itself.
+/// Finds the list of a redacted stream: that of a bookmark of the target with respect to the same
+/// snapshots, or else the only one of its dataset. A redacted target lacks their blocks itself.
 async fn redaction_of(target: &Dataset, guids: &[u64]) -> Result<Option<Arc<RedactionList>>, Exit> {
     if target.redaction_snapshots().await?.is_some() {
         return Ok(None);
     }
     let mos = target.pool().mos();
+    let mut found = Vec::new();
     for bookmark in target.head().await?.bookmarks().await? {
-        let found = bookmark.redaction_snapshots(mos).await?;
-        if !found.is_some_and(|found| is_same_set(&found, guids)) {
-            continue;
+        let of_bookmark = bookmark.redaction_snapshots(mos).await?;
+        if of_bookmark.is_some_and(|of_bookmark| is_same_set(&of_bookmark, guids)) {
+            found.push(bookmark);
         }
-        return match bookmark.redaction_list(mos).await {
-            Err(error) if matches!(error.cause(), Some(DslError::IncompleteRedaction(_))) => {
-                Err(cannot_resume("incomplete redaction bookmark provided"))
-            }
-            list => Ok(list?.map(Arc::new)),
-        };
     }
-    Err(cannot_resume("no appropriate redaction bookmark exists"))
+    let of_target = found.iter().find(|bookmark| bookmark.phys.guid == target.phys().guid);
+    let ((Some(bookmark), _) | (None, [bookmark])) = (of_target, &found[..]) else {
+        return Err(cannot_resume("no appropriate redaction bookmark exists"));
+    };
+    match bookmark.redaction_list(mos).await {
+        Err(error) if matches!(error.cause(), Some(DslError::IncompleteRedaction(_))) => {
+            Err(cannot_resume("incomplete redaction bookmark provided"))
+        }
+        list => Ok(list?.map(Arc::new)),
+    }
 }
 
 fn is_same_set(one: &[u64], other: &[u64]) -> bool {
