@@ -22,8 +22,8 @@ use crate::succeeds;
 /// A user without rights.
 const NOBODY: u32 = 54_322;
 
-struct Said {
-    status: i32,
+pub(crate) struct Said {
+    pub(crate) status: i32,
     out: String,
     err: String,
 }
@@ -53,7 +53,7 @@ fn with_input(house: &House, line: &str, input: &[u8]) -> Said {
     child.wait_with_output().unwrap().into()
 }
 
-fn receive(house: &House, args: &str, stream: &[u8]) -> Said {
+pub(crate) fn receive(house: &House, args: &str, stream: &[u8]) -> Said {
     with_input(house, &format!("zfs receive {args}"), stream)
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::daemon::{House, has_fuse};
-use crate::receiving::{leave, receives, refuses, send};
+use crate::receiving::{leave, receive, receives, refuses, send};
 
 /// Repeated in every block that must not leave.
 const SECRET: &[u8] = b"do not tell anyone of this ";
@@ -106,6 +106,20 @@ fn redacted_streams_do_not_tell_and_are_completed_later() {
     house.run("zfs unmount t/b");
     // Its files were read.
     house.run("zfs rollback t/b@one");
+
+    // An interrupted one is continued; also another with what it had received.
+    let half = &redacted[..redacted.len() / 2];
+    assert_eq!(receive(&house, "-s -u t/part", half).status, 1);
+    let saved = send(&house, "-S t/part");
+    assert_eq!(receive(&house, "-s -u t/copy", &saved).status, 1);
+    for name in ["t/part", "t/copy"] {
+        let token = house.run(&format!("zfs get -H -o value receive_resume_token {name}"));
+        let tail = send(&house, &format!("-t {}", token.trim()));
+        assert!(!tells(&tail) && tail.len() < redacted.len(), "{name}");
+        receives(&house, &format!("-s -u {name}"), &tail);
+        let found = house.run(&format!("zfs get -H -o value redact_snaps {name}@one"));
+        assert_eq!(found.trim(), guids.join(","), "{name}");
+    }
 
     // The blocks that were left out, as a clone; and with those that have changed since.
     let rest = send(&house, "-i #book t/a@one");
