@@ -66,7 +66,8 @@ fn files(folder: &Path) -> Vec<(String, Vec<u8>)> {
         let stem = path.file_stem().expect("a file's name").to_string_lossy().into_owned();
         (stem, path)
     });
-    let streams = named.filter(|(stem, _)| !stem.ends_with(".img"));
+    // Images of devices may be beside them.
+    let streams = named.filter(|(stem, _)| stem.strip_suffix(".img").is_none());
     let named = streams.map(|(stem, path)| (stem, unpack::decompress(&path)));
     named.collect()
 }

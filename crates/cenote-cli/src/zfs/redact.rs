@@ -43,7 +43,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let name = format!("{head}#{bookmark}");
         let line = command_line(Tool::Zfs, "redact", args);
         Writer::run(source, snapshot, Some(&line), io, async |engine, _| {
-            let done = redact(&engine, &name, snapshot, &snapshots).await;
+            let done = redact(engine, &name, snapshot, &snapshots).await;
             done.map_err(|error| refusal(&error, bookmark))
         })
         .await

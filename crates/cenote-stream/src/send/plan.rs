@@ -109,15 +109,15 @@ impl SendPlan {
             Some(list) => Some(list.guids.clone()),
             None => dataset.redaction_snapshots().await?,
         };
-        let payload = BeginPayload {
+        let mut payload = BeginPayload {
             redact_snaps,
             redact_from_snaps: from.and_then(|from| from.redaction.clone()),
             resume,
-            crypt_keydata: match features.contains(StreamFeatures::RAW) {
-                true => Some(key_data(dataset, &set, from).await?),
-                false => None,
-            },
+            crypt_keydata: None,
         };
+        if features.contains(StreamFeatures::RAW) {
+            payload.crypt_keydata = Some(key_data(dataset, &set, from).await?);
+        }
         let payload = payload.encode();
         let phys = dataset.phys();
         let mut flags = BeginFlags::FREERECORDS | BeginFlags::SPILL_BLOCK;
