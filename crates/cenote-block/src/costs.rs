@@ -57,7 +57,7 @@ pub fn charge_expand(function: Compression, len: usize) {
     charge(op, len as u64);
 }
 
-/// Charges the decryption of `len` bytes.
+/// Charges the encryption or decryption of `len` bytes.
 pub(crate) fn charge_cipher(suite: Suite, len: usize) {
     let op = match suite.mode() {
         Mode::Gcm => Op::AesGcm,

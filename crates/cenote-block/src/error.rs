@@ -145,9 +145,18 @@ pub enum WriteError {
         /// Bytes.
         size: u64,
     },
-    /// Writing to encrypted object sets is not implemented.
-    #[error("encrypted blocks can be read, but not written or freed")]
-    Encrypted,
+    /// The block is to be encrypted, and the keys are not loaded.
+    #[error("the block is to be encrypted, and its key is not loaded")]
+    NoKeys,
+    /// Keys of a format that is only read.
+    #[error("datasets with keys of version {version} can be read, but not written")]
+    KeyVersion {
+        /// The version.
+        version: u64,
+    },
+    /// The block cannot be encrypted.
+    #[error("the block cannot be encrypted: {0}")]
+    Sealing(#[source] CryptError),
     /// Writing deduplicated blocks is not implemented.
     #[error("deduplicated blocks can be read, but not written or freed")]
     Dedup,

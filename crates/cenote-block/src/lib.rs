@@ -36,7 +36,7 @@ mod verify;
 mod write;
 
 pub use cache::{CacheConfig, CacheStats};
-pub use cenote_codec::crypto::BlockKeys;
+pub use cenote_codec::crypto::{BlockKeys, Seal};
 pub use cenote_vdev::IoClass;
 pub use costs::charge_expand;
 pub use error::{BlockError, CopyFailure, WriteError};
@@ -49,5 +49,5 @@ pub use policy::WritePolicy;
 pub use scrub::{BadPart, ScrubReport};
 pub use store::{BlockStore, ReadContext, StoreStats, StoredForm};
 pub use write::{
-    Draft, Prepared, SentForm, SpaceBound, Stored, WriteContext, WriteMethod, Written,
+    Draft, Prepared, SealKeys, SentForm, SpaceBound, Stored, WriteContext, WriteMethod, Written,
 };

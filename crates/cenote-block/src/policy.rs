@@ -222,7 +222,7 @@ pub struct WritePolicy {
     pub special_small_blocks: u64,
     /// Whether dedup is requested, which is refused.
     pub is_dedup: bool,
-    /// Whether encryption is requested, which is refused.
+    /// Whether the block is protected as one of an encrypted object set.
     pub is_encrypted: bool,
 }
 

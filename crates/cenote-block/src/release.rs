@@ -30,10 +30,9 @@ impl BlockStore {
     /// pool's checkpoint uses stays allocated, and is reported as `held` in the txg's changes.
     ///
     /// # Errors
-    /// `Kind::Unsupported` for blocks that other pointers may share (dedup, clones) and for
-    /// encrypted blocks; read errors if the header of a gang block cannot be read. Nothing was
-    /// freed then. `Kind::Invariant` if the space is not allocated, or the block is younger than
-    /// `txg`.
+    /// `Kind::Unsupported` for blocks that other pointers may share (dedup, clones); read errors if
+    /// the header of a gang block cannot be read. Nothing was freed then. `Kind::Invariant` if the
+    /// space is not allocated, or the block is younger than `txg`.
     pub async fn free(&self, bp: &BlockPtr, txg: u64) -> Result<()> {
         let space = self.space()?;
         // Checks W4.
@@ -130,8 +129,6 @@ fn check_owner(bp: &BlockPtr) -> Result<()> {
     } else if bp.physical_birth() < bp.birth() {
         // The bytes are older than their place in the tree: a clone of another block.
         WriteError::Cloned
-    } else if bp.is_protected() {
-        WriteError::Encrypted
     } else {
         return Ok(());
     };

@@ -379,6 +379,8 @@ tunables! {
         "bytes of the largest write whose data is kept with its log record when it is to be durable at once";
     IMMEDIATE_WRITE_SZ = "zfs_immediate_write_sz", 32 * KIB, (512, 16 * 1024 * KIB),
         "bytes from which on a write goes to its place at once, and the log points there";
+    DISABLE_IVSET_GUID_CHECK = "zfs_disable_ivset_guid_check", 0, (0, 1),
+        "whether a raw increment is received though its source may not be the one of the sender";
     DDT_DATA_IS_SPECIAL = "zfs_ddt_data_is_special", 1, (0, 1),
         "whether dedup tables may go to the special class";
     ALLOCATOR = "cenote_allocator", 0, (0, 2),

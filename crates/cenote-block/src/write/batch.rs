@@ -6,11 +6,14 @@
 //! adjacent on disk, and the leaves see all of them before they issue the first, so that a hundred
 //! small requests become a few long ones.
 
+use std::sync::Arc;
+
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_rt::{Buf, Result, poll_first};
 use futures_util::future::join_all;
 
 use super::prepare::{Prepared, SentForm, Work};
+use super::seal::SealKeys;
 use super::{ThrottleShare, WriteContext, Written, placement};
 use crate::alloc::Reservation;
 use crate::policy::WritePolicy;
@@ -27,6 +30,8 @@ pub struct Draft {
     pub sent: Option<SentForm>,
     /// The pointer that the new one replaces; a hole if there is none.
     pub old: BlockPtr,
+    /// The keys of the object set, if it is encrypted and they are loaded.
+    pub keys: Option<Arc<SealKeys>>,
     /// Txg, pass, place and class.
     pub context: WriteContext,
 }

@@ -24,7 +24,7 @@ use std::ops::Range;
 
 use cenote_codec::checksum::embedded::{self, Embedded};
 use cenote_codec::checksum::{self};
-use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr, Dva, NewBlock};
+use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr, Dva, NewBlock, NewProtection};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{BoxFuture, Buf, BufMut, Error, Kind, Result, ensure};
 use futures_util::future::join_all;
@@ -278,7 +278,8 @@ impl BlockWrite<'_> {
         let first = header.first().ok_or_else(super::unrepresentable)?;
         let (vdev, offset, birth) = (u64::from(first.vdev), first.offset, self.context.txg);
         let kind = Embedded::GangHeader { vdev, offset, birth };
-        embedded::seal(kind, &mut block, false)
+        let is_folded = matches!(self.stored.protection, NewProtection::Sealed { .. });
+        embedded::seal(kind, &mut block, is_folded)
             .map_err(|error| Error::new(Kind::Invariant, error))?;
         let block = block.freeze();
         writes.extend(header.iter().map(|&dva| Write { dva, data: block.clone() }));
@@ -311,6 +312,7 @@ impl BlockWrite<'_> {
             compression: COMPRESSION_OFF,
             checksum_type: algorithm.id(),
             checksum,
+            protection: NewProtection::None,
             dvas: &dvas,
             birth: self.context.txg,
             fill: 0,

@@ -2,7 +2,7 @@
 //!
 //!     zeros? ---------------------------------------------------> Hole
 //!     compress; small enough for the pointer? ------------------> Embedded
-//!     checksum; the same block there already? (nopwrite) -------> Kept
+//!     protect ([`seal`]); checksum; the same block there already? (nopwrite) -------> Kept
 //!     born in this txg, same stored size, late pass? rewrite ---> InPlace
 //!     allocate, or split (gang); write all copies --------------> New
 //!
@@ -32,6 +32,7 @@ mod batch;
 mod bound;
 mod layout;
 mod prepare;
+mod seal;
 
 use std::sync::Arc;
 
@@ -53,6 +54,9 @@ pub use batch::Draft;
 pub use bound::SpaceBound;
 use layout::Layout;
 pub use prepare::{Prepared, SentForm, Stored};
+pub use seal::SealKeys;
+use seal::Sealing;
+pub(crate) use seal::no_keys;
 
 /// Txg, pass, place and urgency of a write.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +135,8 @@ impl BlockStore {
     /// # Errors
     /// `Kind::NoSpace` if not even single sectors are free; `Kind::Io` if the devices fail at every
     /// place that is tried; `Kind::ReadOnly` without an allocator; `Kind::Unsupported` for blocks
-    /// to be encrypted or deduplicated; `Kind::Invariant` if W1 would be broken.
+    /// to be deduplicated; `Kind::KeyUnavailable` for level-0 blocks of encrypted object sets;
+    /// `Kind::Invariant` if W1 would be broken.
     pub async fn write(
         &self,
         data: Buf,
@@ -140,7 +145,8 @@ impl BlockStore {
         context: &WriteContext,
     ) -> Result<Written> {
         let old = old.copied().unwrap_or(BlockPtr::HOLE);
-        let draft = Draft { data, policy: *policy, sent: None, old, context: *context };
+        let (policy, context) = (*policy, *context);
+        let draft = Draft { data, policy, sent: None, old, keys: None, context };
         self.write_one(&draft).await
     }
 
@@ -196,7 +202,7 @@ impl BlockStore {
             return Ok(Written { bp: *old, method: WriteMethod::Kept });
         }
         let written = write.run(previous).await?;
-        if let Some(key) = key_of(&written.bp, Form::Plain) {
+        if let Some(key) = cached_form(draft).and_then(|form| key_of(&written.bp, form)) {
             let (len, birth) = (written.bp.lsize(), written.bp.physical_birth());
             ensure!(
                 "W3",
@@ -214,11 +220,12 @@ impl BlockStore {
     /// # Errors
     /// If the policy names a salted checksum and the salt is not loaded.
     pub async fn prepare(&self, data: &Buf, policy: &WritePolicy) -> Result<Prepared> {
-        run(self.work_on(data, policy, None)?).await
+        run(self.work_on(data, policy, None, None)?).await
     }
 
     fn work(&self, draft: &Draft) -> Result<prepare::Work> {
-        self.work_on(&draft.data, &policy_now(draft), draft.sent.clone())
+        let (sent, keys) = (draft.sent.clone(), draft.keys.clone());
+        self.work_on(&draft.data, &policy_now(draft), sent, keys)
     }
 
     fn work_on(
@@ -226,6 +233,7 @@ impl BlockStore {
         data: &Buf,
         policy: &WritePolicy,
         sent: Option<SentForm>,
+        keys: Option<Arc<SealKeys>>,
     ) -> Result<prepare::Work> {
         let salt = self.salt();
         if policy.checksum.is_salted() && salt.is_none() {
@@ -240,12 +248,29 @@ impl BlockStore {
             salt,
             units: self.units(),
             may_embed: policy.may_embed,
+            sealing: policy.is_encrypted.then_some(Sealing {
+                object_type: policy.object_type,
+                level: policy.level,
+                keys,
+            }),
         })
     }
 }
 
 async fn run(work: prepare::Work) -> Result<Prepared> {
     cenote_rt::cpu(work.estimate_ns(), move || work.run()).await?
+}
+
+/// The form in which the contents of a written block are cached. Those of a block that another
+/// pool has encrypted are not known, except for dnodes.
+fn cached_form(draft: &Draft) -> Option<Form> {
+    let Draft { policy, sent, keys, .. } = draft;
+    let is_sealed = sent.as_ref().is_some_and(|sent| sent.seal.is_some());
+    match policy.level {
+        _ if is_sealed && policy.object_type != ObjectType::DNODE => None,
+        0 if policy.is_encrypted && (is_sealed || keys.is_none()) => Some(Form::Locked),
+        _ => Some(Form::Plain),
+    }
 }
 
 /// Refuses unsupported blocks, and old blocks born in a later txg.
@@ -255,9 +280,15 @@ fn check(draft: &Draft) -> Result<()> {
     if size == 0 || size > BLOCK_SIZE_MAX || !size.is_multiple_of(SECTOR_SIZE) {
         return Err(Error::new(Kind::Invalid, WriteError::Size { size }));
     }
-    if policy.is_encrypted || old.is_protected() {
-        return Err(Error::new(Kind::Unsupported, WriteError::Encrypted));
+    let is_sealed = draft.sent.as_ref().is_some_and(|sent| sent.seal.is_some());
+    let needs_keys = policy.is_encrypted && Sealing::needs_keys(policy.object_type, policy.level);
+    if needs_keys && !is_sealed && draft.keys.is_none() {
+        return Err(no_keys());
     }
+    let (is_protected, is_encrypted) = (old.is_protected(), policy.is_encrypted);
+    let fits = previous(old).is_none() || is_protected == is_encrypted;
+    ensure!("W7", fits, "a block (protected: {is_protected}) is replaced by one ({is_encrypted})");
+    ensure!("W7", is_encrypted || !is_sealed, "a sealed block in an object set without encryption");
     if policy.is_dedup {
         return Err(Error::new(Kind::Unsupported, WriteError::Dedup));
     }
@@ -354,6 +385,7 @@ impl BlockWrite<'_> {
             compression: self.stored.compression,
             checksum_type: self.policy.checksum.id(),
             checksum: self.stored.checksum,
+            protection: self.stored.protection,
             dvas,
             birth: self.context.txg,
             fill: self.context.fill,
@@ -369,6 +401,7 @@ impl BlockWrite<'_> {
         let is_candidate = tunables::NOPWRITE_ENABLED.get() != 0
             && policy.level == 0
             && !policy.is_metadata
+            && !policy.is_encrypted
             && policy.compression != CompressionPolicy::Off
             && ChecksumType::from_id(policy.checksum.id()).is_some_and(ChecksumType::is_nopwrite);
         if !is_candidate || old.is_embedded() || old.checksum() != stored.checksum {
@@ -421,7 +454,7 @@ impl BlockWrite<'_> {
         let (dvas, writes) = self.assemble(&layout)?;
         // The old bytes are gone from here on; a reader with the old pointer finds a checksum
         // mismatch, and the cache must not return the old bytes.
-        if let Some(key) = key_of(old, Form::Plain) {
+        for key in [Form::Plain, Form::Locked].into_iter().filter_map(|form| key_of(old, form)) {
             self.store.cache().remove(&key);
         }
         match self.issue(writes).await {
@@ -525,7 +558,7 @@ const ANYWHERE: cenote_ondisk::blkptr::Dva =
 /// Asserts W1, right before the first byte is overwritten.
 fn assert_rewritable(old: &BlockPtr, txg: u64) -> Result<()> {
     let is_ours = old.birth() == txg && old.physical_birth() == txg && !old.is_rewritten();
-    if (is_ours || is_on(Bug::RewriteOfOldBlocks)) && !old.is_dedup() && !old.is_protected() {
+    if (is_ours || is_on(Bug::RewriteOfOldBlocks)) && !old.is_dedup() {
         return Ok(());
     }
     // Checks W1.

@@ -7,11 +7,14 @@ use std::sync::Arc;
 
 use cenote_codec::checksum::{self, ChecksumAlgorithm, Salt};
 use cenote_codec::compress::{self, Compression, ZstdLevel};
-use cenote_ondisk::blkptr::EMBEDDED_MAX;
-use cenote_rt::{Buf, BufMut, Error, Result};
+use cenote_codec::crypto::Seal;
+use cenote_ondisk::blkptr::{EMBEDDED_MAX, NewProtection, SECTOR_SIZE};
+use cenote_rt::{Buf, BufMut, Error, Kind, Result};
 
 use super::Units;
+use super::seal::{Sealing, protection};
 use crate::costs::{charge_checksum, charge_compress};
+use crate::error::WriteError;
 use crate::policy::CompressionPolicy;
 
 /// A block and its write policy.
@@ -23,18 +26,23 @@ pub(super) struct Work {
     pub(super) salt: Option<Arc<Salt>>,
     pub(super) units: Units,
     pub(super) may_embed: bool,
+    /// How the block is protected; `None` if its object set is not encrypted.
+    pub(super) sealing: Option<Sealing>,
 }
 
 /// The form in which another pool stored a block. A block that is received in it keeps it, whatever
 /// the compression of the dataset is (spec 07 B9.4).
 #[derive(Debug, Clone)]
 pub struct SentForm {
-    /// Bytes that the caller has expanded to the contents of the block.
+    /// Bytes that the caller has expanded to the contents of the block, unless they are encrypted.
     pub bytes: Buf,
     /// The function that compressed them.
     pub compression: Compression,
     /// Whether they were embedded in the pointer.
     pub is_embedded: bool,
+    /// What protects the bytes, if the other pool has encrypted or authenticated them. Then they
+    /// are stored as they are: their length is part of what is authenticated.
+    pub seal: Option<Seal>,
 }
 
 /// The form in which a block is stored.
@@ -60,8 +68,10 @@ pub struct Stored {
     pub data: Buf,
     /// Number of the compression function.
     pub compression: u8,
-    /// Checksum words.
+    /// Checksum words; of a sealed block only the first two.
     pub checksum: [u64; 4],
+    /// How the bytes are protected.
+    pub protection: NewProtection,
 }
 
 /// Result of compressing a block.
@@ -88,10 +98,11 @@ impl Work {
             ChecksumAlgorithm::Blake3 => 500,
             _ => 50,
         };
-        (self.data.len() as u64).div_ceil(1024) * (compression + checksum)
+        let cipher = if self.sealing.is_some() { 1_000 } else { 0 };
+        (self.data.len() as u64).div_ceil(1024) * (compression + checksum + cipher)
     }
 
-    /// Compresses and checksums the block.
+    /// Compresses, protects and checksums the block.
     pub(super) fn run(mut self) -> Result<Prepared> {
         if let Some(prepared) = self.sent.take().and_then(|sent| self.keep(sent)) {
             return prepared;
@@ -115,15 +126,42 @@ impl Work {
     }
 
     fn stored(&self, data: Buf, compression: Compression) -> Result<Prepared> {
+        let (data, protection) = match &self.sealing {
+            Some(sealing) => sealing.protect(&self.data, data)?,
+            None => (data, NewProtection::None),
+        };
+        self.checksummed(data, compression, protection)
+    }
+
+    fn checksummed(
+        &self,
+        data: Buf,
+        compression: Compression,
+        protection: NewProtection,
+    ) -> Result<Prepared> {
         charge_checksum(self.checksum, data.len());
-        let checksum = checksum::compute(self.checksum, &data, false, self.salt.as_deref())
+        let mut checksum = checksum::compute(self.checksum, &data, false, self.salt.as_deref())
             .map_err(Error::corrupt)?;
-        Ok(Prepared::Stored(Stored { data, compression: compression.id(), checksum }))
+        if matches!(protection, NewProtection::Sealed { .. }) {
+            let [first, second] = self.checksum.fold(checksum);
+            checksum = [first, second, 0, 0];
+        }
+        Ok(Prepared::Stored(Stored { data, compression: compression.id(), checksum, protection }))
     }
 
     /// Keeps the form in which the block was sent; `None` if it does not fit here.
     fn keep(&self, sent: SentForm) -> Option<Result<Prepared>> {
-        let SentForm { bytes, compression, is_embedded } = sent;
+        let SentForm { bytes, compression, is_embedded, seal } = sent;
+        if let Some(seal) = seal {
+            let is_whole = bytes.len().is_multiple_of(SECTOR_SIZE as usize)
+                && (1..=self.data.len()).contains(&bytes.len());
+            // Checks W6.
+            let cause = WriteError::Size { size: bytes.len() as u64 };
+            return Some(match is_whole {
+                true => self.checksummed(bytes, compression, protection(&seal)),
+                false => Err(Error::new(Kind::Invalid, cause)),
+            });
+        }
         if is_embedded {
             let fits = self.may_embed && bytes.len() <= EMBEDDED_MAX;
             let payload = fits.then(|| bytes.to_vec())?;

@@ -16,7 +16,7 @@ const LZ4: u64 = 15;
 
 fn draft(data: Buf, compression: u64) -> Draft {
     let policy = policy(compression, ChecksumType::Fletcher4);
-    Draft { data, policy, sent: None, old: BlockPtr::HOLE, context: context() }
+    Draft { data, policy, sent: None, old: BlockPtr::HOLE, keys: None, context: context() }
 }
 
 #[test]

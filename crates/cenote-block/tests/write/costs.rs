@@ -35,7 +35,8 @@ fn blocks_cost_what_the_table_says() {
         // Does not compress, and is compressed in vain.
         let data = block(Content::Random, SIZE as usize, 1);
         let policy = policy(LZ4, ChecksumType::Fletcher4);
-        let draft = Draft { data, policy, sent: None, old: BlockPtr::HOLE, context: context() };
+        let draft =
+            Draft { data, policy, sent: None, old: BlockPtr::HOLE, keys: None, context: context() };
         let written = bench.store.write_all(&[draft]).await.remove(0).unwrap();
         yield_now().await;
         let mut want = cost(&[

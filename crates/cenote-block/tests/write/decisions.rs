@@ -105,12 +105,13 @@ fn sent_forms_are_kept() {
         let mut bytes = vec![0; data.len()];
         let len = compress(gzip, ZstdLevel::default(), data, &mut bytes).unwrap();
         bytes.truncate(if is_embedded { len } else { len.next_multiple_of(512) });
-        let sent = SentForm { bytes: Buf::from(bytes), compression: gzip, is_embedded };
+        let sent = SentForm { bytes: Buf::from(bytes), compression: gzip, is_embedded, seal: None };
         for compression in [OFF, 15] {
             let policy = WritePolicy { may_embed, ..policy(compression, ChecksumType::On) };
             let old = BlockPtr::HOLE;
             let sent = Some(sent.clone());
-            let draft = Draft { data: data.clone(), policy, sent, old, context: context() };
+            let draft =
+                Draft { data: data.clone(), policy, sent, old, keys: None, context: context() };
             let what = format!("{ashift} {is_embedded} {may_embed} {compression}");
             let written = wait(bench.store.write_one(&draft)).unwrap();
             let together = wait(bench.store.write_all(&[draft])).remove(0).unwrap();
@@ -280,9 +281,13 @@ fn unsupported_writes_are_refused() {
         let bp = bench.store.write(data(), &lz4, None, &context()).await.unwrap().bp;
         let dedup = WritePolicy { is_dedup: true, ..lz4 };
         let encrypted = WritePolicy { is_encrypted: true, ..lz4 };
-        for (policy, cause) in [(dedup, WriteError::Dedup), (encrypted, WriteError::Encrypted)] {
+        let refused = [
+            (dedup, Kind::Unsupported, WriteError::Dedup),
+            (encrypted, Kind::KeyUnavailable, WriteError::NoKeys),
+        ];
+        for (policy, kind, cause) in refused {
             let error = bench.store.write(data(), &policy, None, &context()).await.unwrap_err();
-            assert_eq!((error.kind(), error.cause()), (Kind::Unsupported, Some(&cause)));
+            assert_eq!((error.kind(), error.cause()), (kind, Some(&cause)));
             assert_eq!(error.at().txg, Some(TXG));
         }
         for size in [0, 100, 17 << 20] {
@@ -295,11 +300,7 @@ fn unsupported_writes_are_refused() {
             words[word] |= bits;
             BlockPtr::from_words(words)
         };
-        let rows = [
-            (change(6, 1 << 62), WriteError::Dedup),
-            (change(6, 1 << 61), WriteError::Encrypted),
-            (change(9, 1), WriteError::Cloned),
-        ];
+        let rows = [(change(6, 1 << 62), WriteError::Dedup), (change(9, 1), WriteError::Cloned)];
         for (bp, cause) in rows {
             let error = bench.store.free(&bp, TXG).await.unwrap_err();
             assert_eq!((error.kind(), error.cause()), (Kind::Unsupported, Some(&cause)));

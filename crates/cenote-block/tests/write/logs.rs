@@ -29,26 +29,27 @@ fn a_chain_is_written_and_read_and_ends() {
     for top in [Top::Single, Top::Mirror(2), Top::RaidZ { width: 4, nparity: 1 }] {
         let bench = Bench::new(Shape::new(top, 12));
         wait(async {
-            let mut bp = bench.store.alloc_log(4096, TXG, identity(1)).await.unwrap();
+            let mut bp = bench.store.alloc_log(4096, TXG, identity(1), None).await.unwrap();
             let first = bp;
             for sequence in 1..=5_u64 {
                 let size = [4096, 12288, 131_072][sequence as usize % 3];
-                let next = bench.store.alloc_log(size, TXG, identity(sequence + 1)).await.unwrap();
+                let next =
+                    bench.store.alloc_log(size, TXG, identity(sequence + 1), None).await.unwrap();
                 let records = vec![sequence as u8; 8 * sequence as usize];
                 let block = filled(bp.psize(), &next, &records);
-                bench.store.write_log(&bp, block).await.unwrap();
+                bench.store.write_log(&bp, block, None).await.unwrap();
                 bp = next;
             }
             let mut at = first;
             for sequence in 1..=5_u64 {
                 assert_eq!((at.object_type(), at.dva_count()), (ObjectType::INTENT_LOG, 1));
                 assert_eq!((at.birth(), at.fill(), at.checksum()), (TXG, 0, identity(sequence)));
-                let block = bench.store.read_log(&at).await.unwrap();
+                let block = bench.store.read_log(&at, None).await.unwrap();
                 let log = LogBlock::decode(&block, &at).expect("well formed");
                 assert_eq!(log.records, vec![sequence as u8; 8 * sequence as usize], "{top:?}");
                 at = log.next;
             }
-            let end = bench.store.read_log(&at).await.unwrap_err();
+            let end = bench.store.read_log(&at, None).await.unwrap_err();
             assert_eq!(
                 end.kind(),
                 Kind::Checksum,
@@ -63,17 +64,17 @@ fn a_chain_is_written_and_read_and_ends() {
 fn only_the_used_part_is_written() {
     let bench = Bench::new(Shape::new(Top::Single, 9));
     wait(async {
-        let bp = bench.store.alloc_log(32768, TXG, identity(1)).await.unwrap();
-        let next = bench.store.alloc_log(4096, TXG, identity(2)).await.unwrap();
+        let bp = bench.store.alloc_log(32768, TXG, identity(1), None).await.unwrap();
+        let next = bench.store.alloc_log(4096, TXG, identity(2), None).await.unwrap();
         let start = (4 << 20) + bp.dva(0).unwrap().offset as usize;
         bench.memory[&100].edit(|bytes| bytes[start..start + 32768].fill(0xee));
         let block = filled(32768, &next, &[1; 5000]);
-        bench.store.write_log(&bp, block).await.unwrap();
+        bench.store.write_log(&bp, block, None).await.unwrap();
         bench.memory[&100].edit(|bytes| {
             assert!(bytes[start + 8192..start + 32768].iter().all(|byte| *byte == 0xee));
             assert!(bytes[start..start + 8192].iter().all(|byte| *byte != 0xee));
         });
-        bench.store.read_log(&bp).await.expect("verified by its used part");
+        bench.store.read_log(&bp, None).await.expect("verified by its used part");
         assert_eq!(bench.store.stats().bytes_written, 8192);
     });
 }
@@ -82,7 +83,7 @@ fn only_the_used_part_is_written() {
 fn log_blocks_are_claimed_and_refused() {
     let bench = Bench::new(Shape::new(Top::Single, 9));
     wait(async {
-        let bp = bench.store.alloc_log(4096, TXG, identity(1)).await.unwrap();
+        let bp = bench.store.alloc_log(4096, TXG, identity(1), None).await.unwrap();
         bp.dvas().try_for_each(|dva| bench.space.unallocate(&dva, TXG)).unwrap();
         bench.store.claim(&bp, TXG, true).await.expect("free now");
         bench.store.claim(&bp, TXG, false).await.expect("free now");
@@ -91,12 +92,12 @@ fn log_blocks_are_claimed_and_refused() {
         bench.store.free(&bp, TXG).await.expect("claimed");
 
         for size in [0, 512, 4097] {
-            let error = bench.store.alloc_log(size, TXG, identity(1)).await.unwrap_err();
+            let error = bench.store.alloc_log(size, TXG, identity(1), None).await.unwrap_err();
             assert_eq!(error.cause(), Some(&WriteError::Size { size }));
         }
-        let other = bench.store.alloc_log(8192, TXG, identity(2)).await.unwrap();
+        let other = bench.store.alloc_log(8192, TXG, identity(2), None).await.unwrap();
         let short = BufMut::zeroed(4096);
-        let error = bench.store.write_log(&other, short).await.unwrap_err();
+        let error = bench.store.write_log(&other, short, None).await.unwrap_err();
         assert_eq!(error.kind(), Kind::Invalid);
     });
 }

@@ -59,6 +59,9 @@ pub use pointer::{indirect_mac, is_encrypted_type, verify_indirect};
 pub use suite::{Mode, Suite};
 pub use wrapping::WrappedKeys;
 
+/// Bytes that are wiped when they are dropped.
+pub type SecretBytes<const N: usize> = zeroize::Zeroizing<[u8; N]>;
+
 /// Bytes of a block's salt.
 pub const SALT_BYTES: usize = 8;
 /// Bytes of an IV, of blocks and of wrapped keys.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
+use cenote_block::{BlockStore, Draft, Grounds, ReadContext, SealKeys, Since, Written};
 use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{BoxFuture, Buf, Result};
@@ -41,6 +41,11 @@ pub trait Blocks: ReadBlocks {
     /// could handle an error.
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
         self.read(Missing { pointer, place, since: self.since(true) })
+    }
+
+    /// The keys of the set, if it is encrypted and they are loaded.
+    fn keys(&self) -> Option<Arc<SealKeys>> {
+        None
     }
 
     /// Writes a block.

@@ -63,7 +63,8 @@ impl Live {
         // A caller waits for the write.
         let class = IoClass::SyncWrite;
         let context = WriteContext { class, ..WriteContext::new(txg, 1, place) };
-        let draft = Draft { data: data.clone(), policy, sent: None, old: BlockPtr::HOLE, context };
+        let (sent, old, keys) = (None, BlockPtr::HOLE, self.blocks.keys());
+        let draft = Draft { data: data.clone(), policy, sent, old, keys, context };
         let written = self.blocks.write(&draft).await?;
         let is_new = written.method == WriteMethod::New;
         if is_new {

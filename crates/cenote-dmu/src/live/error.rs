@@ -81,9 +81,23 @@ pub enum LiveError {
     /// The object type is invalid.
     #[error("object type {0:#x} is unknown")]
     ObjectType(u8),
-    /// Writing encrypted object sets is not implemented.
-    #[error("encrypted object sets are not written")]
-    Encrypted,
+    /// The set is encrypted, and its keys are not loaded.
+    #[error("the object set is encrypted, and its key is not loaded")]
+    Locked,
+    /// A changed block of dnodes was not encrypted by the sender of a stream.
+    #[error("a block of dnodes is changed without the sender's tag for it")]
+    Unsealed,
+    /// The root of the set has another shape than at the sender of a stream.
+    #[error("the meta-dnode has another shape than the sender's")]
+    OtherRoot,
+    /// A dnode cannot get so few levels.
+    #[error("a tree of {present} levels cannot have {wanted}")]
+    Levels {
+        /// Levels that it has.
+        present: u8,
+        /// Levels requested.
+        wanted: u8,
+    },
     /// The block that was requested is still missing after it was read.
     #[error("a block was read and is still missing")]
     StillMissing,

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_block::SentForm;
+use cenote_block::{Seal, SentForm};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::objset::{ObjSetFlags, ZIL_HEADER_LEN};
@@ -15,6 +15,7 @@ use cenote_ranges::RangeSet;
 use cenote_rt::Buf;
 use cenote_rt::seeded::{Bug, is_on};
 
+use super::SentRoot;
 use super::error::LiveError;
 use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
 
@@ -39,8 +40,8 @@ pub(super) enum SpillChange {
     /// No change.
     #[default]
     Unchanged,
-    /// New contents.
-    Set(Buf),
+    /// New contents, and the form in which they were sent.
+    Set(Buf, Option<SentForm>),
     /// Removed.
     Removed,
 }
@@ -78,6 +79,10 @@ pub(super) struct Layer {
     pub(super) zil_header: Option<[u8; ZIL_HEADER_LEN]>,
     /// New flags of the set.
     pub(super) flags: Option<ObjSetFlags>,
+    /// What a stream says of the root of a set that is received without its keys.
+    pub(super) sent_root: Option<SentRoot>,
+    /// What protects blocks of dnodes that another pool has encrypted, by their number.
+    pub(super) seals: BTreeMap<u64, Seal>,
     /// Number of objects allocated minus number freed.
     pub(super) count_delta: i64,
     /// Bytes kept in memory.
@@ -233,7 +238,7 @@ impl ObjectLayer {
 
     fn spill_len(&self) -> Option<usize> {
         match &self.spill {
-            SpillChange::Set(block) => Some(block.len()),
+            SpillChange::Set(block, _) => Some(block.len()),
             SpillChange::Unchanged | SpillChange::Removed => None,
         }
     }
@@ -310,7 +315,10 @@ impl Patch {
 impl Layer {
     /// Whether nothing was changed.
     pub(super) fn is_empty(&self) -> bool {
-        self.objects.is_empty() && self.zil_header.is_none() && self.flags.is_none()
+        self.objects.is_empty()
+            && self.zil_header.is_none()
+            && self.flags.is_none()
+            && self.sent_root.is_none()
     }
 
     /// Merges later changes into this layer.
@@ -343,6 +351,8 @@ impl Layer {
         }
         self.zil_header = later.zil_header.or(self.zil_header);
         self.flags = later.flags.or(self.flags);
+        self.sent_root = later.sent_root.or(self.sent_root);
+        self.seals.extend(later.seals);
         self.count_delta += later.count_delta;
         self.has_long_name |= later.has_long_name;
         Ok(())

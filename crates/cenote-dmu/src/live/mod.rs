@@ -69,7 +69,7 @@ pub use extent::BlockRun;
 pub use footprint::{BlockCount, Footprint};
 pub use peek::Piece;
 pub use prefetch::Prefetcher;
-pub use set::Live;
+pub use set::{Live, SentRoot};
 pub use stop::{Missing, ObjectSpec, TxResult, TxStop};
 pub use tx::Tx;
 pub(crate) use view::Tree;

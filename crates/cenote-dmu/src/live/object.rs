@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use cenote_block::{Seal, SentForm};
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BLOCK_SIZE_MAX, BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::dnode::{
-    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys, blkptr_count,
+    DNODE_CORE_LEN, DNODE_SLOT_LEN, DNODE_SLOTS_MAX, DnodeFlags, DnodePhys, LEVELS_MAX,
+    blkptr_count,
 };
 use cenote_ondisk::object_type::ObjectType;
-use cenote_rt::{BufMut, ensure, tunables};
+use cenote_rt::{Buf, BufMut, ensure, tunables};
 
 use super::error::LiveError;
 use super::layer::{ObjectLayer, SpillChange};
@@ -62,6 +64,38 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Sets the bonus of an object that another pool has encrypted: all of its area is ciphertext,
+    /// of which `len` bytes are in use.
+    pub fn set_sealed_bonus(&mut self, object: u64, len: usize, area: &[u8]) -> TxResult<()> {
+        let Some(used) = u16::try_from(len).ok().filter(|_| len <= area.len()) else {
+            return Err(self.refuse(object, LiveError::BonusLength { len, capacity: area.len() }));
+        };
+        self.set_bonus(object, area)?;
+        self.head_mut(object)?.bonus_len = used;
+        Ok(())
+    }
+
+    /// Records what protects the block of dnodes that begins with object `first`, which another
+    /// pool has encrypted.
+    pub fn seal_dnodes(&mut self, first: u64, seal: Seal) {
+        self.overlay.seals.insert(first / DNODE_SLOTS_MAX as u64, seal);
+    }
+
+    /// Gives the tree of an object at least so many levels, and this highest block. Frees nothing:
+    /// blocks beyond must have been freed.
+    pub fn set_tree_shape(&mut self, object: u64, levels: u8, max_block: u64) -> TxResult<()> {
+        let head = self.dnode(object)?;
+        let present = head.nlevels;
+        if levels < present || levels > LEVELS_MAX {
+            return Err(self.refuse(object, LiveError::Levels { present, wanted: levels }));
+        }
+        if (present, head.maxblkid) != (levels, max_block) {
+            let head = self.head_mut(object)?;
+            (head.nlevels, head.maxblkid) = (levels, max_block);
+        }
+        Ok(())
+    }
+
     /// Changes the type of an object, as when a ZAP is created in a directory object.
     pub fn set_object_type(&mut self, object: u64, object_type: ObjectType) -> TxResult<()> {
         if !object_type.is_valid() || object_type == ObjectType::NONE {
@@ -109,6 +143,21 @@ impl Tx<'_> {
         if bytes.iter().all(|byte| *byte == 0) {
             return Err(self.refuse(object, LiveError::SpillZero));
         }
+        let mut block = BufMut::for_filling(len);
+        block.copy_from_slice(bytes);
+        self.put_spill(object, block.freeze(), None)
+    }
+
+    /// Sets the spill block to one that was sent in this form, of a block of `len` bytes.
+    pub fn set_sent_spill(&mut self, object: u64, block: Buf, form: SentForm) -> TxResult<()> {
+        let len = block.len();
+        if len == 0 || len > SPILL_LEN_MAX || !len.is_multiple_of(SECTOR_SIZE as usize) {
+            return Err(self.refuse(object, LiveError::SpillLength { len }));
+        }
+        self.put_spill(object, block, Some(form))
+    }
+
+    fn put_spill(&mut self, object: u64, block: Buf, form: Option<SentForm>) -> TxResult<()> {
         let head = self.dnode(object)?;
         if head.spill.is_none() {
             let (len, area) = (usize::from(head.bonus_len), head.bonus_area.len());
@@ -122,9 +171,7 @@ impl Tx<'_> {
             head.spill = Some(BlockPtr::HOLE);
             head.flags.insert(DnodeFlags::SPILL_BLKPTR);
         }
-        let mut block = BufMut::for_filling(len);
-        block.copy_from_slice(bytes);
-        self.touch(object)?.spill = SpillChange::Set(block.freeze());
+        self.touch(object)?.spill = SpillChange::Set(block, form);
         Ok(())
     }
 

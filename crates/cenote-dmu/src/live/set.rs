@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use cenote_block::Since;
-use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::dnode::DNODE_BLOCK_LEN;
+use cenote_ondisk::blkptr::{BLOCK_PTR_SHIFT, BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::dnode::{BLKPTRS_MAX, DNODE_BLOCK_LEN, DNODE_SLOTS_MAX, DnodePhys, OBJECT_MAX};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
@@ -89,19 +89,37 @@ impl Live {
         Self::over(blocks, id, base, Cursor::of_new_set())
     }
 
-    /// Opens a set for writing.
-    pub fn open(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Result<Arc<Self>> {
-        // Encrypted sets cannot be written.
-        if set.is_encrypted() {
-            let error = Error::new(Kind::Unsupported, LiveError::Encrypted);
-            return Err(error.with_at(|at| at.objset = Some(set.id())));
-        }
-        Ok(Self::open_read_only(blocks, set))
+    /// Like [`create`](Self::create), for an encrypted set that is received without its keys.
+    pub fn create_locked(
+        blocks: Arc<dyn Blocks>,
+        id: u64,
+        kind: ObjSetType,
+        root: &SentRoot,
+    ) -> Arc<Self> {
+        let mut phys = new_root(kind);
+        phys.meta_dnode.nlevels = root.levels;
+        phys.meta_dnode.data_block_sectors = (root.block_size / SECTOR_SIZE) as u16;
+        phys.meta_dnode.indblkshift = root.indirect_shift;
+        root.apply(&mut phys);
+        Self::over(blocks, id, Tree::new(BlockPtr::HOLE, phys), Cursor::of_new_set())
     }
 
-    /// Like [`open`](Self::open), for a caller that only reads. If the set is encrypted, `blocks`
-    /// has its keys.
-    pub fn open_read_only(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Arc<Self> {
+    /// Opens a set for writing.
+    ///
+    /// # Errors
+    /// `Kind::KeyUnavailable` if it is encrypted, and `blocks` has no keys.
+    pub fn open(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Result<Arc<Self>> {
+        if set.is_encrypted() && blocks.keys().is_none() {
+            let error = Error::new(Kind::KeyUnavailable, LiveError::Locked);
+            return Err(error.with_at(|at| at.objset = Some(set.id())));
+        }
+        Ok(Self::open_locked(blocks, set))
+    }
+
+    /// Like [`open`](Self::open), for a caller that only reads, or that changes an encrypted set
+    /// without its keys: what needs none (the header of its log), and what another pool has
+    /// encrypted.
+    pub fn open_locked(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Arc<Self> {
         let base = Tree::new(*set.root(), set.phys().clone());
         Self::over(blocks, set.id(), base, Cursor::default())
     }
@@ -323,6 +341,22 @@ impl Live {
         self.change_root(txg, |layer| layer.zil_header = Some(header))
     }
 
+    /// Sets what a stream says of the root of an encrypted set that is received without its keys,
+    /// from `txg` on. Its accounting is no longer complete: owners are not known.
+    ///
+    /// # Errors
+    /// `Kind::Invalid` if the meta-dnode has another shape than the sender's.
+    pub fn set_sent_root(&self, txg: u64, root: SentRoot) -> Result<()> {
+        if !root.fits(&self.lock().base.phys.meta_dnode) {
+            return Err(self.locate(Error::new(Kind::Invalid, LiveError::OtherRoot)));
+        }
+        let flags = self.flags().difference(ObjSetFlags::USERACCOUNTING_COMPLETE);
+        self.change_root(txg, |layer| {
+            layer.sent_root = Some(root);
+            layer.flags = Some(flags);
+        })
+    }
+
     /// The newest header of the intent log.
     pub fn zil_header(&self) -> [u8; ZIL_HEADER_LEN] {
         let state = self.lock();
@@ -404,6 +438,56 @@ impl Live {
 impl std::fmt::Debug for Live {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Live").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+/// What a raw stream says of the root of its object set. All of it is authenticated, so it must be
+/// as at the sender (spec 07 B10).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SentRoot {
+    /// MAC of the root.
+    pub portable_mac: [u8; 32],
+    /// Number of the checksum function of the meta-dnode.
+    pub checksum: u8,
+    /// Number of its compression function.
+    pub compression: u8,
+    /// Levels of its tree.
+    pub levels: u8,
+    /// Size of blocks of dnodes in bytes.
+    pub block_size: u64,
+    /// Log2 of the size of its indirect blocks.
+    pub indirect_shift: u8,
+    /// Its highest block.
+    pub max_block: u64,
+}
+
+impl SentRoot {
+    /// Whether such an object set can exist here: blocks of dnodes have one size, and levels are
+    /// never added.
+    #[must_use]
+    pub fn is_possible(&self) -> bool {
+        let shift = u32::from(self.indirect_shift).saturating_sub(BLOCK_PTR_SHIFT);
+        let below = shift.saturating_mul(u32::from(self.levels.saturating_sub(1)));
+        let pointers = BLKPTRS_MAX as u64;
+        let end = 1_u64.checked_shl(below).and_then(|span| span.checked_mul(pointers));
+        self.block_size == DNODE_BLOCK_LEN as u64
+            && self.max_block < OBJECT_MAX / DNODE_SLOTS_MAX as u64
+            && end.is_none_or(|end| self.max_block < end)
+    }
+
+    /// Whether an increment with this root can be received on an object set with this meta-dnode.
+    #[must_use]
+    pub fn fits(&self, meta: &DnodePhys) -> bool {
+        (meta.nlevels, meta.data_block_size(), meta.indblkshift)
+            == (self.levels, self.block_size, self.indirect_shift)
+    }
+
+    /// Sets the fields that may change.
+    pub(super) fn apply(&self, phys: &mut ObjSetPhys) {
+        let meta = &mut phys.meta_dnode;
+        (meta.checksum, meta.compress) = (self.checksum, self.compression);
+        meta.maxblkid = meta.maxblkid.max(self.max_block);
+        phys.portable_mac = self.portable_mac;
     }
 }
 

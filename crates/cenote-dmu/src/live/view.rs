@@ -324,7 +324,7 @@ impl<'a> View<'a> {
         for layer in self.layers() {
             let Some(changes) = layer.objects.get(&object) else { continue };
             match &changes.spill {
-                SpillChange::Set(block) => return Ok(Some(block.clone())),
+                SpillChange::Set(block, _) => return Ok(Some(block.clone())),
                 SpillChange::Removed => return Ok(None),
                 SpillChange::Unchanged if changes.is_fresh => return Ok(None),
                 SpillChange::Unchanged => {}

@@ -9,7 +9,11 @@ use cenote_block::alloc::{
     Class, MetaslabSpec, MetaslabStore, Options, SpaceAllocator, StoredSpace, VdevSpec,
 };
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy};
-use cenote_block::{BlockStore, CacheConfig, Draft, Since, WriteMethod, WritePolicy, Written};
+use cenote_block::{
+    BlockStore, CacheConfig, Draft, Grounds, ReadContext, SealKeys, Since, WriteMethod,
+    WritePolicy, Written,
+};
+use cenote_codec::crypto::{BlockKeys, Suite};
 use cenote_device::{Device, MemoryDevice};
 use cenote_dmu::live::Missing;
 use cenote_dmu::live::{
@@ -46,23 +50,31 @@ pub(crate) struct FlakyStore {
     rng: Mutex<Rng>,
     misses_percent: AtomicU64,
     how: Mutex<BTreeMap<&'static str, u64>>,
+    keys: Option<Arc<SealKeys>>,
 }
 
 impl ReadBlocks for FlakyStore {
     fn cached(&self, pointer: &BlockPtr, place: &Bookmark) -> Option<Buf> {
         let missed =
             self.rng.lock().unwrap().below(100) < self.misses_percent.load(Ordering::Relaxed);
-        if missed { None } else { ReadBlocks::cached(&*self.store, pointer, place) }
+        if missed { None } else { self.store.cached(pointer, &self.context(*place, &ANY)) }
     }
 
     fn read(&self, missing: Missing) -> BoxFuture<'_, Result<Buf>> {
-        ReadBlocks::read(&*self.store, missing)
+        Box::pin(async move {
+            let grounds = Grounds::Live(missing.since);
+            self.store.read(&missing.pointer, &self.context(missing.place, &grounds)).await
+        })
     }
 }
 
 impl Blocks for FlakyStore {
     fn since(&self, is_retry: bool) -> Since {
         Blocks::since(&*self.store, is_retry)
+    }
+
+    fn keys(&self) -> Option<Arc<SealKeys>> {
+        self.keys.clone()
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {
@@ -81,7 +93,16 @@ impl Blocks for FlakyStore {
     }
 }
 
+/// How a caller that does not wait obtained a pointer.
+static ANY: Grounds = Grounds::Offline;
+
 impl FlakyStore {
+    fn context<'a>(&'a self, place: Bookmark, grounds: &'a Grounds) -> ReadContext<'a> {
+        let keys = self.keys.as_ref().map(|keys| keys.keys());
+        let is_encrypted = keys.is_some();
+        ReadContext { place, keys, is_encrypted, grounds, ..ReadContext::default() }
+    }
+
     fn count(&self, written: Result<Written>) -> Result<Written> {
         let how = match written.as_ref().map(|written| written.method) {
             Ok(WriteMethod::New) => "new",
@@ -102,7 +123,9 @@ pub(crate) fn name_of(pointer: &BlockPtr) -> Vec<u64> {
         return pointer.words().to_vec();
     }
     let words = pointer.words();
-    [&words[..6], &words[10..11]].concat()
+    // Behind two addresses are salt and IV, which are others each time.
+    let addresses = if pointer.is_encrypted() { 4 } else { 6 };
+    [&words[..addresses], &words[10..11]].concat()
 }
 
 /// Records the blocks that are alive, and those to be freed.
@@ -152,7 +175,25 @@ pub(crate) struct Bench {
 }
 
 impl Bench {
+    /// A set that is encrypted with these keys.
+    pub(crate) fn encrypted(layout: Layout, seed: u64, suite: Suite) -> Self {
+        let key = vec![seed as u8; suite.key_bytes()];
+        let keys = BlockKeys::new(suite, seed, &key, &[9; 64]).unwrap();
+        let mut bench = Self::with_keys(layout, seed, Some(SealKeys::new(Arc::new(keys)).unwrap()));
+        bench.policies.0.is_encrypted = true;
+        bench
+    }
+
     pub(crate) fn new(layout: Layout, seed: u64) -> Self {
+        Self::with_keys(layout, seed, None)
+    }
+
+    /// The keys of the set, if it is encrypted.
+    pub(crate) fn keys(&self) -> Option<Arc<BlockKeys>> {
+        self.blocks.keys.as_ref().map(|keys| Arc::clone(keys.keys()))
+    }
+
+    fn with_keys(layout: Layout, seed: u64, keys: Option<Arc<SealKeys>>) -> Self {
         let leaf =
             |id| VdevConfig { kind: VdevKind::File, guid: 100 + id, ..VdevConfig::missing(id) };
         let (mut top, ashift, width, nparity) = match layout {
@@ -213,6 +254,7 @@ impl Bench {
             rng: Mutex::new(Rng::seeded(seed)),
             misses_percent: AtomicU64::new(0),
             how: Mutex::default(),
+            keys,
         });
         let policies = Policies(DatasetPolicy::DEFAULT);
         let ledger = Ledger::default();
@@ -284,7 +326,7 @@ impl Bench {
         let names: BTreeSet<_> = walked.iter().map(name_of).collect();
         let mut alive = self.ledger.alive.lock().unwrap().clone();
         // Equal embedded blocks count as one; they take no space.
-        let is_real = |name: &Vec<u64>| name.len() == 7;
+        let is_real = |name: &Vec<u64>| name.len() < 16;
         alive.retain(is_real);
         let names: BTreeSet<_> = names.into_iter().filter(is_real).collect();
         assert_eq!(alive, names, "{text}: blocks alive");

@@ -14,6 +14,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use cenote_codec::crypto::Suite;
 use cenote_dmu::ObjSet;
 use cenote_dmu::live::Live;
 use cenote_ondisk::objset::ObjSetType;
@@ -22,7 +23,7 @@ use cenote_testkit::shrink::{play, steps};
 
 use bench::{Bench, Layout};
 use model::Model;
-use walk::{Walk, walk};
+use walk::{Walk, walk_with};
 
 /// Txg of the last change of each block: by object, its generation and its blocks.
 type Changed = BTreeMap<u64, (u64, BTreeMap<u64, u64>)>;
@@ -61,17 +62,39 @@ fn check_births(walk: &Walk, changed: &Changed, txg: u64) {
 
 async fn check(bench: &Bench, live: &Live, model: &Model, changed: &Changed, txg: u64) -> Walk {
     let store = bench.store.clone();
-    let set = ObjSet::open(store, &live.root(), None, live.id()).await.unwrap();
+    let set = ObjSet::open(store, &live.root(), bench.keys(), live.id()).await.unwrap();
     model::compare(&set, model).await;
-    let walk = walk(&set, txg).await;
+    let walk = walk_with(&set, txg, bench.keys()).await;
+    check_locked(bench, &set).await;
     check_births(&walk, changed, txg);
     bench.check_alive(&walk.blocks, &format!("txg {txg}"));
     walk
 }
 
+/// Without its keys an encrypted set has the same objects, and its MACs are verified up to the
+/// blocks of dnodes.
+async fn check_locked(bench: &Bench, set: &Arc<ObjSet>) {
+    if bench.keys().is_none() {
+        return;
+    }
+    bench.store.clear_cache();
+    let store = bench.store.clone();
+    let locked = ObjSet::open(store, set.root(), None, set.id()).await.unwrap();
+    assert!(locked.is_locked());
+    let (mut with, mut without) = (set.dnodes(0), locked.dnodes(0));
+    while let Some(found) = with.next().await {
+        let (found, same) = (found.unwrap(), without.next().await.unwrap().unwrap());
+        assert_eq!(found.object(), same.object());
+        assert_eq!(found.phys().blkptrs, same.phys().blkptrs);
+        let is_hidden = found.phys().bonus_type.is_encrypted() && found.phys().bonus_len > 0;
+        assert_eq!(found.phys().bonus() != same.phys().bonus(), is_hidden);
+    }
+    assert!(without.next().await.is_none());
+}
+
 async fn reopen(bench: &Bench, live: &Live) -> Arc<Live> {
     let store = bench.store.clone();
-    let set = ObjSet::open(store, &live.root(), None, live.id()).await.unwrap();
+    let set = ObjSet::open(store, &live.root(), bench.keys(), live.id()).await.unwrap();
     Live::open(bench.blocks(), &set).unwrap()
 }
 
@@ -86,8 +109,7 @@ fn around(steps: &[u64]) -> Rng {
 }
 
 /// A set whose txgs overlap: changes continue in the next txg while one is being synced.
-async fn overlapping(layout: Layout, seed: u64, steps: &[u64]) {
-    let bench = Bench::new(layout, seed);
+async fn overlapping(bench: Bench, seed: u64, steps: &[u64]) {
     let mut live = Live::create(bench.blocks(), 54, ObjSetType::Zvol);
     let (mut model, mut before, mut changed) = (Model::default(), Model::default(), Changed::new());
     let mut parts = txgs(steps, 20);
@@ -138,7 +160,22 @@ fn sets_with_overlapping_txgs_equal_the_model() {
         let layout = layouts[case as usize % 3];
         let seed = rng.next_u64();
         play(steps(seed, 500), |steps| {
-            cenote_rt::block_on(2, overlapping(layout, seed, steps)).unwrap();
+            cenote_rt::block_on(2, overlapping(Bench::new(layout, seed), seed, steps)).unwrap();
+        });
+    }
+}
+
+#[test]
+fn encrypted_sets_equal_the_model() {
+    let mut rng = cenote_testkit::rng::seeded("encrypted", 0xc4e9);
+    let layouts = [Layout::Single { ashift: 12 }, Layout::RaidZ { ashift: 9, width: 4 }];
+    for case in 0..cenote_testkit::rng::cases(2, 24) {
+        let layout = layouts[case as usize % 2];
+        let suite = [Suite::Aes256Gcm, Suite::Aes192Ccm, Suite::Aes128Gcm][case as usize % 3];
+        let seed = rng.next_u64();
+        play(steps(seed, 300), |steps| {
+            let bench = Bench::encrypted(layout, seed, suite);
+            cenote_rt::block_on(2, overlapping(bench, seed, steps)).unwrap();
         });
     }
 }

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_block::{BlockStore, ReadContext};
+use cenote_block::{BlockKeys, BlockStore, ReadContext};
 use cenote_dmu::live::Blocks;
 use cenote_dmu::{Dnode, ObjSet};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -22,6 +22,8 @@ pub(crate) struct Walk {
     pub(crate) births: BTreeMap<u64, Vec<(u64, u64, u64)>>,
     pub(crate) holes_with_birth: u64,
     pub(crate) deepest: u8,
+    /// The keys of an encrypted set.
+    keys: Option<Arc<BlockKeys>>,
 }
 
 /// A position in a tree, with the expectations of its parent.
@@ -42,9 +44,14 @@ struct Tree<'a> {
     last_block: Option<u64>,
 }
 
-/// Walks the set.
+/// Walks a set that is not encrypted.
 pub(crate) async fn walk(set: &Arc<ObjSet>, txg: u64) -> Walk {
-    let mut walk = Walk::default();
+    walk_with(set, txg, None).await
+}
+
+/// Walks the set.
+pub(crate) async fn walk_with(set: &Arc<ObjSet>, txg: u64, keys: Option<Arc<BlockKeys>>) -> Walk {
+    let mut walk = Walk { keys, ..Walk::default() };
     let root = *set.root();
     walk.blocks.push(root);
     check_words(&root);
@@ -86,7 +93,7 @@ async fn walk_object(
     if let Some(spill) = phys.spill {
         assert_eq!((spill.level(), spill.object_type()), (0, phys.bonus_type));
         assert!(!spill.is_hole() && spill.fill() == 1 && spill.birth() <= txg);
-        read(store, &spill).await;
+        read(store, &spill, walk.keys.as_ref()).await;
         walk.blocks.push(spill);
         dsize += store.dsize(&spill);
     }
@@ -123,7 +130,7 @@ impl Tree<'_> {
         self.walk.blocks.push(*pointer);
         self.walk.deepest = self.walk.deepest.max(level);
         self.dsize += self.store.dsize(pointer);
-        let block = read(self.store, pointer).await;
+        let block = read(self.store, pointer, self.walk.keys.as_ref()).await;
         if level == 0 {
             self.note(first, last, pointer.birth());
             self.last_block = self.last_block.max(Some(number));
@@ -156,6 +163,8 @@ fn check_words(pointer: &BlockPtr) {
     }
 }
 
-async fn read(store: &Arc<BlockStore>, pointer: &BlockPtr) -> Buf {
-    store.read(pointer, &ReadContext::default()).await.unwrap()
+async fn read(store: &Arc<BlockStore>, pointer: &BlockPtr, keys: Option<&Arc<BlockKeys>>) -> Buf {
+    let is_encrypted = keys.is_some();
+    let context = ReadContext { keys, is_encrypted, ..ReadContext::default() };
+    store.read(pointer, &context).await.unwrap()
 }

@@ -1,14 +1,15 @@
 //! Builds block pointers: for a written block, for embedded data, for a hole (spec 02 §1).
 //!
-//! This program writes only little-endian, unencrypted blocks without dedup, so B is set (except in
-//! holes) and X, D and R are not. Each constructor returns `None` if a value does not fit its
-//! field: a size that is not whole sectors, more than three addresses, an object type above eight
-//! bits. Words that are not set are zero.
+//! This program writes only little-endian blocks without dedup, so B is set (except in holes), and
+//! D and R are not. Each constructor returns `None` if a value does not fit its field: a size that
+//! is not whole sectors, more addresses than slots, an object type above eight bits. Words that are
+//! not set are zero.
 
 use crate::blkptr::{
-    BlockPtr, CHECKSUM, COMPRESSION, DVAS_PER_BLOCK_PTR, Dva, EMBEDDED_MAX, IS_EMBEDDED,
-    IS_LITTLE_ENDIAN, LEVEL, LSIZE, PSIZE, SECTOR_SIZE, TYPE, embedded,
+    BlockPtr, CHECKSUM, COMPRESSION, Dva, EMBEDDED_MAX, ENCRYPTED_FILL, ENCRYPTED_IV2, IS_EMBEDDED,
+    IS_LITTLE_ENDIAN, IS_PROTECTED, LEVEL, LSIZE, PSIZE, SECTOR_SIZE, TYPE, embedded,
 };
+use crate::endian::Endian;
 use crate::object_type::ObjectType;
 
 /// Word of the property field.
@@ -17,6 +18,34 @@ const PROPERTY_WORD: usize = 6;
 const BIRTH_WORD: usize = 10;
 /// Word of the fill count.
 const FILL_WORD: usize = 11;
+
+/// How the pointer to a new block protects it (spec 08 §6).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum NewProtection {
+    /// Not at all: the object set is not encrypted.
+    #[default]
+    None,
+    /// By MACs in the block: the root block of an encrypted object set.
+    Root,
+    /// By a MAC in the pointer, which leaves two words for the checksum. Salt and IV are stored
+    /// only in the pointer to a level-0 block of an encrypted type.
+    Sealed {
+        /// Salt of the block's key.
+        salt: [u8; 8],
+        /// Initialisation vector.
+        iv: [u8; 12],
+        /// Authentication tag or MAC.
+        mac: [u8; 16],
+    },
+    /// By a tag in the block, with salt and IV in the pointer: a block of an intent log, whose
+    /// pointer identifies it by all four words of the checksum.
+    Log {
+        /// Salt of the block's key.
+        salt: [u8; 8],
+        /// Initialisation vector.
+        iv: [u8; 12],
+    },
+}
 
 /// Parameters of the pointer to a block with an address.
 #[derive(Debug, Clone, Copy)]
@@ -33,9 +62,11 @@ pub struct NewBlock<'a> {
     pub compression: u8,
     /// Number of the checksum function.
     pub checksum_type: u8,
-    /// Checksum words.
+    /// Checksum words; of a sealed block only the first two are stored.
     pub checksum: [u64; 4],
-    /// The addresses, one to three.
+    /// How the block is protected.
+    pub protection: NewProtection,
+    /// The addresses, one to three, or two if the pointer has salt and IV.
     pub dvas: &'a [Dva],
     /// Txg in which it is written.
     pub birth: u64,
@@ -48,9 +79,6 @@ impl NewBlock<'_> {
     #[must_use]
     pub fn to_block_ptr(&self) -> Option<BlockPtr> {
         let mut words = [0; 16];
-        if self.dvas.is_empty() || self.dvas.len() > DVAS_PER_BLOCK_PTR {
-            return None;
-        }
         for (pair, dva) in words.as_chunks_mut::<2>().0.iter_mut().zip(self.dvas) {
             *pair = dva.to_words()?;
         }
@@ -60,11 +88,21 @@ impl NewBlock<'_> {
         property = CHECKSUM.with(property, self.checksum_type.into())?;
         property = TYPE.with(property, self.object_type.0.into())?;
         property = LEVEL.with(property, self.level.into())?;
+        property = IS_LITTLE_ENDIAN.with(property, 1)?;
+        let is_protected = self.protection != NewProtection::None;
         let [.., w6, _, _, _, w10, w11, c0, c1, c2, c3] = &mut words;
-        *w6 = IS_LITTLE_ENDIAN.with(property, 1)?;
+        *w6 = IS_PROTECTED.with(property, u64::from(is_protected))?;
         (*w10, *w11) = (self.birth, self.fill);
         [*c0, *c1, *c2, *c3] = self.checksum;
-        Some(BlockPtr::from_words(words))
+        let bp = BlockPtr::from_words(words);
+        if self.dvas.is_empty() || self.dvas.len() > bp.dva_slots() {
+            return None;
+        }
+        match self.protection {
+            NewProtection::Sealed { salt, iv, mac } => bp.with_mac(mac).with_cipher(salt, iv),
+            NewProtection::Log { salt, iv } => bp.with_cipher(salt, iv),
+            NewProtection::None | NewProtection::Root => Some(bp),
+        }
     }
 }
 
@@ -120,6 +158,29 @@ impl BlockPtr {
         self.with_word(FILL_WORD, word)
     }
 
+    /// Returns the pointer with a MAC in place of the second half of its checksum.
+    fn with_mac(mut self, mac: [u8; 16]) -> Self {
+        let [.., w14, w15] = &mut self.words;
+        for (word, half) in [w14, w15].into_iter().zip(mac.as_chunks::<8>().0) {
+            *word = Endian::Little.u64(*half);
+        }
+        self
+    }
+
+    /// Returns the pointer with salt and IV, if it has them; `None` if the fill count leaves no
+    /// space for them.
+    fn with_cipher(mut self, salt: [u8; 8], iv: [u8; 12]) -> Option<Self> {
+        if !self.is_encrypted() {
+            return Some(self);
+        }
+        let [_, _, _, _, w4, w5, .., w11, _, _, _, _] = &mut self.words;
+        let (head, tail) = (*iv.first_chunk()?, *iv.last_chunk()?);
+        (*w4, *w5) = (Endian::Little.u64(salt), Endian::Little.u64(head));
+        let fill = ENCRYPTED_FILL.with(0, *w11)?;
+        *w11 = ENCRYPTED_IV2.with(fill, Endian::Little.u32(tail).into())?;
+        Some(self)
+    }
+
     fn with_word(mut self, index: usize, value: u64) -> Self {
         if let Some(word) = self.words.get_mut(index) {
             *word = value;
@@ -171,6 +232,7 @@ mod tests {
             compression: 15,
             checksum_type: 7,
             checksum: real.checksum(),
+            protection: NewProtection::None,
             dvas: &dvas,
             birth: 0x112,
             fill: 0,
@@ -179,6 +241,46 @@ mod tests {
         assert_eq!(NewBlock { lsize: 4097, ..new }.to_block_ptr(), None);
         assert_eq!(NewBlock { psize: 0, ..new }.to_block_ptr(), None);
         assert_eq!(NewBlock { dvas: &[], ..new }.to_block_ptr(), None);
+    }
+
+    /// The pointer of spec 08 §18.
+    #[test]
+    fn a_real_encrypted_pointer_is_made_again() {
+        let mut words = [0; 16];
+        (words[0], words[1]) = (0x1_0000_0001, 0x507);
+        (words[4], words[5]) = (0xd86f_6daf_cf93_daea, 0x1a18_fb9b_1c25_723a);
+        (words[6], words[10], words[11]) = (0xa013_0702_0000_0000, 0x11, 0xac8d_2ef8_0000_0001);
+        words[12..].copy_from_slice(&[
+            0x2_7b61_e205_6774,
+            0x50_79a3_88e9_f20f,
+            0x0d2f_666a_e486_d9c7,
+            0xd08c_3178_ab05_3b18,
+        ]);
+        let real = BlockPtr::from_words(words);
+        let dvas: Vec<Dva> = real.dvas().collect();
+        let sealed = NewProtection::Sealed { salt: real.salt(), iv: real.iv(), mac: real.mac() };
+        let new = NewBlock {
+            lsize: 512,
+            psize: 512,
+            object_type: ObjectType::PLAIN_FILE_CONTENTS,
+            level: 0,
+            compression: 2,
+            checksum_type: 7,
+            checksum: real.checksum(),
+            protection: sealed,
+            dvas: &dvas,
+            birth: 0x11,
+            fill: 1,
+        };
+        assert_eq!(new.to_block_ptr(), Some(real));
+        // Salt and IV leave two slots, and a fill count of 32 bits.
+        let three = [dvas[0], dvas[0], dvas[0]];
+        assert_eq!(NewBlock { dvas: &three, ..new }.to_block_ptr(), None);
+        assert_eq!(NewBlock { fill: 1 << 32, ..new }.to_block_ptr(), None);
+        // Other types and levels have neither.
+        let object_type = ObjectType::MASTER_NODE;
+        let plain = NewBlock { dvas: &three, object_type, ..new }.to_block_ptr().expect("it fits");
+        assert_eq!((plain.dva_count(), plain.mac(), plain.fill()), (3, real.mac(), 1));
     }
 
     #[test]

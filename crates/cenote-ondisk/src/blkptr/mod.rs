@@ -41,7 +41,7 @@ mod embedded;
 #[cfg(test)]
 mod tests;
 
-pub use build::NewBlock;
+pub use build::{NewBlock, NewProtection};
 pub use display::{Compact, Verbose};
 pub use dva::Dva;
 pub use embedded::{EMBEDDED_MAX, EmbeddedPayload, EmbeddedType};

@@ -21,7 +21,7 @@ pub use histogram::{DdtHistogram, DdtStat};
 pub use log::{LogFlags, LogPhys, LogRecord};
 
 use crate::bits::Bits;
-use crate::blkptr::{BlockPtr, Dva, NewBlock};
+use crate::blkptr::{BlockPtr, Dva, NewBlock, NewProtection};
 use crate::endian::Endian;
 use crate::object_type::ObjectType;
 use crate::words;
@@ -328,6 +328,7 @@ impl DdtSlot {
             compression: key.compression_id(),
             checksum_type: 0,
             checksum: key.checksum,
+            protection: NewProtection::None,
             dvas: &dvas,
             birth: self.birth,
             fill: 1,

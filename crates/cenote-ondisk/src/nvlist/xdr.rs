@@ -206,9 +206,9 @@ impl Encoder {
     fn value(&mut self, value: &NvValue) {
         match value {
             NvValue::Boolean => {}
-            NvValue::Byte(value) | NvValue::Uint8(value) => self.u32(signed(*value)),
-            NvValue::Int8(value) => self.u32(*value as u32),
-            NvValue::Int16(value) => self.u32(*value as u32),
+            NvValue::Byte(value) | NvValue::Uint8(value) => self.u32(u32::from(*value)),
+            NvValue::Int8(value) => self.u32(narrow(*value)),
+            NvValue::Int16(value) => self.u32(u32::from(*value as u16)),
             NvValue::Uint16(value) => self.u32(u32::from(*value)),
             NvValue::Int32(value) => self.u32(*value as u32),
             NvValue::Uint32(value) => self.u32(*value),
@@ -218,13 +218,13 @@ impl Encoder {
             NvValue::Double(value) => self.u64(value.to_bits()),
             NvValue::String(text) => self.string(text),
             NvValue::ByteArray(bytes) => self.opaque(bytes),
-            NvValue::Int16Array(values) => self.words(values, |value| *value as u32),
+            NvValue::Int16Array(values) => self.words(values, |value| u32::from(*value as u16)),
             NvValue::Uint16Array(values) => self.words(values, |value| u32::from(*value)),
             NvValue::Int32Array(values) => self.words(values, |value| *value as u32),
             NvValue::Uint32Array(values) => self.words(values, |value| *value),
             NvValue::BooleanArray(values) => self.words(values, |value| u32::from(*value)),
-            NvValue::Int8Array(values) => self.words(values, |value| *value as u32),
-            NvValue::Uint8Array(values) => self.words(values, |value| signed(*value)),
+            NvValue::Int8Array(values) => self.words(values, |value| narrow(*value)),
+            NvValue::Uint8Array(values) => self.words(values, |value| u32::from(*value)),
             NvValue::Int64Array(values) => self.long_words(values, |value| *value as u64),
             NvValue::Uint64Array(values) => self.long_words(values, |value| *value),
             NvValue::StringArray(texts) => texts.iter().for_each(|text| self.string(text)),
@@ -252,7 +252,8 @@ impl Encoder {
     }
 }
 
-/// OpenZFS encodes every kind of byte as a signed character.
-const fn signed(byte: u8) -> u32 {
-    byte as i8 as u32
+/// The Linux kernel module refuses characters and short numbers that are extended with their sign,
+/// as OpenZFS's library encodes them: both accept them without it.
+const fn narrow(byte: i8) -> u32 {
+    byte as u8 as u32
 }

@@ -144,6 +144,16 @@ impl<'a> Iterator for Records<'a> {
     }
 }
 
+impl Record<'_> {
+    /// Whether the block pointers of the record, if it has any, cannot be read without keys in a
+    /// log block at `block`: those of writes and clones are not encrypted (spec 08 §12).
+    #[must_use]
+    pub fn is_hidden(&self, block: &BlockPtr) -> bool {
+        let is_clear = matches!(self.kind(), Some(RecordKind::Write | RecordKind::CloneRange));
+        block.is_protected() && (!is_clear || self.is_case_insensitive)
+    }
+}
+
 /// Returns a record of a block that was swapped as u64, as it was written.
 #[must_use]
 pub fn unswap(record: &[u8]) -> Vec<u8> {

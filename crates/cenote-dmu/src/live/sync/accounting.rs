@@ -44,9 +44,9 @@ pub(super) enum SpillAt<'a> {
 }
 
 impl SyncPass<'_> {
-    /// The owner probe, if objects are accounted in this set.
+    /// The owner probe, if objects are accounted in this set: owners are encrypted.
     pub(super) fn probe(&self) -> Option<&dyn OwnerProbe> {
-        self.context.probe.filter(|_| self.kind == ObjSetType::Zfs)
+        self.context.probe.filter(|_| self.kind == ObjSetType::Zfs && !self.is_locked())
     }
 
     /// The owner of an object.
@@ -66,7 +66,7 @@ impl SyncPass<'_> {
             Owned::InSpill => {}
         }
         let block = match spill {
-            SpillAt::Changed(SpillChange::Set(block)) => Some(block.clone()),
+            SpillAt::Changed(SpillChange::Set(block, _)) => Some(block.clone()),
             SpillAt::Changed(SpillChange::Removed) => None,
             SpillAt::OnDisk | SpillAt::Changed(SpillChange::Unchanged) => {
                 self.read_spill(object, dnode).await?

@@ -58,7 +58,9 @@ impl SyncPass<'_> {
         }
         let (frees, forms, early) = (&RangeSet::new(), &BTreeMap::new(), &BTreeMap::new());
         let (object, head, blocks) = (META_DNODE, &meta, &blocks);
-        let change = TreeChange { object, head, frees, blocks, forms, early, old_max };
+        let (seals, levels) = (&layer.seals, meta.nlevels);
+        let change =
+            TreeChange { object, head, frees, blocks, forms, early, seals, levels, old_max };
         let written = self.write_tree(&change).await?;
         (meta.blkptrs, meta.nlevels) = (written.blkptrs, written.nlevels);
         self.charge(META_DNODE, &mut meta, written.charged)?;

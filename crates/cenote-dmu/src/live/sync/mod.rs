@@ -31,13 +31,14 @@ mod tree;
 use std::sync::Arc;
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{Draft, WriteContext, WriteMethod, Written};
+use cenote_block::{Draft, SealKeys, SentForm, WriteContext, WriteMethod, Written};
+use cenote_codec::crypto::{ByteOrder, CryptError};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{
-    GROUPUSED_OBJECT, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
+    GROUPUSED_OBJECT, ObjSetFlags, ObjSetPhys, ObjSetType, PROJECTUSED_OBJECT, USERUSED_OBJECT,
 };
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::seeded::{Bug, is_on};
@@ -55,6 +56,8 @@ use crate::objset::META_DNODE;
 const IN_FLIGHT_MAX: u64 = 16 << 20;
 /// Unit in which they are counted.
 const IN_FLIGHT_UNIT: u64 = 512;
+/// The root block.
+const ROOT: BlockSpec = BlockSpec::new(ObjectType::OBJSET, 0);
 
 /// Shared state of one pass.
 pub(super) struct SyncPass<'a> {
@@ -62,6 +65,10 @@ pub(super) struct SyncPass<'a> {
     pub(super) id: u64,
     pub(super) kind: ObjSetType,
     pub(super) context: &'a SyncContext<'a>,
+    /// Whether the set is encrypted.
+    is_encrypted: bool,
+    /// Its keys, if they are loaded.
+    keys: Option<Arc<SealKeys>>,
     in_flight: Semaphore,
     facts: Mutex<Facts>,
 }
@@ -145,16 +152,23 @@ async fn write(
         id: live.id,
         kind: tree.phys.kind,
         context,
+        is_encrypted: context.policy.policy(&ROOT)?.is_encrypted,
+        keys: live.blocks.keys(),
         in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
         facts: Mutex::with_default(Rank::PassFacts),
     };
     pass.note(Facts { has_long_name: layer.has_long_name, ..Facts::default() });
-    let (meta_dnode, changes) = pass.write_objects(layer, &tree.phys.meta_dnode).await?;
-    let mut phys = ObjSetPhys { meta_dnode, ..(*tree.phys).clone() };
+    let mut phys = (*tree.phys).clone();
+    if let Some(root) = &layer.sent_root {
+        root.apply(&mut phys);
+    }
+    let (meta_dnode, changes) = pass.write_objects(layer, &phys.meta_dnode).await?;
+    phys.meta_dnode = meta_dnode;
     pass.account(tree, &mut phys, &changes).await?;
     phys.zil_header = layer.zil_header.unwrap_or(phys.zil_header);
     phys.flags = layer.flags.unwrap_or(phys.flags);
     phys.len = phys.len.max(context.policy.root_len());
+    pass.authenticate(&mut phys)?;
     let root = pass.write_root(&phys, &tree.root).await?;
     let facts = *pass.facts.lock();
     let synced = Synced { root, is_changed: true, facts, flags: phys.flags };
@@ -189,10 +203,47 @@ impl SyncPass<'_> {
         block: Block,
         old: &BlockPtr,
     ) -> Result<(BlockPtr, i64)> {
+        self.write_sent(block, None, old).await
+    }
+
+    /// Like [`write_block`](Self::write_block), for a block that was sent in another form.
+    pub(super) async fn write_sent(
+        &self,
+        block: Block,
+        sent: Option<SentForm>,
+        old: &BlockPtr,
+    ) -> Result<(BlockPtr, i64)> {
         let _room = self.room(block.data.len() as u64).await?;
-        let draft = self.draft(block, *old)?;
+        let draft = Draft { sent, ..self.draft(block, *old)? };
         let written = self.blocks.write(&draft).await?;
         self.finish_write(&draft, written)
+    }
+
+    /// Whether the set is encrypted, and its keys are not loaded.
+    pub(super) fn is_locked(&self) -> bool {
+        self.is_encrypted && self.keys.is_none()
+    }
+
+    /// Sets the MACs of an encrypted set (spec 08 §11). Without keys the first is what a stream
+    /// says, and the second must be absent if the accounting is incomplete.
+    fn authenticate(&self, phys: &mut ObjSetPhys) -> Result<()> {
+        if !self.is_encrypted {
+            return Ok(());
+        }
+        let is_accounted = phys.flags.contains(ObjSetFlags::USERACCOUNTING_COMPLETE);
+        let Some(keys) = &self.keys else {
+            if !is_accounted {
+                phys.local_mac = [0; 32];
+            }
+            return Ok(());
+        };
+        let (block, keys) = (phys.encode(), keys.keys());
+        let invalid = |error: CryptError| {
+            Error::new(Kind::Invariant, error).with_at(|at| at.objset = Some(self.id))
+        };
+        phys.portable_mac = keys.portable_mac(ByteOrder::Little, &block).map_err(invalid)?;
+        phys.local_mac = keys.local_mac(ByteOrder::Little, &block).map_err(invalid)?;
+        Ok(())
     }
 
     /// Waits until `bytes` more may be in flight. A caller that holds a permit must not wait for
@@ -206,7 +257,8 @@ impl SyncPass<'_> {
     pub(super) fn draft(&self, block: Block, old: BlockPtr) -> Result<Draft> {
         let Block { data, place, spec, fill } = block;
         let policy = self.context.policy.policy(&spec)?;
-        Ok(Draft { data, policy, sent: None, old, context: self.write_context(place, fill) })
+        let (keys, context) = (self.keys.clone(), self.write_context(place, fill));
+        Ok(Draft { data, policy, sent: None, old, keys, context })
     }
 
     /// Checks the result of a write, and reports births and deaths to the sink. Returns the same as
@@ -292,7 +344,7 @@ impl SyncPass<'_> {
         let block = Block {
             data: Buf::from(phys.encode()),
             place,
-            spec: BlockSpec::new(ObjectType::OBJSET, 0),
+            spec: ROOT,
             fill: phys.meta_dnode.blkptrs.iter().map(BlockPtr::fill).sum(),
         };
         Ok(self.write_block(block, old).await?.0)

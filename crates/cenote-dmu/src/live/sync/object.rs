@@ -1,5 +1,7 @@
 //! Writes the changes of one object.
 
+use std::collections::BTreeMap;
+
 use cenote_block::policy::BlockSpec;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dnode::{DnodeFlags, DnodePhys};
@@ -84,6 +86,7 @@ impl SyncPass<'_> {
         before: Option<&DnodePhys>,
     ) -> Result<DnodePhys> {
         let mut after = head.clone();
+        let levels = head.nlevels;
         let mut old_spill = None;
         if let Some(before) = before {
             take_written(&mut after, before);
@@ -97,6 +100,8 @@ impl SyncPass<'_> {
             blocks: &layer.blocks,
             forms: &layer.forms,
             early: &layer.early,
+            seals: &BTreeMap::new(),
+            levels,
             old_max: before.map_or(0, |before| before.maxblkid),
         };
         let written = self.write_tree(&change).await?;
@@ -137,7 +142,7 @@ impl SyncPass<'_> {
         match change {
             SpillChange::Unchanged => Ok(0),
             SpillChange::Removed => Ok(-self.kill(&old)),
-            SpillChange::Set(data) => {
+            SpillChange::Set(data, form) => {
                 let spec = BlockSpec {
                     is_spill: true,
                     dnode_checksum: after.checksum,
@@ -146,7 +151,7 @@ impl SyncPass<'_> {
                 };
                 let place = self.place(object, 0, SPILL_BLKID);
                 let block = Block { data: data.clone(), place, spec, fill: 1 };
-                let (new, charged) = self.write_block(block, &old).await?;
+                let (new, charged) = self.write_sent(block, form.clone(), &old).await?;
                 after.spill = Some(new);
                 Ok(charged)
             }

@@ -19,7 +19,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_block::policy::BlockSpec;
-use cenote_block::{Draft, SentForm};
+use cenote_block::{Draft, Seal, SentForm};
+use cenote_codec::compress::Compression;
 use cenote_ondisk::blkptr::{BLOCK_PTR_LEN, BlockPtr};
 use cenote_ondisk::dnode::{self, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
@@ -31,6 +32,7 @@ use super::{Block, SyncPass, broken};
 use crate::geometry::Geometry;
 use crate::live::error::LiveError;
 use crate::live::view::{check, geometry_of};
+use crate::objset::META_DNODE;
 
 /// Most indirect blocks below one that are freed concurrently, and least that may be written
 /// concurrently.
@@ -59,6 +61,10 @@ pub(super) struct TreeChange<'a> {
     pub(super) forms: &'a BTreeMap<u64, SentForm>,
     /// Blocks in `blocks` that are already on disk.
     pub(super) early: &'a BTreeMap<u64, BlockPtr>,
+    /// What protects blocks of dnodes in `blocks` that another pool has encrypted.
+    pub(super) seals: &'a BTreeMap<u64, Seal>,
+    /// Levels of the new tree, at least.
+    pub(super) levels: u8,
     /// Highest data block that may exist in the old tree.
     pub(super) old_max: u64,
 }
@@ -118,6 +124,7 @@ impl SyncPass<'_> {
         let head = change.head;
         let mut shape = geometry_of(head);
         let pointers = u64::from(shape.pointer_count);
+        shape.levels = shape.levels.max(change.levels);
         while shape.span(shape.levels - 1).saturating_mul(pointers) <= head.maxblkid {
             shape.levels += 1;
         }
@@ -391,7 +398,23 @@ impl TreeWriter<'_> {
         let place = self.pass.place(*object, 0, node.number);
         let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
         let draft = self.pass.draft(block, node.old)?;
-        Ok(Some(Draft { sent: forms.get(&node.number).cloned(), ..draft }))
+        let sent = match is_meta && self.pass.is_locked() {
+            true => Some(self.sealed_dnodes(node, data)?),
+            false => forms.get(&node.number).cloned(),
+        };
+        Ok(Some(Draft { sent, ..draft }))
+    }
+
+    /// The form of a block of dnodes that another pool has encrypted. What its stream did not seal
+    /// anew keeps its seal: then other parts of the block follow.
+    fn sealed_dnodes(&self, node: &Node, data: &Buf) -> Result<SentForm> {
+        let old = Some(&node.old).filter(|old| !old.is_hole());
+        let seal = self.change.seals.get(&node.number).copied();
+        let seal = seal.or_else(|| old.map(|old| Seal::from_words(old.words())));
+        let place = self.pass.place(META_DNODE, 0, node.number);
+        let seal = seal.ok_or_else(|| broken(&place, LiveError::Unsealed))?;
+        let (bytes, compression) = (data.clone(), Compression::Off);
+        Ok(SentForm { bytes, compression, is_embedded: false, seal: Some(seal) })
     }
 
     /// Frees a block and all blocks below it, and leaves a hole.
