@@ -56,14 +56,17 @@ pub use cenote_vdev::{FaultEffect, FaultSpec, Faults, Injection, IoKind, LeafIo,
 pub use dsl::OpError;
 pub use dsl::api::bookmarks::Bookmarks;
 pub use dsl::api::datasets::{Datasets, HeadSpace, NewDataset};
+pub use dsl::api::keys::{KeyChange, NewEncryption, UserKey};
 pub use dsl::api::properties::Properties;
 pub use dsl::api::receives::Receives;
 pub use dsl::api::snapshots::Snapshots;
 pub use dsl::changed::ChangedDatasets;
+pub use dsl::crypto::{SentKeys, StoredKeys};
 pub use dsl::deleg::GrantChange;
 pub use dsl::opened::OpenSnapshot;
 pub use dsl::receive::{
-    NewReceive, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception, RedactionGuids,
+    NewReceive, ReceiveChoices, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception,
+    RedactionGuids,
 };
 pub use dsl::redaction::{BegunRedaction, RedactionPart};
 pub use dsl::settings::Change as PropertyChange;

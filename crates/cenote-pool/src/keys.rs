@@ -135,9 +135,17 @@ fn field<const N: usize>(
         .ok_or_else(|| mos::corrupt(object)(KeyError::FieldLength(key)))
 }
 
-/// Loaded keys, by key object.
+/// Loaded keys.
 #[derive(Debug)]
-pub struct KeyStore(Mutex<BTreeMap<u64, Arc<BlockKeys>>>);
+pub struct KeyStore(Mutex<Loaded>);
+
+#[derive(Debug, Default)]
+struct Loaded {
+    /// Keys of blocks, by key object.
+    blocks: BTreeMap<u64, Arc<BlockKeys>>,
+    /// Keys that wrap them, by the dir of the encryption root.
+    roots: BTreeMap<u64, Arc<WrappingKey>>,
+}
 
 impl Default for KeyStore {
     fn default() -> Self {
@@ -146,18 +154,44 @@ impl Default for KeyStore {
 }
 
 impl KeyStore {
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Arc<BlockKeys>>> {
+    // Held for a lookup.
+    fn lock(&self) -> MutexGuard<'_, Loaded> {
         self.0.lock()
     }
 
     /// Returns the keys of the key object, if loaded.
     pub fn block_keys(&self, object: u64) -> Option<Arc<BlockKeys>> {
-        self.lock().get(&object).cloned()
+        self.lock().blocks.get(&object).cloned()
     }
 
     /// Whether the keys of the key object are loaded.
     pub fn is_loaded(&self, object: u64) -> bool {
-        self.lock().contains_key(&object)
+        self.lock().blocks.contains_key(&object)
+    }
+
+    /// Returns the key of the encryption root with this dir, if loaded.
+    pub fn root_key(&self, dir: u64) -> Option<Arc<WrappingKey>> {
+        self.lock().roots.get(&dir).cloned()
+    }
+
+    /// Adds the keys of a key object.
+    pub fn add(&self, object: u64, keys: Arc<BlockKeys>) {
+        self.lock().blocks.insert(object, keys);
+    }
+
+    /// Adds the key of an encryption root.
+    pub fn add_root(&self, dir: u64, key: Arc<WrappingKey>) {
+        self.lock().roots.insert(dir, key);
+    }
+
+    /// Forgets the keys of a key object.
+    pub fn remove(&self, object: u64) {
+        self.lock().blocks.remove(&object);
+    }
+
+    /// Forgets the key of an encryption root.
+    pub fn remove_root(&self, dir: u64) {
+        self.lock().roots.remove(&dir);
     }
 }
 
@@ -176,7 +210,7 @@ impl Pool {
         let unwrap = |wrapped: &WrappedKeys| BlockKeys::unwrap(&key, wrapped);
         let keys = unwrap(&info.wrapped)
             .map_err(|error| Error::from(KeyError::from(error)).in_dataset(dataset.name()))?;
-        self.keys().lock().insert(info.object, Arc::new(keys));
+        self.keys().add(info.object, Arc::new(keys));
         let mut count = 1;
         // Damaged dirs stay locked and do not prevent unlocking the others.
         let mut pending = dataset.dir().readable_children(self.mos()).await;
@@ -188,10 +222,11 @@ impl Pool {
                 continue;
             }
             if let Ok(keys) = unwrap(&child.wrapped) {
-                self.keys().lock().insert(object, Arc::new(keys));
+                self.keys().add(object, Arc::new(keys));
                 count += 1;
             }
         }
+        self.keys().add_root(info.root_dir, Arc::new(key));
         Ok(count)
     }
 
@@ -201,14 +236,15 @@ impl Pool {
         if !self.keys().is_loaded(info.object) {
             return Err(Error::from(KeyError::NotLoaded).in_dataset(dataset.name()));
         }
-        let loaded: Vec<u64> = self.keys().lock().keys().copied().collect();
+        self.keys().remove_root(info.root_dir);
+        let loaded: Vec<u64> = self.keys().lock().blocks.keys().copied().collect();
         for object in loaded {
             // Keys whose object cannot be read any more are unloaded as well.
             let root = KeyInfo::load(self.mos(), object).await.map(|child| child.root_dir);
             if root.is_ok_and(|root| root != info.root_dir) {
                 continue;
             }
-            self.keys().lock().remove(&object);
+            self.keys().remove(object);
         }
         Ok(())
     }

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use cenote_block::alloc::{self, Class, MetaslabSpec, SpaceAllocator};
 use cenote_block::policy::PoolPolicy;
-use cenote_block::{BlockStore, CacheConfig};
+use cenote_block::{BlockStore, CacheConfig, SealKeys};
 use cenote_device::Device;
 use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::{Live, Tx, TxResult};
@@ -36,8 +36,10 @@ pub use crate::admin::layout::{
     CreateError, LeafDevices, LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass, new_guid,
     plan_distributed_spare, plan_leaf, plan_pool,
 };
+use crate::dsl::api::keys::NewEncryption;
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
+use crate::txg::suspend::HeadKeys;
 use crate::{
     Config, Engine, EngineError, Head, Parts, Scope, SuspendAwareStore, Suspension, Task, admin,
 };
@@ -66,6 +68,8 @@ pub struct CreateSpec {
     pub compatibility: Option<String>,
     /// Hostid and name of this host, if they are to be stored.
     pub host: Option<(u64, String)>,
+    /// How the root file system is encrypted.
+    pub encryption: NewEncryption,
     /// Fills the root file system.
     pub fill_root: Fill,
     /// Finds the owners of objects.
@@ -86,6 +90,7 @@ impl CreateSpec {
             comment: None,
             compatibility: None,
             host: None,
+            encryption: NewEncryption::Off,
             fill_root: Box::new(|_| Ok(())),
             probe: None,
         }
@@ -270,6 +275,18 @@ struct Birth {
     salt: [u8; 32],
 }
 
+impl Birth {
+    /// Encrypts the root file system, if that is wanted.
+    async fn install_keys(&self, scope: &Scope<'_>, root: u64) -> Result<HeadKeys> {
+        let (engine, txg) = (scope.engine, scope.context.txg);
+        let plan = engine.datasets().plan_keys(None, &self.spec.encryption).await?;
+        let Some(plan) = plan else { return Ok(HeadKeys::Plain) };
+        let (dir, object) = engine.mos_apply(txg, |tx| plan.install(tx, root)).await?;
+        engine.datasets().note_keys(&plan, dir, object);
+        Ok(HeadKeys::Loaded(SealKeys::new(plan.keys)?))
+    }
+}
+
 impl Task for Birth {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
@@ -282,8 +299,10 @@ impl Task for Birth {
                 config.root = mos.root.clone();
                 config.touch();
             });
+            let keys = self.install_keys(scope, mos.root_dataset).await?;
+            let suspension = &engine.health.suspension;
             let live = Live::create(
-                SuspendAwareStore::head(&engine.store, &engine.health.suspension, None),
+                SuspendAwareStore::head(&engine.store, suspension, keys.clone()),
                 mos.root_dataset,
                 ObjSetType::Zfs,
             );
@@ -292,7 +311,7 @@ impl Task for Birth {
             let settings = engine.datasets().settings_of(mos.root_dataset).await?;
             let policy = engine.pool_policy();
             let head = Head::new(
-                mos.root_dataset,
+                (mos.root_dataset, keys),
                 live,
                 policy,
                 settings,

@@ -256,6 +256,7 @@ pub(crate) const MAINTAINED: &[&str] = &[
     "obsolete_counts",
     "resilver_defer",
     "bookmark_v2",
+    "encryption",
     "redaction_bookmarks",
     "redacted_datasets",
     "bookmark_written",

@@ -24,7 +24,8 @@ use cenote_pool::dsl::bookmark::{bookmark_table, bookmarks_of, find_bookmark};
 
 use crate::dsl::space::Sizes;
 use crate::dsl::{
-    Env, OpError, blocks, features, get_dataset, get_dir, history, names, redaction, snapshot,
+    Env, OpError, blocks, crypto, features, get_dataset, get_dir, history, names, redaction,
+    snapshot,
 };
 
 fn has_sums(mark: &BookmarkPhys) -> bool {
@@ -105,6 +106,11 @@ fn insert_of_snapshot(
         return Err(OpError::NotAnAncestor.into());
     }
     let mut mark = of_snapshot(tx, &snapshot)?;
+    if let Some(guid) = crypto::ivset_of(tx, object)?
+        && features::is_enabled(tx, "bookmark_v2")?
+    {
+        (mark.ivset_guid, mark.word_count) = (guid, BOOKMARK_V2_WORDS);
+    }
     if list != 0 {
         (mark.redaction_obj, mark.word_count) = (list, BOOKMARK_V2_WORDS);
     }

@@ -13,8 +13,8 @@ use cenote_ondisk::zap::NormFlags;
 use cenote_rt::seeded::{Bug, is_on};
 
 use crate::dsl::{
-    Context, Env, OpError, blocks, counts, deleg, features, get_dataset, get_dir, history, names,
-    new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
+    Context, Env, OpError, blocks, counts, crypto, deleg, features, get_dataset, get_dir, history,
+    names, new_bonus_object, new_zap, put_dataset, put_dir, snapshot,
 };
 
 /// Creation txg of datasets that are created with the pool: before the first txg.
@@ -162,6 +162,7 @@ pub(crate) fn head(tx: &mut Tx<'_>, ctx: &Context, dir: u64, origin: u64) -> TxR
     }
     zap::insert_number(tx, origin_dir_phys.clones, object)?;
     snapshot::copy_features(tx, origin, object)?;
+    crypto::share(tx, origin_dir, dir)?;
 
     dir_phys.origin_obj = origin;
     dir_phys.head_dataset_obj = object;

@@ -14,7 +14,7 @@ use cenote_pool::mos::{DIRECTORY, extra_value};
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{
-    Effects, Env, OpError, bookmark, counts, deleg, directory_object, errors, features,
+    Effects, Env, OpError, bookmark, counts, crypto, deleg, directory_object, errors, features,
     get_dataset, get_dir, history, names, need_directory_object, put_dataset, put_dir, settings,
     snapshot,
 };
@@ -61,7 +61,7 @@ pub(crate) fn head_impl(
     errors::forget(tx, object)?;
     scan::follow_destroy(tx, object, None)?;
     snapshot::free_object(tx, object)?;
-    destroy_dir(tx, phys.dir_obj)?;
+    destroy_dir(tx, effects, phys.dir_obj)?;
     effects.gone.push(object);
     snapshot::destroy_if_due(tx, env, phys.prev_snap_obj)
 }
@@ -128,7 +128,7 @@ fn dead_trees(tx: &mut Tx<'_>) -> TxResult<u64> {
 }
 
 /// Destroys a dir without a head.
-fn destroy_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
+fn destroy_dir(tx: &mut Tx<'_>, effects: &mut Effects, object: u64) -> TxResult<()> {
     settings::set_reserved(tx, object, 0)?;
     let dir = get_dir(tx, object)?;
     let siblings = get_dir(tx, dir.parent_obj)?.child_dir_zapobj;
@@ -141,6 +141,7 @@ fn destroy_dir(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
     if !is_empty {
         return Err(invariant(format!("dir {object} goes while charged: {:?}", dir.breakdown)));
     }
+    crypto::release(tx, effects, object)?;
     counts::remove_filesystem(tx, dir.parent_obj, &name)?;
     deleg::destroy(tx, dir.deleg_zapobj)?;
     for zap_object in [dir.child_dir_zapobj, dir.props_zapobj, dir.clones] {

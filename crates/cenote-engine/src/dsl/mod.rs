@@ -3,6 +3,7 @@
 //! ```text
 //!   create, clone, snapshot, destroy, promote, swap, rename   the tree     (spec 04 §14)
 //!   bookmark, redaction, hold, settings, deleg                its labels   (spec 04 §7, §15, §16)
+//!   crypto                     keys of encrypted datasets                  (spec 08 §2, §14)
 //!   receive                    begins and ends receives                    (spec 07 B9)
 //!   blocks                     what heads gained and lost                  (spec 04 §9)
 //!   space, room                who is charged for what, what is left       (spec 04 §17)
@@ -30,6 +31,7 @@ pub(crate) mod bookmark;
 pub(crate) mod changed;
 pub(crate) mod counts;
 pub(crate) mod create;
+pub(crate) mod crypto;
 pub(crate) mod deleg;
 pub(crate) mod destroy;
 pub(crate) mod errors;
@@ -141,6 +143,10 @@ pub(crate) struct Effects {
     pub(crate) replaced: Vec<u64>,
     /// New heads with the contents of another dataset, whose log they must not replay.
     pub(crate) cloned: Vec<u64>,
+    /// Key objects that were destroyed, and dirs that are no longer encryption roots, or whose keys
+    /// a stream has replaced.
+    pub(crate) lost_keys: Vec<u64>,
+    pub(crate) lost_roots: Vec<u64>,
     /// Dirs whose properties may have changed, and those of their descendants.
     pub(crate) settings_changed: Vec<u64>,
     /// Blocks of the intent logs of destroyed heads.
@@ -254,6 +260,21 @@ pub enum OpError {
     /// There is no hold with this tag.
     #[error("no such tag on this snapshot")]
     NoTag,
+    /// The dataset uses the key of another one, and would no longer be below it.
+    #[error("the dataset uses the encryption key of another one")]
+    OtherKey,
+    /// The dataset is not encrypted.
+    #[error("the dataset is not encrypted")]
+    NotEncrypted,
+    /// Another dataset is its encryption root.
+    #[error("the dataset is not an encryption root")]
+    NotKeyRoot,
+    /// A clone uses the key of its origin.
+    #[error("the key of a clone is that of its origin")]
+    IsClone,
+    /// There is no key to encrypt a new dataset with.
+    #[error("no key is given, and the parent is not encrypted")]
+    NoKey,
     /// A tag or value is too long.
     #[error("too long")]
     TooLong,
@@ -265,6 +286,7 @@ impl From<OpError> for Error {
             OpError::Exists | OpError::TagExists => Kind::Exists,
             OpError::NotFound | OpError::NoTag | OpError::NoSnapshot => Kind::NotFound,
             OpError::Unsupported => Kind::Unsupported,
+            OpError::OtherKey => Kind::Permission,
             OpError::Limit | OpError::Quota => Kind::Quota,
             OpError::NoSpace => Kind::NoSpace,
             OpError::Busy
@@ -284,6 +306,10 @@ impl From<OpError> for Error {
             | OpError::NotASnapshot
             | OpError::NotAHead
             | OpError::IsPool
+            | OpError::NotEncrypted
+            | OpError::NotKeyRoot
+            | OpError::IsClone
+            | OpError::NoKey
             | OpError::NoPromote
             | OpError::ReadOnlyProperty
             | OpError::NoProperty

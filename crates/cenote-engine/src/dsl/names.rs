@@ -58,6 +58,12 @@ fn check_form(name: &str) -> TxResult<()> {
     }
 }
 
+/// Refuses a hidden dataset: an unfinished receive must not be moved, nor become an owner of
+/// snapshots.
+pub(crate) fn check_visible(name: &str) -> TxResult<()> {
+    if name.contains(['%', '$']) { Err(OpError::Name.into()) } else { Ok(()) }
+}
+
 /// Refuses names of other pools.
 pub(crate) fn check_pool(env: &Env, name: &str) -> TxResult<()> {
     // Internal datasets of the pool.

@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use cenote_block::Grounds;
+use cenote_block::SealKeys;
 use cenote_block::alloc::{Class, Pin};
 use cenote_block::policy::DatasetPolicy;
 use cenote_codec::crypto::BlockKeys;
@@ -39,6 +40,8 @@ use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, names, props};
 use crate::scan::deferral;
+use crate::txg::suspend::HeadKeys;
+use crate::zil::adopt;
 use crate::{Answer, Engine, Head, Scope, SuspendAwareStore, Task};
 
 /// Maximum number of repetitions because something was created in the same txg.
@@ -291,6 +294,9 @@ impl Datasets<'_> {
         for block in &effects.logs {
             self.engine.store.free(block, txg).await?;
         }
+        let keys = &self.engine.views.keys;
+        effects.lost_keys.iter().for_each(|object| keys.remove(*object));
+        effects.lost_roots.iter().for_each(|dir| keys.remove_root(*dir));
         for object in effects.gone.iter().chain(&effects.replaced) {
             if let Some(head) = self.engine.heads.remove(*object) {
                 // Before the commit that frees its blocks.
@@ -298,10 +304,13 @@ impl Datasets<'_> {
             }
         }
         for object in effects.replaced.iter().chain(&effects.cloned) {
+            let is_open = self.engine.heads.get(*object).is_some();
             let head = self.head_of_object(*object).await?;
             if head.live().zil_header() == [0; ZIL_HEADER_LEN] {
-                // Opened only for the check.
-                self.engine.heads.remove(*object);
+                if !is_open {
+                    // Opened only for the check.
+                    self.engine.heads.remove(*object);
+                }
             } else {
                 // The log belongs to the dataset that the contents came from.
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
@@ -359,30 +368,83 @@ impl Datasets<'_> {
         if let Some(head) = self.engine.heads.get(object) {
             return Ok(head);
         }
+        let dir = self.engine.mos.inspect(|tx| dsl::get_dataset(tx, object)).await?.dir_obj;
+        let keys = self.head_keys(dir).await?;
+        self.open_head(object, keys).await
+    }
+
+    /// Opens a head with these keys, which are those of its dir or none.
+    pub(crate) async fn open_head(self, object: u64, keys: HeadKeys) -> Result<Arc<Head>> {
         let (root, dir) = self
             .engine
             .mos
             .inspect(|tx| dsl::get_dataset(tx, object).map(|head| (head.bp, head.dir_obj)))
             .await?;
-        let keys = if self.engine.is_read_only { self.keys_of(dir).await? } else { None };
+        let is_locked = matches!(keys, HeadKeys::Locked);
+        if is_locked && self.engine.is_read_only {
+            return Err(KeyError::NotLoaded.into());
+        }
+        let block_keys = keys.loaded().map(|keys| Arc::clone(keys.keys()));
         // The root stays allocated until a sync replaces it, and no sync runs meanwhile.
         let (store, grounds) = (Arc::clone(&self.engine.store), Grounds::Allocated);
-        let set = ObjSet::open_on(store, &root, keys.clone(), object, grounds).await?;
-        let is_encrypted = keys.is_some();
-        let blocks =
-            SuspendAwareStore::head(&self.engine.store, &self.engine.health.suspension, keys);
-        let live = if self.engine.is_read_only {
-            Live::open_read_only(blocks, &set)
+        let set = ObjSet::open_on(store, &root, block_keys, object, grounds).await?;
+        let suspension = &self.engine.health.suspension;
+        let blocks = SuspendAwareStore::head(&self.engine.store, suspension, keys.clone());
+        let live = if self.engine.is_read_only || is_locked {
+            Live::open_locked(blocks, &set)
         } else {
             Live::open(blocks, &set)?
         };
         let policy = self.engine.mos.inspect(|tx| props::policy(tx, dir)).await?;
-        let head = Head::new(object, live, self.engine.pool_policy(), policy, self.owner_probe());
-        // Keys are kept by the open head.
-        if is_encrypted {
+        let (pool, probe) = (self.engine.pool_policy(), self.owner_probe());
+        let head = Head::new((object, keys), live, pool, policy, probe);
+        // A log that waited for its keys: whoever opens the head next must see that it is claimed.
+        if head.seal_keys().is_some() {
+            adopt(&head);
+        }
+        // Keys are kept by the open head: nothing else tells its users when they are unloaded.
+        if head.is_encrypted() && self.engine.is_read_only {
             return Ok(head);
         }
         Ok(self.engine.heads.insert(head))
+    }
+
+    /// Returns the keys of the head of a dir, as far as they are loaded.
+    pub(crate) async fn head_keys(self, dir: u64) -> Result<HeadKeys> {
+        match self.keys_of(dir).await {
+            Ok(None) => Ok(HeadKeys::Plain),
+            Ok(Some(keys)) => Ok(HeadKeys::Loaded(SealKeys::new(keys)?)),
+            Err(error) if error.kind() == Kind::KeyUnavailable => Ok(HeadKeys::Locked),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Returns a head for a user: an encrypted one is opened again if it is open without its keys.
+    ///
+    /// # Errors
+    /// `Kind::KeyUnavailable` if they are not loaded; `Kind::ReadOnly` if their format is too old;
+    /// `Kind::Busy` while a receive uses it without them.
+    async fn unlocked(self, head: Arc<Head>) -> Result<Arc<Head>> {
+        if !head.is_encrypted() || self.engine.is_read_only {
+            return Ok(head);
+        }
+        let dir = self.engine.mos.inspect(|tx| dsl::get_dataset(tx, head.object())).await?.dir_obj;
+        // They may have been unloaded since.
+        self.keys_of(dir).await?;
+        if let Some(keys) = head.seal_keys() {
+            keys.check_version()?;
+            return Ok(head);
+        }
+        // Changes that were made without keys are on disk before any is made with them.
+        while head.live().has_changes() && !head.is_owned() {
+            self.engine.sync().await?;
+        }
+        let _between = self.engine.txgs.syncing.lock().await;
+        if head.is_owned() || head.live().has_changes() {
+            return Err(OpError::Busy.into());
+        }
+        self.engine.heads.remove(head.object());
+        self.head_of_object(head.object()).await
     }
 
     /// Returns the keys of a dir, if it is encrypted.
@@ -425,12 +487,15 @@ impl Engine {
             Ok(object)
         };
         if let Some(head) = self.heads.get(self.mos.inspect(find).await?) {
-            return Ok(head);
+            return self.datasets().unlocked(head).await;
         }
-        // During a sync the dataset may be replaced.
-        let _between = self.txgs.syncing.lock().await;
-        let object = self.mos.inspect(find).await?;
-        self.datasets().head_of_object(object).await
+        let head = {
+            // During a sync the dataset may be replaced.
+            let _between = self.txgs.syncing.lock().await;
+            let object = self.mos.inspect(find).await?;
+            self.datasets().head_of_object(object).await?
+        };
+        self.datasets().unlocked(head).await
     }
 }
 

@@ -23,7 +23,7 @@ use crate::dsl::counts::Count;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{
-    Env, OpError, blocks, bookmark, errors, get_dataset, get_dir, history, names, new_zap,
+    Env, OpError, blocks, bookmark, crypto, errors, get_dataset, get_dir, history, names, new_zap,
     put_dataset, put_dir, room,
 };
 use crate::invariant;
@@ -56,10 +56,14 @@ pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     let parts = gather(tx, env, name)?;
     let used = moved_sizes(tx, &parts)?;
     check(tx, env, &parts, used, name.len())?;
+    let is_key_root = crypto::check_promotion(tx, parts.origin_dir, parts.dir)?;
     let first = parts.clone_line.last().map(|(object, _)| *object);
     // Checks SN1.
     let first = first.ok_or_else(|| invariant("a clone without a head".into()))?;
 
+    if is_key_root {
+        crypto::promote(tx, parts.origin_dir, parts.dir)?;
+    }
     relink_branch(tx, &parts, first)?;
     relink_dirs(tx, &parts)?;
     move_snapshots(tx, &parts)?;
@@ -76,6 +80,7 @@ pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
 
 fn gather(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<Parts> {
     names::check_pool(env, name)?;
+    names::check_visible(name)?;
     let head = names::dataset(tx, name)?;
     let phys = get_dataset(tx, head)?;
     if phys.is_snapshot() {

@@ -12,6 +12,8 @@ use cenote_ondisk::dsl::props::{
 use cenote_ondisk::zap::{KEY_LEN_MAX, Value};
 use cenote_pool::props::lookup::{Settings, own_value};
 
+use crate::dsl::crypto;
+
 /// Returns the block policy in the properties of a dir.
 pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
     let default = DatasetPolicy::DEFAULT;
@@ -32,6 +34,7 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         special_small_blocks: settings.number("special_small_blocks", 0),
         // New blocks are never put into dedup tables: nothing on disk requires it.
         is_dedup: false,
+        is_encrypted: crypto::key_object(tx, dir)?.is_some(),
         indirect_shift: indirect_shift(&settings),
         ..default
     })

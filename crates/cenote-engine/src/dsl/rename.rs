@@ -12,7 +12,9 @@ use crate::dsl::names;
 use crate::dsl::names::Name;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
-use crate::dsl::{Effects, Env, OpError, get_dataset, get_dir, history, put_dir, room, snapshot};
+use crate::dsl::{
+    Effects, Env, OpError, crypto, get_dataset, get_dir, history, put_dir, room, snapshot,
+};
 
 /// Renames a file system or volume with its descendants, and moves it if the parent differs.
 pub(crate) fn dataset(
@@ -24,6 +26,7 @@ pub(crate) fn dataset(
 ) -> TxResult<()> {
     names::check_pool(env, from)?;
     names::check_pool(env, to)?;
+    names::check_visible(from)?;
     let head = names::dataset(tx, from)?;
     let phys = get_dataset(tx, head)?;
     if phys.is_snapshot() {
@@ -45,6 +48,7 @@ pub(crate) fn dataset(
         return Err(OpError::Cycle.into());
     }
     let dir = get_dir(tx, object)?;
+    crypto::check_move(tx, object, parent)?;
     if parent != old_parent {
         counts::activate_if_active(tx, object)?;
         let common = room::check_transfer(tx, env, old_parent, parent, room::share(&dir))?;

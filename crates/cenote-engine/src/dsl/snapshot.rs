@@ -17,8 +17,8 @@ use cenote_rt::seeded::{Bug, is_on};
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{
-    Context, Env, OpError, blocks, bookmark, counts, features, get_dataset, get_dir, history, hold,
-    names, need_directory_object, new_bonus_object, put_dataset, room,
+    Context, Env, OpError, blocks, bookmark, counts, crypto, features, get_dataset, get_dir,
+    history, hold, names, need_directory_object, new_bonus_object, put_dataset, room,
 };
 use crate::invariant;
 use crate::scan::record as scan;
@@ -75,6 +75,7 @@ pub(crate) fn take(tx: &mut Tx<'_>, ctx: &Env, head_object: u64, name: &str) -> 
     };
     let object = new_bonus_object(tx, ObjectType::DSL_DATASET, &snapshot.encode())?;
     copy_features(tx, head_object, object)?;
+    crypto::note_snapshot(tx, ctx, head.dir_obj, object)?;
     replace_next(tx, head.prev_snap_obj, head_object, object)?;
 
     let new_deadlist = deadlist::clone_keys(tx, head.deadlist_obj, u64::MAX)?;

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
+use cenote_block::SealKeys;
 use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
@@ -19,6 +20,7 @@ use crate::EngineError;
 use crate::dsl::opened::Opened;
 use crate::dsl::receive::ReceivePoints;
 use crate::txg::activity::Activity;
+use crate::txg::suspend::HeadKeys;
 use crate::zil::Log;
 
 /// A head that is open for writing.
@@ -39,6 +41,7 @@ pub struct Head {
     activity: Arc<Activity>,
     /// Points up to which it was received.
     received: ReceivePoints,
+    keys: HeadKeys,
     /// State shared by all owners. Held for single reads and updates.
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
 }
@@ -63,9 +66,9 @@ struct Settings {
 }
 
 impl Head {
-    /// Returns a head of this object set.
+    /// Returns a head of this object set, which has the same keys.
     pub(crate) fn new(
-        object: u64,
+        (object, keys): (u64, HeadKeys),
         live: Arc<Live>,
         pool: PoolPolicy,
         dataset: DatasetPolicy,
@@ -84,6 +87,7 @@ impl Head {
             dirty: AtomicU64::new(0),
             activity: Arc::default(),
             received: ReceivePoints::default(),
+            keys,
             shared: Mutex::with_default(Rank::HeadShared),
         })
     }
@@ -131,6 +135,21 @@ impl Head {
     /// Returns its object set.
     pub fn live(&self) -> &Arc<Live> {
         &self.live
+    }
+
+    /// Whether it is encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        !matches!(self.keys, HeadKeys::Plain)
+    }
+
+    /// Whether it is encrypted, and open without its keys: no user may read or change it.
+    pub(crate) fn is_locked(&self) -> bool {
+        matches!(self.keys, HeadKeys::Locked)
+    }
+
+    /// Returns its keys, if it is encrypted and they are loaded.
+    pub(crate) fn seal_keys(&self) -> Option<Arc<SealKeys>> {
+        self.keys.loaded().cloned()
     }
 
     /// Returns its intent log.

@@ -37,8 +37,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cenote_block::{BlockStore, Draft, Grounds, ReadContext, Since, Written};
-use cenote_codec::crypto::BlockKeys;
+use cenote_block::{BlockStore, Draft, Grounds, ReadContext, SealKeys, Since, Written};
 use cenote_dmu::live::{Blocks, Missing, ReadBlocks};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
@@ -326,12 +325,33 @@ pub(crate) fn abandoned_error() -> Error {
     Error::new(Kind::Io, EngineError::Suspended("given up".into()))
 }
 
+/// Whether an open head is encrypted, and its keys.
+#[derive(Debug, Clone)]
+pub(crate) enum HeadKeys {
+    /// The head is not encrypted.
+    Plain,
+    /// The head is open without its keys: for its intent log, or for a receive that writes what
+    /// another pool has encrypted.
+    Locked,
+    /// The head is open with its keys.
+    Loaded(Arc<SealKeys>),
+}
+
+impl HeadKeys {
+    /// Returns the keys, if it is encrypted and open with them.
+    pub(crate) fn loaded(&self) -> Option<&Arc<SealKeys>> {
+        match self {
+            Self::Loaded(keys) => Some(keys),
+            Self::Plain | Self::Locked => None,
+        }
+    }
+}
+
 /// Blocks of a live object set in a store, with suspension of the pool on failures.
 pub(crate) struct SuspendAwareStore {
     store: Arc<BlockStore>,
     suspension: Arc<Suspension>,
-    /// Keys of an encrypted head, which is only read.
-    keys: Option<Arc<BlockKeys>>,
+    keys: HeadKeys,
     /// The MOS is read in syncing context, where no caller could handle an error.
     is_mos: bool,
 }
@@ -339,14 +359,14 @@ pub(crate) struct SuspendAwareStore {
 impl SuspendAwareStore {
     /// Returns the store of the MOS.
     pub(crate) fn mos(store: &Arc<BlockStore>, suspension: &Arc<Suspension>) -> Arc<Self> {
-        Self::new(store, suspension, None, true)
+        Self::new(store, suspension, HeadKeys::Plain, true)
     }
 
     /// Returns the store of a head: its users get read errors, its syncs wait.
     pub(crate) fn head(
         store: &Arc<BlockStore>,
         suspension: &Arc<Suspension>,
-        keys: Option<Arc<BlockKeys>>,
+        keys: HeadKeys,
     ) -> Arc<Self> {
         Self::new(store, suspension, keys, false)
     }
@@ -354,7 +374,7 @@ impl SuspendAwareStore {
     fn new(
         store: &Arc<BlockStore>,
         suspension: &Arc<Suspension>,
-        keys: Option<Arc<BlockKeys>>,
+        keys: HeadKeys,
         is_mos: bool,
     ) -> Arc<Self> {
         let (store, suspension) = (Arc::clone(store), Arc::clone(suspension));
@@ -362,7 +382,8 @@ impl SuspendAwareStore {
     }
 
     fn context<'a>(&'a self, place: &Bookmark, grounds: &'a Grounds) -> ReadContext<'a> {
-        let (place, keys, is_encrypted) = (*place, self.keys.as_ref(), self.keys.is_some());
+        let keys = self.keys.loaded().map(|keys| keys.keys());
+        let (place, is_encrypted) = (*place, !matches!(self.keys, HeadKeys::Plain));
         ReadContext { place, keys, is_encrypted, grounds, ..ReadContext::default() }
     }
 
@@ -375,7 +396,7 @@ impl SuspendAwareStore {
     ) -> Result<Buf> {
         loop {
             let resume_count = self.suspension.resume_count();
-            let context = ReadContext { place, grounds, ..ReadContext::default() };
+            let context = self.context(&place, grounds);
             match self.store.read(&pointer, &context).await {
                 Err(error) => self.suspension.hold(resume_count, error).await?,
                 block => return block,
@@ -413,6 +434,10 @@ impl Blocks for SuspendAwareStore {
 
     fn read_for_sync(&self, pointer: BlockPtr, place: Bookmark) -> BoxFuture<'_, Result<Buf>> {
         Box::pin(self.read_held(pointer, place, &Grounds::Allocated))
+    }
+
+    fn keys(&self) -> Option<Arc<SealKeys>> {
+        self.keys.loaded().cloned()
     }
 
     fn write<'a>(&'a self, draft: &'a Draft) -> BoxFuture<'a, Result<Written>> {

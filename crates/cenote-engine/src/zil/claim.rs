@@ -24,7 +24,7 @@
 
 use std::sync::Arc;
 
-use cenote_block::{BlockStore, Grounds};
+use cenote_block::{BlockStore, Grounds, SealKeys};
 use cenote_dmu::ObjSet;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::byteswap;
@@ -104,7 +104,7 @@ impl IntentLogs<'_> {
                 adopt(&head);
                 continue;
             }
-            match read_native(&self.engine.store, &header.log).await {
+            match read_native(&self.engine.store, &header.log, None).await {
                 Err(error) if !is_end(&error) && !are_dropped => {
                     return Err(error.with_at(|at| at.objset = Some(object)));
                 }
@@ -304,7 +304,7 @@ async fn read_block(
     store: &BlockStore,
     bp: &BlockPtr,
 ) -> Result<Option<(BlockPtr, Vec<(u64, Option<BlockPtr>)>)>> {
-    let bytes = match read_native(store, bp).await {
+    let bytes = match read_native(store, bp, None).await {
         Ok(bytes) => bytes,
         Err(error) if is_end(&error) => return Ok(None),
         Err(error) => return Err(error),
@@ -313,7 +313,9 @@ async fn read_block(
     let mut found = Vec::new();
     for record in records(block.records) {
         let Ok(record) = record else { break };
+        // Only pointers are not encrypted.
         let target = match Body::decode(&record, record.bytes) {
+            _ if record.is_hidden(bp) => None,
             Ok(Body::Write { bp, data: None, .. }) if !bp.is_hole() && !bp.is_embedded() => {
                 Some(bp)
             }
@@ -329,9 +331,13 @@ async fn read_block(
     Ok(Some((block.next, found)))
 }
 
-/// Reads a log block and converts it to native byte order.
-pub(super) async fn read_native(store: &BlockStore, bp: &BlockPtr) -> Result<Buf> {
-    let bytes = store.read_log(bp).await?;
+/// Reads a log block, decrypts it if there are keys, and converts it to native byte order.
+pub(super) async fn read_native(
+    store: &BlockStore,
+    bp: &BlockPtr,
+    keys: Option<&SealKeys>,
+) -> Result<Buf> {
+    let bytes = store.read_log(bp, keys).await?;
     if bp.endian() != Endian::Big {
         return Ok(bytes);
     }

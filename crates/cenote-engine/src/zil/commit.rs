@@ -154,6 +154,9 @@ impl IntentLogs<'_> {
     async fn prepare_chain(self, head: &Head) -> Result<CommitPath> {
         let log = head.log();
         adopt(head);
+        if head.is_locked() {
+            return Ok(CommitPath::Sync);
+        }
         let stage = log.chain().stage.clone();
         match stage {
             Stage::Live if log.chain().is_usable => {
@@ -261,7 +264,9 @@ impl IntentLogs<'_> {
             writes.push(async move {
                 // Owned by this future, so that they end with it.
                 let mut writing = writing;
-                let result = self.engine.store.write_log(&writing.bp, block).await;
+                let keys = head.seal_keys();
+                let store = &self.engine.store;
+                let result = store.write_log(&writing.bp, block, keys.as_deref()).await;
                 writing.is_done = result.is_ok();
                 result
             });
@@ -318,7 +323,8 @@ impl IntentLogs<'_> {
             let chain = log.chain();
             [chain.id[0], chain.id[1], head.object(), chain.next_block]
         };
-        let bp = self.engine.store.alloc_log(size, txg, identity).await?;
+        let keys = head.seal_keys();
+        let bp = self.engine.store.alloc_log(size, txg, identity, keys.as_deref()).await?;
         // Both under one lock: a sync that ends the chain in between would free the block that is
         // being filled, which counts as empty until it is noted as being written.
         let mut chain = log.chain();
@@ -392,7 +398,7 @@ impl Drop for Writing<'_> {
 }
 
 /// Reads the header, if it was not read before.
-pub(super) fn adopt(head: &Head) {
+pub(crate) fn adopt(head: &Head) {
     if head.log().chain().stage != Stage::Unknown {
         return;
     }

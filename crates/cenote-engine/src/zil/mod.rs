@@ -54,6 +54,7 @@ use chain::{Chain, Stage, Step};
 use queue::Queue;
 
 use crate::{Engine, Head};
+pub(crate) use commit::adopt;
 pub use kept::{ChangedBytes, KeptData};
 pub use record::LogRecord;
 pub(crate) use replay::Outcome;

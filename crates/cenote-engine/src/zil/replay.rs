@@ -17,7 +17,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_block::{Grounds, ReadContext};
+use cenote_block::{Grounds, ReadContext, SealKeys};
 use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
 use cenote_ondisk::endian::Endian;
@@ -136,7 +136,8 @@ impl IntentLogs<'_> {
     pub async fn replay_all(self) -> Result<Vec<(u64, Replayed)>> {
         let mut done = Vec::new();
         // These were opened at import.
-        let heads = self.engine.heads.all().into_iter().filter(|head| head.log().is_claimed());
+        let all = self.engine.heads.all().into_iter();
+        let heads = all.filter(|head| head.log().is_claimed() && !head.is_locked());
         for head in heads.collect::<Vec<_>>() {
             let object = head.object();
             let sinks = self.replayers().clone();
@@ -149,13 +150,15 @@ impl IntentLogs<'_> {
         Ok(done)
     }
 
-    /// Returns the heads whose logs have no replayer.
+    /// Returns the heads whose logs have no replayer. That of an encrypted dataset waits for its
+    /// key.
     pub fn unreplayed(self) -> Vec<Arc<Head>> {
-        self.engine.heads.all().into_iter().filter(|head| head.log().awaits_replay()).collect()
+        let all = self.engine.heads.all().into_iter();
+        all.filter(|head| head.log().awaits_replay() && !head.is_locked()).collect()
     }
 
     /// Replays the log of a head, before any other change of it; returns `None` if there is nothing
-    /// to replay. Afterwards the log is empty.
+    /// to replay. Afterwards the log is empty. That of an encrypted head without its keys stays.
     ///
     /// # Errors
     /// `Kind::Unsupported` if the replayer does not know an operation: the rest of the log stays.
@@ -164,6 +167,9 @@ impl IntentLogs<'_> {
         // Prevents writing of the log during its replay.
         let _writer = head.log().writer.lock().await;
         adopt(head);
+        if head.is_locked() {
+            return Ok(None);
+        }
         let Stage::Claimed(header) = head.log().chain().stage.clone() else { return Ok(None) };
         if !header.flags.contains(ZilFlags::REPLAY_NEEDED) {
             self.discard(head, &header).await?;
@@ -177,7 +183,7 @@ impl IntentLogs<'_> {
         // Replayed changes must be on disk before the records are removed.
         self.engine.sync().await?;
         match result {
-            Err(error) if matches!(error.kind(), Kind::Unsupported | Kind::Io) => {
+            Err(error) if is_kept(error.kind()) => {
                 return Err(error);
             }
             Err(error) => {
@@ -200,7 +206,7 @@ impl IntentLogs<'_> {
         replayed: &mut Replayed,
     ) -> Result<()> {
         let (_, limit) = header.limits();
-        let chain = self.load_chain(header).await?;
+        let chain = self.load_chain(header, head.seal_keys()).await?;
         for LoadedBlock { bytes, bp } in chain.loaded {
             let block = LogBlock::decode(&bytes, &bp).map_err(Error::corrupt)?;
             for record in records(block.records) {
@@ -291,9 +297,18 @@ impl IntentLogs<'_> {
             level: cenote_ondisk::bookmark::LEVEL_ZIL,
             blkid: 0,
         };
+        let keys = head.seal_keys();
+        let (keys, is_encrypted) = (keys.as_ref().map(|keys| keys.keys()), head.is_encrypted());
         let read = async |grounds: &Grounds| {
-            let context =
-                ReadContext { place, bypass_cache: true, grounds, ..ReadContext::default() };
+            let bypass_cache = true;
+            let context = ReadContext {
+                place,
+                keys,
+                is_encrypted,
+                bypass_cache,
+                grounds,
+                ..ReadContext::default()
+            };
             self.engine.store.read(bp, &context).await
         };
         // A power cut may have prevented writing some copies or columns of this block, since no
@@ -309,13 +324,17 @@ impl IntentLogs<'_> {
     /// Queues the blocks of a claimed chain to be freed by the next sync, with the data blocks of
     /// its records; both within the limits of the claim.
     pub(super) async fn discard(self, head: &Head, header: &ZilHeader) -> Result<()> {
-        let blocks = self.load_chain(header).await?.all;
+        let blocks = self.load_chain(header, None).await?.all;
         head.log().chain().stage = Stage::Discarding(blocks);
         Ok(())
     }
 
     /// Returns the readable blocks of a claimed chain, and all claimed blocks.
-    async fn load_chain(self, header: &ZilHeader) -> Result<LoadedChain> {
+    async fn load_chain(
+        self,
+        header: &ZilHeader,
+        keys: Option<Arc<SealKeys>>,
+    ) -> Result<LoadedChain> {
         let (limit_block, limit_record) = header.limits();
         let mut chain = LoadedChain::default();
         let mut seen = BTreeSet::new();
@@ -329,7 +348,7 @@ impl IntentLogs<'_> {
             // The last one was claimed and never written: nothing of it is needed. Before that, a
             // failing device does not end the chain: the log stays until the device is back.
             let is_tail = block_seq(&bp) == limit_block && last_record >= limit_record;
-            let bytes = match read_native(&self.engine.store, &bp).await {
+            let bytes = match read_native(&self.engine.store, &bp, keys.as_deref()).await {
                 Ok(bytes) => bytes,
                 Err(error) if is_tail || is_end(&error) => Buf::empty(),
                 Err(error) => return Err(error),
@@ -343,7 +362,9 @@ impl IntentLogs<'_> {
                     break;
                 }
                 last_record = record.seq;
+                let is_hidden = keys.is_none() && record.is_hidden(&bp);
                 if let Ok(Body::Write { bp, data: None, .. }) = Body::decode(&record, record.bytes)
+                    && !is_hidden
                     && bp.birth() >= header.claim_txg
                     && !bp.is_hole()
                     && !bp.is_embedded()
@@ -358,6 +379,12 @@ impl IntentLogs<'_> {
         }
         Ok(chain)
     }
+}
+
+/// Whether a log stays after an error of its replay: the same log can be replayed later, or by
+/// another program.
+const fn is_kept(kind: Kind) -> bool {
+    matches!(kind, Kind::Unsupported | Kind::Io | Kind::KeyUnavailable)
 }
 
 fn address(bp: &BlockPtr) -> Option<(u32, u64)> {

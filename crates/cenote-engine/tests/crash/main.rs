@@ -11,7 +11,7 @@ use cenote_poolkit::crash::workload::{self, Layout, OPERATIONS};
 use cenote_testkit::rng::{cases, number, wants_all};
 
 /// Rounds of a run, some txgs each: usually, and with `CENOTE_TEST_ALL`.
-const ROUNDS: (u64, u64) = (52, 78);
+const ROUNDS: (u64, u64) = (40, 78);
 /// Minimum number of txgs for each layout, in a round.
 const TXGS_MIN: u64 = 4;
 /// Minimum number of points of the usual layouts, in a round.

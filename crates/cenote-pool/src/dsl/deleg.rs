@@ -65,6 +65,12 @@ pub struct Requester {
     pub is_trusted: bool,
 }
 
+impl Default for Requester {
+    fn default() -> Self {
+        Self::ROOT
+    }
+}
+
 impl Requester {
     /// The superuser.
     pub const ROOT: Self = Self { uid: 0, gids: Vec::new(), is_trusted: true };

@@ -8,6 +8,8 @@ use super::{quantity, userspace};
 /// Maximum length of the name of a user property.
 const NAME_MAX: usize = 256;
 const TEXT_MAX: usize = 8192;
+/// Fewest iterations for a new passphrase.
+const PBKDF2_MIN: u64 = 100_000;
 /// Maximum length of a mount point.
 const PATH_MAX: usize = 1024;
 
@@ -166,11 +168,9 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
         "mountpoint" if text.len() > PATH_MAX => Err(format!("'{name}' is too long")),
         "sharenfs" if !is_share(text) => Err(format!("'{name}' cannot be set to invalid options")),
         "volsize" if number == 0 => Err(format!("'{name}' cannot be zero")),
-        "encryption" if number != 2 => {
-            Err("encryption is not supported by this version of cenote".to_owned())
-        }
-        "keyformat" | "keylocation" | "pbkdf2iters" if text != "none" => {
-            Err("encryption is not supported by this version of cenote".to_owned())
+        "keylocation" if !is_key_location(text) => Err(format!("invalid {name}")),
+        "pbkdf2iters" if number < PBKDF2_MIN => {
+            Err(format!("minimum pbkdf2 iterations is {PBKDF2_MIN}"))
         }
         "dedup" if number != 2 => {
             Err("deduplication is not supported by this version of cenote".to_owned())
@@ -180,6 +180,14 @@ fn check(property: &Property, text: &str, value: &Value) -> Result<(), String> {
         }
         _ => Ok(()),
     }
+}
+
+/// Whether a text is valid for `keylocation`.
+#[must_use]
+pub fn is_key_location(text: &str) -> bool {
+    let prefixes = ["file:///", "https://", "http://"];
+    matches!(text, "none" | "prompt")
+        || prefixes.iter().any(|prefix| text.len() > prefix.len() && text.starts_with(prefix))
 }
 
 /// Whether a text is valid for `sharenfs`: on, off, or options of exports(5).

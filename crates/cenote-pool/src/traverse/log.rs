@@ -95,6 +95,7 @@ impl Walk<'_> {
             last_record = Some(record.seq);
             // Pointers consist of words, which are in native order after a byte swap.
             match Body::decode(&record, record.bytes) {
+                _ if record.is_hidden(bp) => {}
                 Ok(Body::Write { object, offset, bp, data: None, .. })
                     if bp.birth() >= header.claim_txg =>
                 {

@@ -1,28 +1,29 @@
 //! Contents of objects: WRITE, WRITE_EMBEDDED, SPILL, FREE (spec 07 B9.4).
 
 use cenote_block::SentForm;
+use cenote_codec::compress::Compression;
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::Charge;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::stream::{Embedded, ObjectFlags, Range, Spill, Write};
+use cenote_ondisk::stream::{Embedded, Range, Spill, Write};
 use cenote_rt::{Buf, Result};
 
-use super::{DNODE_COST, ReceiveError, Receiver, payload};
+use super::{DNODE_COST, ReceiveError, Receiver, objects, payload};
 
 /// Bytes of block pointers and the levels above them that a block is charged.
 const POINTER_COST: u64 = 256;
 
 /// The shape of an object's blocks.
 #[derive(Debug, Clone, Copy)]
-struct Shape {
-    block_size: u64,
+pub(super) struct Shape {
+    pub(super) block_size: u64,
     kind: ObjectType,
 }
 
 impl Shape {
     /// Returns the maximum that a write of `len` bytes writes.
-    fn charge(self, len: u64) -> Charge {
+    pub(super) fn charge(self, len: u64) -> Charge {
         // One more: a write may begin and end within blocks.
         let blocks = len.div_ceil(self.block_size.max(1)).saturating_add(1);
         Charge::write(blocks.saturating_mul(POINTER_COST).saturating_add(DNODE_COST))
@@ -32,7 +33,7 @@ impl Shape {
 
 impl Receiver {
     /// Returns the shape of an object.
-    async fn shape(&self, object: u64) -> Result<Shape> {
+    pub(super) async fn shape(&self, object: u64) -> Result<Shape> {
         let found = self.head().live().inspect(|tx| tx.find(object)).await?;
         let dnode = found.ok_or(ReceiveError::NoObject { object })?;
         Ok(Shape { block_size: dnode.data_block_size(), kind: dnode.object_type })
@@ -54,7 +55,10 @@ impl Receiver {
                 let len = record.logical_len as usize;
                 let place = (object, offset);
                 let (expanded, form) = payload::expand(place, stored, compression, len).await?;
-                (expanded, Some(form), Endian::Little)
+                // A form that needs a feature which the stream does not name may not be allowed
+                // here: then the block is compressed as the dataset says.
+                let is_allowed = form.compression != Compression::Zstd || self.rules.has_zstd;
+                (expanded, Some(form).filter(|_| is_allowed), Endian::Little)
             }
         };
         let data = payload::block(expanded, 0, shape.kind, endian);
@@ -99,8 +103,7 @@ impl Receiver {
     }
 
     pub(super) async fn spill(&mut self, record: &Spill, stored: Vec<u8>) -> Result<()> {
-        if record.flags.contains(ObjectFlags::SPILL) && self.limits.has_spill_flags {
-            // It has not changed: OBJECT kept it.
+        if self.keeps_spill(record) {
             return Ok(());
         }
         let block = payload::block(stored, 0, ObjectType::SA, self.endian);
@@ -110,10 +113,7 @@ impl Receiver {
     async fn put_spill(&self, object: u64, block: Buf) -> Result<()> {
         let charge = Charge::write(DNODE_COST).with_blocks(1, block.len() as u64);
         self.change(charge, None, |tx| {
-            let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
-            if dnode.bonus_type != ObjectType::SA {
-                return Err(ReceiveError::Spill { object }.into());
-            }
+            objects::check_spill(tx, object)?;
             tx.set_spill(object, Some(&block))?;
             Ok(((), false))
         })

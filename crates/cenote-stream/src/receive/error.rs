@@ -139,6 +139,36 @@ pub enum ReceiveError {
         /// Number of the type.
         kind: u8,
     },
+    /// A dnode of a raw stream comes without the parameters of its block.
+    #[error("object {object} does not follow the OBJECT_RANGE of its block")]
+    NoRange {
+        /// Object number.
+        object: u64,
+    },
+    /// Raw blocks can be stored in the byte order of this machine only.
+    #[error("object {object}: encrypted blocks of the other byte order cannot be received")]
+    ForeignOrder {
+        /// Object number.
+        object: u64,
+    },
+    /// The bytes of a raw block are no whole number of sectors.
+    #[error("object {object}: encrypted block of {len} bytes")]
+    StoredLength {
+        /// Object number.
+        object: u64,
+        /// Bytes found.
+        len: usize,
+    },
+    /// The tree of a raw object does not reach its last block.
+    #[error("object {object}: {levels} levels do not reach block {max_block}")]
+    Tree {
+        /// Object number.
+        object: u64,
+        /// Levels in the record.
+        levels: u8,
+        /// Highest block in the record.
+        max_block: u64,
+    },
     /// The END record is still to come.
     #[error("the stream has not ended")]
     NoEnd,
@@ -147,7 +177,7 @@ pub enum ReceiveError {
 impl From<ReceiveError> for Error {
     fn from(error: ReceiveError) -> Self {
         let kind = match &error {
-            ReceiveError::Package => Kind::Unsupported,
+            ReceiveError::Package | ReceiveError::ForeignOrder { .. } => Kind::Unsupported,
             _ => Kind::Invalid,
         };
         Self::new(kind, error)

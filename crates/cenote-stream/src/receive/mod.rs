@@ -23,30 +23,34 @@
 //! Records must come in the order of objects, and those of an object in the order of offsets, so
 //! that the resume point covers everything before it: a stream that goes backwards is refused.
 //!
-//! Raw and deduplicated streams are refused.
+//! Blocks of raw streams are stored as they are ([`raw`]). Deduplicated streams are refused.
 
 mod data;
 mod error;
 mod heal;
 mod objects;
 mod payload;
+mod raw;
 
 use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_engine::{
-    ApplyOptions, Charge, Engine, Head, NewReceive, ReceivePoint, Reception, RedactionGuids,
+    ApplyOptions, Charge, Engine, Head, NewEncryption, NewReceive, ReceiveChoices, ReceivePoint,
+    Reception, RedactionGuids,
 };
 use cenote_ondisk::blkptr::BLOCK_SIZE_MAX;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::objset::ObjSetType;
-use cenote_ondisk::stream::{Begin, HeaderType, Record, RecordLimits, StreamFeatures};
+use cenote_ondisk::stream::{Begin, HeaderType, ObjectFlags, Record, RecordLimits, StreamFeatures};
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{Error, Kind, Result};
 
 pub use error::ReceiveError;
 pub use heal::{Healed, Healer};
 use objects::{ObjectRules, Put};
+use raw::Raw;
 
 use crate::{BeginPayload, Item};
 
@@ -71,6 +75,10 @@ pub struct ReceiveOptions {
     pub is_forced: bool,
     /// Keep what was received if the stream ends early (`-s`).
     pub is_resumable: bool,
+    /// How a new dataset is encrypted, unless the stream is raw.
+    pub encryption: NewEncryption,
+    /// The user who receives.
+    pub requester: Requester,
     /// Local properties of a new dataset.
     pub props: Vec<(String, Value)>,
 }
@@ -85,6 +93,8 @@ pub struct Receiver {
     limits: RecordLimits,
     endian: Endian,
     rules: ObjectRules,
+    /// What a raw stream has said.
+    raw: Option<Raw>,
     /// Object and offset of the last record that has one.
     last: Option<(u64, u64)>,
     /// The newest resume point.
@@ -109,6 +119,10 @@ impl Receiver {
         let limits = RecordLimits::new(record, BLOCK_SIZE_MAX);
         let new = new_receive(record, &begin.payload, options)?;
         let is_full = new.is_full();
+        let raw = raw::state(&new);
+        if raw.is_some() && endian != Endian::Little {
+            return Err(ReceiveError::ForeignOrder { object: 0 }.into());
+        }
         let reception = engine.receives().begin(new).await?;
         let has_zstd = record.features.contains(StreamFeatures::ZSTD);
         let has_spill_flags = limits.has_spill_flags;
@@ -119,6 +133,7 @@ impl Receiver {
             limits,
             endian,
             rules: ObjectRules { is_full, has_spill_flags, has_zstd },
+            raw,
             last: None,
             highest_object: 0,
             is_ended: false,
@@ -143,7 +158,14 @@ impl Receiver {
         let name = item.record.name();
         check(&item, &self.limits)?;
         let bytes = item.offset.saturating_add(item.stored_len());
+        let is_raw = self.raw.is_some();
         match &item.record {
+            Record::Object(object) if is_raw => self.object_raw(object, &item.payload, bytes).await,
+            Record::Write(write) if is_raw => self.write_raw(write, item.payload, bytes).await,
+            Record::Spill(spill) if is_raw && !self.keeps_spill(spill) => {
+                self.spill_raw(spill, item.payload).await
+            }
+            Record::ObjectRange(range) => self.object_range(range),
             Record::Object(object) => self.object(object, &item.payload, bytes).await,
             Record::FreeObjects(range) => {
                 self.free_objects(range.first, range.first.saturating_add(range.count)).await
@@ -159,7 +181,7 @@ impl Receiver {
                 self.is_ended = true;
                 Ok(())
             }
-            Record::Begin(_) | Record::WriteByRef(_) | Record::ObjectRange(_) => {
+            Record::Begin(_) | Record::WriteByRef(_) => {
                 Err(ReceiveError::Misplaced { name }.into())
             }
         }
@@ -237,11 +259,7 @@ impl Receiver {
         payload: &[u8],
         bytes: u64,
     ) -> Result<()> {
-        let is_again = self.last.is_some_and(|(object, _)| object == record.object);
-        if is_again {
-            return Err(ReceiveError::Order { object: record.object, offset: 0 }.into());
-        }
-        let point = self.point_at(record.object, 0, bytes)?;
+        let point = self.point_of_object(record, bytes)?;
         let bonus = payload::bonus(record, payload, self.endian);
         let rules = self.rules;
         for _ in 0..=CLAIMS_MAX {
@@ -249,16 +267,41 @@ impl Receiver {
                 let put = objects::put(tx, record, &bonus, rules)?;
                 Ok((put, put == Put::Done))
             });
-            match put.await {
-                Ok(Put::Done) => return Ok(()),
-                // A number can be claimed in a txg after the one that freed it.
-                Ok(Put::Freed) => {}
-                Err(error) if error.kind() == Kind::Exists => {}
-                Err(error) => return Err(error),
+            if Self::is_put(put.await)? {
+                return Ok(());
             }
             self.engine.sync().await?;
         }
         Err(ReceiveError::SlotsTaken { object: record.object }.into())
+    }
+
+    /// Returns the resume point of an OBJECT.
+    fn point_of_object(
+        &mut self,
+        record: &cenote_ondisk::stream::Object,
+        bytes: u64,
+    ) -> Result<ReceivePoint> {
+        let is_again = self.last.is_some_and(|(object, _)| object == record.object);
+        if is_again {
+            return Err(ReceiveError::Order { object: record.object, offset: 0 }.into());
+        }
+        self.point_at(record.object, 0, bytes)
+    }
+
+    /// Whether an OBJECT was applied; if not, it can be in a later txg: a number can be claimed in
+    /// a txg after the one that freed it.
+    fn is_put(put: Result<Put>) -> Result<bool> {
+        match put {
+            Ok(Put::Done) => Ok(true),
+            Ok(Put::Freed) => Ok(false),
+            Err(error) if error.kind() == Kind::Exists => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether a SPILL only says that the block did not change: OBJECT kept it.
+    const fn keeps_spill(&self, record: &cenote_ondisk::stream::Spill) -> bool {
+        record.flags.contains(ObjectFlags::SPILL) && self.limits.has_spill_flags
     }
 
     /// Frees the objects `first .. end`, those that exist.
@@ -333,10 +376,15 @@ fn new_receive(begin: &Begin, payload: &[u8], options: ReceiveOptions) -> Result
             of_snapshot: payload.redact_snaps,
             of_source: payload.redact_from_snaps,
         },
+        keys: payload.crypt_keydata.map(raw::sent_keys),
         origin: options.origin,
         resumes_at,
-        is_forced: options.is_forced,
-        is_resumable: options.is_resumable,
-        props: options.props,
+        choices: ReceiveChoices {
+            is_forced: options.is_forced,
+            is_resumable: options.is_resumable,
+            encryption: options.encryption,
+            requester: options.requester,
+            props: options.props,
+        },
     })
 }

@@ -60,13 +60,7 @@ pub(super) fn put(
 ) -> TxResult<Put> {
     let (kind, bonus_kind) = types(record)?;
     let (object, slots) = (record.object, record.slot_count());
-    let mut has_freed = false;
-    for inner in object + 1..object.saturating_add(slots) {
-        if tx.find(inner)?.is_some() {
-            tx.free(inner)?;
-            has_freed = true;
-        }
-    }
+    let mut has_freed = free_inner(tx, object, slots)?;
     let before = tx.find(object)?;
     if let Some(before) = &before
         && (before.slots() as u64 != slots
@@ -96,9 +90,30 @@ pub(super) fn put(
     Ok(Put::Done)
 }
 
+/// Frees the objects within the slots of another one; returns whether there were any.
+pub(super) fn free_inner(tx: &mut Tx<'_>, object: u64, slots: u64) -> TxResult<bool> {
+    let mut has_freed = false;
+    for inner in object + 1..object.saturating_add(slots) {
+        if tx.find(inner)?.is_some() {
+            tx.free(inner)?;
+            has_freed = true;
+        }
+    }
+    Ok(has_freed)
+}
+
+/// Refuses a spill block of an object that cannot have one.
+pub(super) fn check_spill(tx: &mut Tx<'_>, object: u64) -> TxResult<()> {
+    let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
+    if dnode.bonus_type != ObjectType::SA {
+        return Err(ReceiveError::Spill { object }.into());
+    }
+    Ok(())
+}
+
 /// Returns the types of an object and of its bonus. Blocks of dnodes and object sets are no
 /// objects.
-fn types(record: &Object) -> TxResult<(ObjectType, ObjectType)> {
+pub(super) fn types(record: &Object) -> TxResult<(ObjectType, ObjectType)> {
     let invalid = |kind| ReceiveError::ObjectType { object: record.object, kind };
     let is_content = |kind: &ObjectType| {
         !matches!(*kind, ObjectType::NONE | ObjectType::DNODE | ObjectType::OBJSET)
@@ -133,11 +148,25 @@ fn change(
             tx.free_range(object, 0, None)?;
         }
     }
+    let record = &Object { block_size: block_size as u32, ..*record };
+    retype(tx, record, (kind, bonus_kind), before, rules)
+}
+
+/// Gives an existing object the types and the block size of the record, and removes a spill block
+/// that the sender does not have.
+pub(super) fn retype(
+    tx: &mut Tx<'_>,
+    record: &Object,
+    (kind, bonus_kind): (ObjectType, ObjectType),
+    before: &DnodePhys,
+    rules: ObjectRules,
+) -> TxResult<()> {
+    let (object, block_size) = (record.object, u64::from(record.block_size));
     let keeps_spill = record.flags.contains(ObjectFlags::SPILL);
     let is_changed = kind != before.object_type
-        || block_size != found
+        || block_size != before.data_block_size()
         || bonus_kind != before.bonus_type
-        || bonus.len() != before.bonus().len();
+        || record.bonus_len as usize != before.bonus().len();
     if !keeps_spill && (is_changed || rules.has_spill_flags) {
         tx.set_spill(object, None)?;
     }

@@ -54,7 +54,7 @@ pub(super) async fn expand(
         let mut block = vec![0; len];
         compress::decompress(function, &stored, &mut block)?;
         let bytes = Buf::from(stored);
-        Ok((block, SentForm { bytes, compression: function, is_embedded: false }))
+        Ok((block, SentForm { bytes, compression: function, is_embedded: false, seal: None }))
     });
     let expanded = expanded.await?;
     expanded.map_err(|source| ReceiveError::Decompress { object, offset, source }.into())

@@ -27,21 +27,6 @@ fn a_damaged_stream_leaves_nothing() {
     .unwrap();
 }
 
-#[test]
-fn streams_that_are_not_supported_are_refused_before_anything_changes() {
-    let Some(golden) = golden("g-send2") else { return };
-    block_on(2, async {
-        let target = Target::new().await;
-        for name in ["enc-raw", "enc-raw-inc"] {
-            let stream = recorded_stream(&golden, name);
-            let error = target.receive(&stream.bytes, &into("tank/got")).await.unwrap_err();
-            assert_eq!(error.kind(), Kind::Unsupported, "{name}: {error:?}");
-            assert!(target.engine.head("tank/got").await.is_err());
-        }
-    })
-    .unwrap();
-}
-
 /// A receive into an existing dataset: refused, or given up, it leaves the dataset as it was.
 #[test]
 fn an_existing_target_is_kept_until_the_end() {

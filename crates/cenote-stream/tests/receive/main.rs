@@ -10,4 +10,5 @@ mod forms;
 mod heal;
 mod hostile;
 mod partial;
+mod raw;
 mod whole;

@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use cenote_block::BlockStore;
+use cenote_block::{BlockStore, SealKeys};
 use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Live, Tx, TxResult};
@@ -16,12 +16,14 @@ use cenote_pool::dsl::deleg::Requester;
 use cenote_rt::{BoxFuture, Kind, Result};
 
 use crate::admin::create::Fill;
+use crate::dsl::api::keys::NewEncryption;
 use crate::dsl::deleg::{self, GrantChange};
 use crate::dsl::operation::{Body, Request};
 use crate::dsl::{
     self, Effects, blocks, create, destroy, directory_object, hold, names, need_directory_object,
     promote, props, rename, room, settings, swap,
 };
+use crate::txg::suspend::HeadKeys;
 use crate::{Answer, Engine, Head, Notice, Scope, SuspendAwareStore, Task};
 
 /// A dataset to create.
@@ -32,6 +34,8 @@ pub struct NewDataset {
     pub kind: ObjSetType,
     /// Local properties.
     pub props: Vec<(String, Value)>,
+    /// How it is encrypted.
+    pub encryption: NewEncryption,
     /// Fills its object set.
     pub fill: Fill,
 }
@@ -256,32 +260,49 @@ struct CreateDataset {
 }
 
 impl CreateDataset {
-    async fn create(&mut self, scope: &Scope<'_>) -> Result<u64> {
+    /// Creates the dataset without its contents. Returns its number and keys.
+    async fn create(&mut self, scope: &Scope<'_>) -> Result<(u64, HeadKeys)> {
         let Scope { engine, context } = scope;
-        let NewDataset { name, kind, props, fill } = &mut self.new;
+        let NewDataset { name, kind, props, encryption, fill } = &mut self.new;
         // Invalid contents are detected before anything is changed.
         let trial = Live::create(Arc::<BlockStore>::clone(&engine.store), u64::MAX, *kind);
         trial.apply(context.txg, |tx| fill(tx)).await?;
         let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
-        let (name, props) = (name.clone(), props.clone());
-        let body: Body<u64> = Arc::new(move |tx, env, _: &mut Effects| {
-            let head = create::dataset(tx, env, &name, None)?;
-            settings::apply_new(tx, env, head, &props)?;
-            Ok(head)
-        });
         let datasets = engine.datasets().by(&self.requester);
-        Ok(datasets.perform(context.txg, &request, &body).await?.0)
+        let keys = match datasets.plan_keys(parent_of(name), encryption).await {
+            // The transaction will refuse it: there is no parent.
+            Err(error) if error.kind() == Kind::NotFound => None,
+            plan => plan?,
+        };
+        let (name, props, plan) = (name.clone(), props.clone(), keys.clone());
+        let body: Body<_> = Arc::new(move |tx, env, _: &mut Effects| {
+            let head = create::dataset(tx, env, &name, None)?;
+            let place = plan.as_ref().map(|plan| plan.install(tx, head)).transpose()?;
+            settings::apply_new(tx, env, head, &props)?;
+            Ok((head, place))
+        });
+        let (head, place) = datasets.perform(context.txg, &request, &body).await?.0;
+        let (Some(plan), Some((dir, object))) = (keys, place) else {
+            return Ok((head, HeadKeys::Plain));
+        };
+        datasets.note_keys(&plan, dir, object);
+        Ok((head, HeadKeys::Loaded(SealKeys::new(plan.keys)?)))
     }
 
-    async fn fill(&mut self, scope: &Scope<'_>, object: u64) -> Result<Arc<Head>> {
+    async fn fill(
+        &mut self,
+        scope: &Scope<'_>,
+        (object, keys): (u64, HeadKeys),
+    ) -> Result<Arc<Head>> {
         let Scope { engine, context } = scope;
-        let blocks = SuspendAwareStore::head(&engine.store, &engine.health.suspension, None);
+        let blocks =
+            SuspendAwareStore::head(&engine.store, &engine.health.suspension, keys.clone());
         let live = Live::create(blocks, object, self.new.kind);
         live.apply(context.txg, |tx| (self.new.fill)(tx)).await?;
         engine.admin().mark_case_insensitive(context.txg, object, &live).await?;
         let policy = engine.datasets().settings_of(object).await?;
-        let head =
-            Head::new(object, live, engine.pool_policy(), policy, engine.datasets().owner_probe());
+        let probe = engine.datasets().owner_probe();
+        let head = Head::new((object, keys), live, engine.pool_policy(), policy, probe);
         Ok(engine.heads.insert(head))
     }
 }
@@ -291,9 +312,9 @@ impl Task for CreateDataset {
         Box::pin(async move {
             match self.create(scope).await {
                 Err(error) if error.kind() == Kind::Invariant => Err(error),
-                Ok(object) => {
+                Ok(created) => {
                     // From here on the dataset exists in this txg, and must get its contents in it.
-                    let head = self.fill(scope, object).await?;
+                    let head = self.fill(scope, created).await?;
                     self.answer.put(Ok(head));
                     Ok(())
                 }

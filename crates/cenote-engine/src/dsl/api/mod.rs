@@ -2,6 +2,7 @@
 
 pub(crate) mod bookmarks;
 pub(crate) mod datasets;
+pub(crate) mod keys;
 pub(crate) mod properties;
 pub(crate) mod receives;
 pub(crate) mod snapshots;

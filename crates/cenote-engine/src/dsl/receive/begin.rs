@@ -1,16 +1,19 @@
 //! Begins a receive: one transaction on the MOS (spec 07 B9.3).
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::DatasetFlags;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{BeginFlags, StreamFeatures};
 use cenote_ondisk::zap::Value;
+use cenote_pool::keys::KeyStore;
 
+use crate::dsl::api::keys::KeyPlan;
 use crate::dsl::receive::{NewReceive, RECV, ReceivePoint, ReceiveRefusal, check, resume};
 use crate::dsl::{
-    Effects, Env, OpError, blocks, create, get_dataset, history, names, origin_snapshot,
+    Effects, Env, OpError, blocks, create, crypto, get_dataset, history, names, origin_snapshot,
     put_dataset, settings,
 };
 
@@ -21,8 +24,16 @@ pub(crate) struct Facts {
     pub(crate) owned: BTreeSet<u64>,
     /// Whether the existing target has changed since the source of the increment.
     pub(crate) is_modified: bool,
+    /// Whether the target does not exist.
+    pub(crate) is_new: bool,
     /// Type of the existing target, or of the origin.
     pub(crate) kind: Option<ObjSetType>,
+    /// Whether the object set of the target or origin has another shape than that of a raw stream.
+    pub(crate) has_other_root: bool,
+    /// Loaded keys.
+    pub(crate) keys: Arc<KeyStore>,
+    /// Keys for a new dataset that is not raw, if it is to be encrypted.
+    pub(crate) plan: Option<KeyPlan>,
 }
 
 /// A receive whose dataset exists.
@@ -34,6 +45,8 @@ pub(crate) struct Begun {
     /// Its object set is empty and is to be created in this txg.
     pub(crate) is_empty: bool,
     pub(crate) start: ReceivePoint,
+    /// Dir and key object of a new dataset that got the planned keys.
+    pub(crate) installed: Option<(u64, u64)>,
 }
 
 /// Begins a receive.
@@ -46,8 +59,11 @@ pub(crate) fn begin(
 ) -> TxResult<Begun> {
     check::features(tx, new)?;
     names::check_new(env, &format!("{}@{}", new.target, new.snapshot))?;
+    if facts.has_other_root {
+        return Err(ReceiveRefusal::RawWithout("meta-dnode").into());
+    }
     let has_other_kind = facts.kind.is_some_and(|kind| kind != new.kind);
-    if has_other_kind && !(new.is_full() && new.is_forced) {
+    if has_other_kind && !(new.is_full() && new.choices.is_forced) {
         return Err(ReceiveRefusal::Kind(new.kind.id()).into());
     }
     if new.is_resuming() {
@@ -55,7 +71,7 @@ pub(crate) fn begin(
     }
     let begun = match names::head(tx, &new.target) {
         Ok(target) => into_existing(tx, env, new, facts, target)?,
-        Err(step) if names::is_missing(&step) => into_new(tx, env, new)?,
+        Err(step) if names::is_missing(&step) => into_new(tx, env, new, facts)?,
         Err(step) => return Err(step),
     };
     mark(tx, new, begun.object)?;
@@ -74,7 +90,7 @@ fn mark(tx: &mut Tx<'_>, new: &NewReceive, object: u64) -> TxResult<()> {
         phys.flags |= DatasetFlags::CI_DATASET;
     }
     put_dataset(tx, object, &phys)?;
-    if new.is_resumable {
+    if new.choices.is_resumable {
         resume::add(tx, object, new)?;
     }
     let activated =
@@ -101,17 +117,18 @@ fn into_existing(
     target: u64,
 ) -> TxResult<Begun> {
     let head = get_dataset(tx, target)?;
-    check::existing(tx, env, new, target, &head)?;
+    check::existing(tx, env, new, facts, (target, &head))?;
     let source = if new.is_full() {
         None
     } else {
         let source = check::find_source(tx, &head, new.from_guid)?;
-        if !new.is_forced && facts.is_modified {
+        let is_behind = new.is_raw() && head.prev_snap_obj != source;
+        if !new.choices.is_forced && (facts.is_modified || is_behind) {
             return Err(ReceiveRefusal::Modified.into());
         }
-        check::source(tx, env, new, source)?;
+        check::source(tx, env, new, facts, source)?;
         // Snapshots after the source have its contents, if nothing was modified.
-        Some(if new.is_forced { source } else { head.prev_snap_obj })
+        Some(if new.choices.is_forced { source } else { head.prev_snap_obj })
     };
     let from = match source {
         Some(source) if get_dataset(tx, source)?.creation_txg >= env.txg => {
@@ -122,11 +139,17 @@ fn into_existing(
     };
     let dir = create::dir(tx, env, head.dir_obj, RECV)?;
     let object = create::head(tx, env, dir, from)?;
-    Ok(Begun { object, is_child: true, is_empty: source.is_none(), start: ReceivePoint::START })
+    Ok(Begun {
+        object,
+        is_child: true,
+        is_empty: source.is_none(),
+        start: ReceivePoint::START,
+        installed: None,
+    })
 }
 
 /// Creates the target.
-fn into_new(tx: &mut Tx<'_>, env: &Env, new: &NewReceive) -> TxResult<Begun> {
+fn into_new(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, facts: &Facts) -> TxResult<Begun> {
     let is_clone = new.flags.contains(BeginFlags::CLONE);
     let origin = match &new.origin {
         None if is_clone => return Err(ReceiveRefusal::NeedsOrigin.into()),
@@ -143,28 +166,47 @@ fn into_new(tx: &mut Tx<'_>, env: &Env, new: &NewReceive) -> TxResult<Begun> {
             if !new.is_full() && found != guid {
                 return Err(ReceiveRefusal::WrongOrigin { guid, found }.into());
             }
-            check::source(tx, env, new, object)?;
+            check::source(tx, env, new, facts, object)?;
             Some(object)
         }
     };
     if let Some((parent, _)) = names::Name::parse(&new.target).split_last() {
         let parent = names::dir(tx, parent)?;
-        check::not_encrypted(tx, parent)?;
         check::snapshot_limit(tx, env, parent)?;
     }
     let object = create::unlogged(tx, env, &new.target, origin)?;
-    settings::apply_new(tx, env, object, &new.props)?;
-    Ok(Begun { object, is_child: false, is_empty: origin.is_none(), start: ReceivePoint::START })
+    let mut installed = None;
+    match (origin, &new.keys, &facts.plan) {
+        (None, Some(sent), _) if new.is_raw() => {
+            let dir = get_dataset(tx, object)?.dir_obj;
+            crypto::make_root(tx, dir, &sent.keys, "prompt")?;
+            crypto::mark(tx, object)?;
+        }
+        (None, _, Some(plan)) => {
+            if new.features.contains(StreamFeatures::EMBED_DATA) {
+                return Err(ReceiveRefusal::EmbeddedOntoEncrypted.into());
+            }
+            installed = Some(plan.install(tx, object)?);
+        }
+        _ => {}
+    }
+    settings::apply_new(tx, env, object, &new.choices.props)?;
+    Ok(Begun {
+        object,
+        is_child: false,
+        is_empty: origin.is_none(),
+        start: ReceivePoint::START,
+        installed,
+    })
 }
 
 /// Continues an interrupted receive.
 fn resume_receive(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, facts: &Facts) -> TxResult<Begun> {
-    let (object, is_child, saved) =
-        check::resumed(tx, new, |object| facts.owned.contains(&object))?;
+    let (object, is_child, saved) = check::resumed(tx, new, facts)?;
     let phys = get_dataset(tx, object)?;
     if phys.bp.is_hole() {
         return Err(ReceiveRefusal::ResumeMismatch("the dataset has no object set").into());
     }
     history::log(tx, env, "resume receive", object, "")?;
-    Ok(Begun { object, is_child, is_empty: false, start: saved.point })
+    Ok(Begun { object, is_child, is_empty: false, start: saved.point, installed: None })
 }

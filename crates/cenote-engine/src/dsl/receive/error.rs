@@ -62,6 +62,41 @@ pub enum ReceiveRefusal {
     /// The source was received redacted, and the increment needs blocks that it does not have.
     #[error("the source of the increment is redacted, and the stream is not one for it")]
     RedactedSource,
+    /// The payload of a raw stream lacks the keys, or they are invalid.
+    #[error("the stream is raw, and has no valid {0}")]
+    RawWithout(&'static str),
+    /// The keys are of a format that is only read.
+    #[error("the stream has keys of version {0}")]
+    KeyVersion(u64),
+    /// The cipher suite is unknown.
+    #[error("the cipher suite {0} of the stream is unknown")]
+    Suite(u64),
+    /// A raw stream is no increment of a dataset without encryption.
+    #[error("the destination is not encrypted, and the stream is raw")]
+    RawOntoPlain,
+    /// A full stream does not replace an encrypted dataset, and no raw one replaces any.
+    #[error("an encrypted dataset cannot be replaced, and cannot replace one")]
+    ReplacesEncrypted,
+    /// Encrypted datasets have no embedded blocks.
+    #[error("the stream has embedded blocks, which an encrypted dataset cannot have")]
+    EmbeddedOntoEncrypted,
+    /// A stream that is not raw is encrypted with the key of the destination.
+    #[error("the key of the destination is not loaded")]
+    KeyNotLoaded,
+    /// The destination has another key.
+    #[error("the destination has another encryption key than the stream")]
+    OtherKey,
+    /// The source of a raw increment, or the stream, does not identify its IVs.
+    #[error("the source of the increment has no IV set guid")]
+    NoIvSet,
+    /// The source of a raw increment was not received raw from the same snapshot.
+    #[error("the source of the increment has another IV set guid than at the sender")]
+    OtherIvSet,
+    /// Raw streams of early releases do not say which objects keep their spill blocks.
+    #[error(
+        "the stream is raw, and was made by a release that did not send spill blocks correctly"
+    )]
+    NoSpillFlags,
     /// The saved state is of another stream, or there is none.
     #[error("no saved state of this stream: {0}")]
     ResumeMismatch(&'static str),
@@ -76,9 +111,13 @@ pub enum ReceiveRefusal {
 impl ReceiveRefusal {
     const fn kind(&self) -> Kind {
         match self {
-            Self::UnknownFeatures(_) | Self::FeatureDisabled(_) | Self::NotSupported(_) => {
-                Kind::Unsupported
-            }
+            Self::UnknownFeatures(_)
+            | Self::FeatureDisabled(_)
+            | Self::NotSupported(_)
+            | Self::KeyVersion(_)
+            | Self::Suite(_) => Kind::Unsupported,
+            Self::KeyNotLoaded => Kind::KeyUnavailable,
+            Self::OtherKey => Kind::WrongKey,
             Self::NoSource { .. } | Self::TargetMissing | Self::NothingSaved => Kind::NotFound,
             Self::Modified | Self::ResumeExists => Kind::Busy,
             Self::TargetExists => Kind::Exists,
@@ -91,6 +130,13 @@ impl ReceiveRefusal {
             | Self::LargeBlockMismatch
             | Self::NoRedactionSnapshots
             | Self::RedactedSource
+            | Self::RawWithout(_)
+            | Self::RawOntoPlain
+            | Self::ReplacesEncrypted
+            | Self::EmbeddedOntoEncrypted
+            | Self::NoIvSet
+            | Self::OtherIvSet
+            | Self::NoSpillFlags
             | Self::ResumeMismatch(_) => Kind::Invalid,
         }
     }

@@ -25,6 +25,8 @@
 //! * RC1  A dataset that is being received is INCONSISTENT from its creation to the snapshot that
 //!   ends the receive.
 //! * RC2  A resume point never goes backwards.
+//! * RC3  A dataset that is received raw is open without its keys, so that nothing is encrypted
+//!   twice.
 //!
 //! Concurrency: a receive owns its head, so that it is neither destroyed nor resumed by another
 //! task meanwhile. Durability: nothing here flushes; begin and end return when their txg is
@@ -43,7 +45,10 @@ use std::sync::Arc;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{BeginFlags, StreamFeatures};
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::deleg::Requester;
 
+use crate::dsl::api::keys::NewEncryption;
+use crate::dsl::crypto::SentKeys;
 use crate::{Head, Ownership};
 pub use error::ReceiveRefusal;
 pub use points::{ReceivePoint, ReceivePoints};
@@ -83,16 +88,29 @@ pub struct NewReceive {
     pub flags: BeginFlags,
     /// Redaction snapshots of the snapshot and of its source.
     pub redaction: RedactionGuids,
+    /// What a raw stream says of the keys and the root of its dataset.
+    pub keys: Option<SentKeys>,
     /// The snapshot whose clone is received into; required for an increment whose target does not
     /// exist.
     pub origin: Option<String>,
     /// Object and offset at which a resumed stream continues.
     pub resumes_at: Option<(u64, u64)>,
+    /// What the receiver chooses.
+    pub choices: ReceiveChoices,
+}
+
+/// What the receiver of a stream chooses.
+#[derive(Debug, Clone, Default)]
+pub struct ReceiveChoices {
     /// Discard changes since the source, later snapshots, and contents that a full stream replaces
     /// (`-F`).
     pub is_forced: bool,
     /// Keep what was received if the stream ends early (`-s`).
     pub is_resumable: bool,
+    /// How a new dataset that is not received raw is encrypted.
+    pub encryption: NewEncryption,
+    /// The user who receives: limits bind users.
+    pub requester: Requester,
     /// Local properties of a new dataset.
     pub props: Vec<(String, Value)>,
 }
@@ -114,6 +132,12 @@ impl NewReceive {
     #[must_use]
     pub const fn is_redacted(&self) -> bool {
         self.features.contains(StreamFeatures::REDACTED)
+    }
+
+    /// Whether blocks are received as the sender has encrypted them.
+    #[must_use]
+    pub const fn is_raw(&self) -> bool {
+        self.features.contains(StreamFeatures::RAW)
     }
 
     /// Whether an increment can be received on a source that is redacted with respect to these

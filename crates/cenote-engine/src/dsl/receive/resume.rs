@@ -27,10 +27,11 @@ const REMOVED: [&str; 7] = [
 ];
 
 /// Features that the sender of the rest must use again.
-const FEATURES: [(StreamFeatures, &str); 3] = [
+const FEATURES: [(StreamFeatures, &str); 4] = [
     (StreamFeatures::LARGE_BLOCKS, key::RESUME_LARGEBLOCKOK),
     (StreamFeatures::EMBED_DATA, key::RESUME_EMBEDOK),
     (StreamFeatures::COMPRESSED, key::RESUME_COMPRESSOK),
+    (StreamFeatures::RAW, key::RESUME_RAWOK),
 ];
 
 /// State of a receive that can be resumed.

@@ -13,8 +13,8 @@ use std::sync::Arc;
 use cenote_block::Grounds;
 use cenote_dmu::{Live, ObjSet, Tx, TxResult, TxStop};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
-use cenote_rt::{BoxFuture, Kind, Result};
+use cenote_ondisk::objset::ZIL_HEADER_LEN;
+use cenote_rt::{BoxFuture, Kind, Result, ensure};
 
 use crate::dsl::api::datasets::parent_of;
 use crate::dsl::operation::{Body, Request};
@@ -22,6 +22,7 @@ use crate::dsl::receive::begin::{self, Begun, Facts};
 use crate::dsl::receive::end::{self, Received};
 use crate::dsl::receive::{NewReceive, Reception, check};
 use crate::dsl::{OpError, get_dataset, names};
+use crate::txg::suspend::HeadKeys;
 use crate::{Answer, Datasets, Head, Scope, SuspendAwareStore, Task};
 
 /// The moment for which a target is compared with a snapshot.
@@ -94,35 +95,45 @@ impl Datasets<'_> {
         Ok(head.phys().meta_dnode != snapshot.phys().meta_dnode)
     }
 
-    /// Returns the type of a dataset with this root.
-    async fn kind_at(self, root: &Root) -> Result<Option<ObjSetType>> {
+    /// Notes the type of a dataset with this root, and whether a raw stream is one for it.
+    async fn note_root(self, new: &NewReceive, root: &Root, facts: &mut Facts) -> Result<()> {
         if root.bp.is_hole() {
-            return Ok(None);
+            return Ok(());
         }
-        Ok(Some(self.read_root(root).await?.kind()))
+        let set = self.read_root(root).await?;
+        facts.kind = Some(set.kind());
+        let sent = new.keys.as_ref().filter(|_| new.is_raw());
+        facts.has_other_root = sent.is_some_and(|sent| !sent.root.fits(&set.phys().meta_dnode));
+        Ok(())
     }
 
     async fn receive_facts(self, new: &NewReceive) -> Result<Facts> {
         let owned = self.engine.heads.all().into_iter().filter(|head| head.is_owned());
-        let mut facts =
-            Facts { owned: owned.map(|head| head.object()).collect(), ..Facts::default() };
+        let mut facts = Facts {
+            owned: owned.map(|head| head.object()).collect(),
+            keys: Arc::clone(&self.engine.views.keys),
+            ..Facts::default()
+        };
         let found = self.engine.mos.inspect(|tx| compared(tx, new, Moment::Begin)).await?;
         if let Some((target, source)) = found {
-            facts.kind = self.kind_at(&target).await?;
+            self.note_root(new, &target, &mut facts).await?;
             if let Some(source) = source {
                 facts.is_modified = self.differs(&target, &source).await?;
             }
         } else if let Some(origin) = &new.origin {
+            facts.is_new = true;
             let look = |tx: &mut Tx<'_>| {
                 let origin = names::snapshot_of(tx, origin)?;
                 Root::of(tx, origin)
             };
             match self.engine.mos.inspect(look).await {
-                Ok(root) => facts.kind = self.kind_at(&root).await?,
+                Ok(root) => self.note_root(new, &root, &mut facts).await?,
                 // The transaction will refuse it.
                 Err(error) if error.kind() == Kind::NotFound || error.kind() == Kind::Invalid => {}
                 Err(error) => return Err(error),
             }
+        } else {
+            facts.is_new = true;
         }
         Ok(facts)
     }
@@ -136,29 +147,61 @@ pub(crate) struct BeginReceive {
 
 impl BeginReceive {
     async fn begin(&self, scope: &Scope<'_>) -> Result<(Begun, crate::dsl::Effects)> {
-        let datasets = scope.engine.datasets();
+        let datasets = scope.engine.datasets().by(&self.new.choices.requester);
         let facts = datasets.receive_facts(&self.new).await?;
         let target = self.new.target.as_str();
         let request = Request::normal(8).below(parent_of(target)).changing(&[target]);
-        let new = self.new.clone();
+        let mut facts = facts;
+        if !self.new.is_raw() && self.new.origin.is_none() && facts.is_new {
+            let plan = datasets.plan_keys(parent_of(target), &self.new.choices.encryption).await;
+            facts.plan = match plan {
+                // The transaction will refuse it: there is no parent.
+                Err(error) if error.kind() == Kind::NotFound => None,
+                plan => plan?,
+            };
+        }
+        let (new, facts) = (self.new.clone(), facts);
+        let plan = facts.plan.clone();
         let body: Body<Begun> =
             Arc::new(move |tx, env, effects| begin::begin(tx, env, effects, &new, &facts));
-        datasets.perform(scope.context.txg, &request, &body).await
+        let (begun, effects) = datasets.perform(scope.context.txg, &request, &body).await?;
+        if let (Some(plan), Some((dir, object))) = (plan, begun.installed) {
+            datasets.note_keys(&plan, dir, object);
+        }
+        Ok((begun, effects))
     }
 
     /// Opens the head. A new object set is created in this txg.
     async fn open(&self, scope: &Scope<'_>, begun: &Begun) -> Result<Arc<Head>> {
         let (engine, txg) = (scope.engine, scope.context.txg);
         let object = begun.object;
+        let dir = engine.mos.inspect(|tx| get_dataset(tx, object)).await?.dir_obj;
+        // Blocks of a raw stream are not encrypted again.
+        let sent = self.new.keys.as_ref().filter(|_| self.new.is_raw());
+        let keys = match sent {
+            Some(_) => HeadKeys::Locked,
+            None => engine.datasets().head_keys(dir).await?,
+        };
         if begun.is_empty {
-            let blocks = SuspendAwareStore::head(&engine.store, &engine.health.suspension, None);
-            let live = Live::create(blocks, object, self.new.kind);
+            let blocks =
+                SuspendAwareStore::head(&engine.store, &engine.health.suspension, keys.clone());
+            let live = match sent {
+                Some(sent) => Live::create_locked(blocks, object, self.new.kind, &sent.root),
+                None => Live::create(blocks, object, self.new.kind),
+            };
             let policy = engine.datasets().settings_of(object).await?;
             let probe = engine.datasets().owner_probe();
-            let head = Head::new(object, live, engine.pool_policy(), policy, probe);
+            let head = Head::new((object, keys), live, engine.pool_policy(), policy, probe);
             return Ok(engine.heads.insert(head));
         }
-        let head = engine.datasets().head_of_object(object).await?;
+        let head = match engine.heads.get(object) {
+            Some(head) => head,
+            None => engine.datasets().open_head(object, keys).await?,
+        };
+        if let Some(sent) = sent {
+            ensure!("RC3", head.is_locked(), "dataset {object} is received raw, and has its keys");
+            head.live().set_sent_root(txg, sent.root)?;
+        }
         // A log would be replayed on contents that it does not belong to. It is removed before the
         // snapshot is taken, which shares the root.
         if head.live().zil_header() != [0; ZIL_HEADER_LEN] {
@@ -175,12 +218,13 @@ impl Task for BeginReceive {
             let Some((begun, effects)) = self.answer.unless_refused(begun)? else { return Ok(()) };
             // From here on the dataset exists in this txg, and must get its object set in it: a
             // failure is one of the txg.
-            scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
+            // First: it may have to be opened without its keys.
             let head = self.open(scope, &begun).await?;
+            scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
             let ownership = head.own();
             let new = self.new.clone();
             let dataset = if begun.is_child { new.child() } else { new.target.clone() };
-            let is_resumable = new.is_resumable || new.is_resuming();
+            let is_resumable = new.choices.is_resumable || new.is_resuming();
             let Begun { is_child, start, .. } = begun;
             self.answer.put(Ok(Reception {
                 new,
@@ -206,7 +250,7 @@ pub(crate) struct EndReceive {
 
 impl EndReceive {
     async fn end(&self, scope: &Scope<'_>) -> Result<((), crate::dsl::Effects)> {
-        let datasets = scope.engine.datasets();
+        let datasets = scope.engine.datasets().by(&self.new.choices.requester);
         // Changes that came after this txg was closed are not in its snapshot: the next sync has
         // them.
         if self.head.live().is_dirty(scope.context.txg.saturating_add(1)) {
