@@ -183,7 +183,7 @@ impl FileSystem {
     /// `Kind::NotFound` if there is no such snapshot; the errors of [`open`](Self::open).
     pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Arc<Self>> {
         let opened = async {
-            let snapshot = engine.snapshots().open(name).await?;
+            let snapshot = engine.snapshots().open_decrypted(name).await?;
             Self::of(Arc::clone(snapshot.contents()), name, true, Some(snapshot)).await
         };
         opened.await.map_err(|error| error.in_dataset(name))

@@ -58,7 +58,7 @@ impl Volume {
     /// # Errors
     /// The errors of [`open`](Self::open).
     pub async fn open_snapshot(engine: &Engine, name: &str) -> Result<Self> {
-        let opened = engine.snapshots().open(name).await;
+        let opened = engine.snapshots().open_decrypted(name).await;
         let opened = opened.map_err(|error| error.in_dataset(name))?;
         let volume = Self::of(opened.contents(), name).await?;
         Ok(Self { _hold: Some(Arc::new(opened)), ..volume })

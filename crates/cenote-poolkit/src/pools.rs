@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, Image, ImageDevice, OpenMode, Recorder, create_file};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, NewEncryption};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::import::{ScanOptions, scan, scan_devices};
@@ -141,7 +141,7 @@ pub async fn number_property(dataset: &Dataset, property: &str) -> u64 {
 pub fn dataset(name: &str) -> NewDataset {
     let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
     let (kind, props) = (ObjSetType::Other, Vec::new());
-    NewDataset { name: name.into(), kind, props, fill }
+    NewDataset { name: name.into(), kind, props, encryption: NewEncryption::Inherited, fill }
 }
 
 /// Creates an object with blocks of 128 KiB.

@@ -1,6 +1,6 @@
 //! Datasets by name: properties, snapshots, children.
 
-use cenote_engine::{Engine, NewDataset, PropertyChange};
+use cenote_engine::{Engine, NewDataset, NewEncryption, PropertyChange};
 use cenote_fs::format::NewFileSystem;
 use cenote_fs::volume;
 use cenote_ondisk::objset::ObjSetType;
@@ -208,6 +208,7 @@ pub(crate) async fn create(pool: &Pool, name: &str, options: &DatasetOptions) ->
         name: name.to_owned(),
         kind: ObjSetType::Zfs,
         props: properties.iter().filter(|(name, _)| is_stored(name)).cloned().collect(),
+        encryption: NewEncryption::Inherited,
         fill: Box::new(move |tx| root.fill(tx)),
     };
     pool.0.engine.datasets().create(new).await.map(drop)

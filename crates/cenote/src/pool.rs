@@ -4,9 +4,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use cenote_engine::Engine;
 use cenote_engine::admin::PoolSetting;
 use cenote_engine::create::{CreateSpec, PoolLayout, plan_pool};
+use cenote_engine::{Engine, NewEncryption};
 use cenote_fs::NewVolume;
 use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::feature::Feature;
@@ -430,6 +430,7 @@ fn new_pool(
         comment: options.comment.clone(),
         compatibility: None,
         host: (host.hostid != 0).then_some((host.hostid, host.hostname)),
+        encryption: NewEncryption::Off,
         fill_root: Box::new(move |tx| root.fill(tx)),
         probe: Some(Arc::new(FsOwners { counts_objects: true, counts_projects: true })),
     })

@@ -77,7 +77,8 @@ impl Mounts {
                 || (following.again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
             // Otherwise it would be mounted at both places.
             let comes = comes && !following.kept.contains(&wanted.object);
-            if comes && wanted.place.is_some() && !wanted.is_locked {
+            let is_again = following.again.contains(&wanted.object) && wanted.is_redacted;
+            if comes && (wanted.comes_by_itself() || is_again && wanted.place.is_some()) {
                 following.failures.extend(self.start(wanted, &wanted.options).await.err());
             }
         }
@@ -128,7 +129,8 @@ impl Mounts {
             }
             // A destroyed dataset, or one that could not be opened after a rollback, serves no
             // requests any more.
-            let is_gone = now.is_none() || mounted.fuse.mount().head().is_gone();
+            let is_gone = now.is_none_or(|now| now.is_redacted && !mounted.wanted.is_redacted)
+                || mounted.fuse.mount().head().is_gone();
             if let Some(now) = now.filter(|_| !is_gone) {
                 if Some(&at) != mounted.at(&table).as_ref() {
                     continue;

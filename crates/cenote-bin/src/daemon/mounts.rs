@@ -143,7 +143,7 @@ impl Mounts {
         }
         for wanted in wanted.iter().filter(|wanted| wanted.canmount == CANMOUNT_ON) {
             let is_mounted = self.state().mounted.contains_key(&wanted.object);
-            if !is_mounted && wanted.place.is_some() && !wanted.is_locked {
+            if !is_mounted && wanted.comes_by_itself() {
                 let options = wanted.options.clone().with(given);
                 let mounted = match options {
                     Ok(options) => self.start(wanted, &options.permitted()).await,
@@ -171,12 +171,6 @@ impl Mounts {
                 ));
             }
             Ok(found) if found.kind().await? == DatasetKind::Filesystem => {
-                if !request.is_forced && found.redaction_snapshots().await?.is_some() {
-                    return Err(cannot(
-                        "Dataset is not complete, was created by receiving a redacted zfs send \
-                         stream.",
-                    ));
-                }
                 Wanted::of(&self.engine, &found).await?
             }
             _ => {
@@ -203,6 +197,14 @@ impl Mounts {
             }
             ("none", _) => return Err(cannot("no mountpoint set")),
             _ => {}
+        }
+        if wanted.is_redacted && !request.is_forced && mounted.is_none() {
+            return Err(cannot(
+                "Dataset is not complete, was created by receiving a redacted zfs send stream.",
+            ));
+        }
+        if wanted.is_zoned {
+            return Err(cannot("dataset is exported to a local zone"));
         }
         if wanted.is_locked {
             return Err(cannot("encryption key not loaded"));

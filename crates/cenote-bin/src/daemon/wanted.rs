@@ -38,6 +38,10 @@ pub(super) struct Wanted {
     pub(super) canmount: u64,
     /// Its key is not loaded.
     pub(super) is_locked: bool,
+    /// It lacks blocks that were redacted: it is mounted only if that is requested.
+    pub(super) is_redacted: bool,
+    /// It belongs to a container (`zoned`).
+    pub(super) is_zoned: bool,
     /// It may be mounted over a directory that is not empty.
     pub(super) is_overlay: bool,
     /// `atime` and `relatime`.
@@ -51,10 +55,10 @@ impl Wanted {
     /// One file system.
     pub(super) async fn of(engine: &Engine, dataset: &Dataset) -> Result<Self, Exit> {
         let props = dataset.props().await?;
-        let mut numbers = [0; 9];
+        let mut numbers = [0; 10];
         let names = [
             "canmount", "overlay", "readonly", "setuid", "devices", "exec", "acltype", "atime",
-            "relatime",
+            "relatime", "zoned",
         ];
         for (number, name) in numbers.iter_mut().zip(names) {
             // The stored value, without the effect of mount options.
@@ -64,7 +68,9 @@ impl Wanted {
                 *number = value;
             }
         }
-        let [canmount, overlay, readonly, setuid, devices, exec, acltype, noting @ ..] = numbers;
+        let [canmount, overlay, readonly, setuid, devices, exec, acltype, atime, relatime, zoned] =
+            numbers;
+        let noting = [atime, relatime];
         let row = props.get("mountpoint").await?;
         let is_by_default = row
             .as_ref()
@@ -90,6 +96,8 @@ impl Wanted {
             noting,
             has_posix_acls: acltype == POSIX,
             is_locked,
+            is_redacted: dataset.redaction_snapshots().await?.is_some(),
+            is_zoned: zoned == 1,
             options: MountOptions {
                 is_read_only: readonly == 1 || engine.is_read_only(),
                 nosuid: setuid == 0,
@@ -99,6 +107,11 @@ impl Wanted {
             }
             .permitted(),
         })
+    }
+
+    /// Whether it can be mounted without being asked for.
+    pub(super) const fn comes_by_itself(&self) -> bool {
+        self.place.is_some() && !self.is_locked && !self.is_redacted && !self.is_zoned
     }
 
     /// Creates a directory to mount at, and checks that the mount hides nothing important.
@@ -223,9 +236,8 @@ impl Look {
 
     async fn read(&mut self, engine: &Engine, dataset: &Dataset) -> Result<(), Exit> {
         self.read_count += 1;
-        // A file system that is partially received, or lacks blocks, is not mounted.
-        let is_whole = !dataset.is_inconsistent() && dataset.redaction_snapshots().await?.is_none();
-        if is_whole && dataset.kind().await? == DatasetKind::Filesystem {
+        // A file system that is partially received is not mounted.
+        if !dataset.is_inconsistent() && dataset.kind().await? == DatasetKind::Filesystem {
             self.wanted.push(Wanted::of(engine, dataset).await?);
         }
         Ok(())

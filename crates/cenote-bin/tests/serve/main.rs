@@ -11,6 +11,7 @@ mod created;
 mod daemon;
 mod deaths;
 mod devices;
+mod encrypting;
 mod exports;
 mod follow;
 mod fuse;

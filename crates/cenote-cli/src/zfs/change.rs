@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use cenote_engine::admin::Ioctl;
-use cenote_engine::{Engine, OpError, PropertyChange};
+use cenote_engine::{Engine, NewEncryption, OpError, PropertyChange};
 use cenote_fs::{WritableVolume, volume};
 use cenote_ondisk::nvlist::{NvList, NvValue};
 use cenote_ondisk::zap::Value;
@@ -171,10 +171,15 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         let requester = source.requester();
         let work = Box::pin(Writer::run(source, from, Some(line), io, async |engine, _| {
             for parent in missing {
-                options.make(engine, &parent, &[]).await?;
+                options.make(engine, &parent, &[], NewEncryption::Inherited).await?;
             }
             let done = engine.datasets().by(&requester).rename(from, to).await;
-            done.map_err(|error| cannot(&wording(&error)))
+            done.map_err(|error| match error.cause() {
+                Some(OpError::OtherKey) => {
+                    cannot("cannot move encrypted child outside of its encryption root")
+                }
+                _ => cannot(&wording(&error)),
+            })
         }));
         mount::report_not_mounted(source.without_mounts(&moved, parsed.has('f'), work).await, io)
     })
@@ -229,6 +234,9 @@ fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Com
             engine.datasets().by(&requester).promote(name).await.map_err(|error| {
                 let why = match error.cause() {
                     Some(OpError::Exists) => "conflicting snapshot names".to_owned(),
+                    Some(OpError::OtherKey) => {
+                        "cannot promote encrypted child outside its encryption root".to_owned()
+                    }
                     _ => wording(&error),
                 };
                 Exit::cannot("promote", name, why)
@@ -418,6 +426,10 @@ impl Changes {
                 ("refreservation", Some(setting::AUTO)) => {
                     changes.props.push(whole_reservation(dataset, dataset).await?);
                 }
+                ("keylocation", _) => {
+                    check_key_location(dataset, value).await?;
+                    changes.props.push(setting);
+                }
                 // New file systems have the only version there is.
                 ("version", _) => {}
                 _ => changes.props.push(setting),
@@ -460,6 +472,21 @@ impl Changes {
         }
         Ok(())
     }
+}
+
+/// Refuses a place of the key of a dataset that has no key of its own.
+async fn check_key_location(dataset: &Dataset, location: &str) -> CommandResult {
+    let key = dataset.key_info().await?;
+    let why = match (key, location) {
+        (None, "none") => return Ok(()),
+        (None, _) => "keylocation must be 'none' for unencrypted datasets",
+        (Some(_), "none") => "keylocation must not be 'none' for encrypted datasets",
+        (Some(key), _) if key.root_dir != dataset.dir().object => {
+            "keylocation can only be set on encryption roots"
+        }
+        (Some(_), _) => return Ok(()),
+    };
+    Err(not_set(dataset.name(), why))
 }
 
 /// Changes properties: at once, or in smaller parts if the pool has no room for what so many

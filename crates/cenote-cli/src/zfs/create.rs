@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Engine, NewDataset, OpError};
+use cenote_engine::{Engine, NewDataset, NewEncryption, OpError};
 use cenote_fs::format::{NewFileSystem, fill_volume};
 use cenote_fs::volume::{DEFAULT_BLOCK_SIZE, default_block_size, reservation};
 use cenote_ondisk::blkptr::SMALL_BLOCK_MAX;
@@ -14,6 +14,7 @@ use cenote_pool::props::text::{self as setting, Moment, Setting, is_stored};
 use cenote_pool::{Dataset, DatasetKind, Pool};
 
 use super::change::whole_reservation;
+use super::encryption::{self, KeyInput};
 use super::permits;
 use super::quotas::Limit;
 use super::refuse::{check_new_name, existing};
@@ -80,16 +81,23 @@ async fn create(
     if parsed.has('n') {
         return Ok(());
     }
+    let encryption = {
+        let parent = existing_ancestor(&pool, name).await?;
+        let wanted = encryption::Wanted::of(&settings);
+        let has_feature = encryption::has_feature(&pool);
+        let found = wanted.for_new(source, Some(&parent), has_feature, KeyInput::Free, io).await;
+        found.map_err(|why| cannot(name, why))?
+    };
     drop(pool);
     let is_volume = matches!(new, New::Volume { .. });
     let is_to_mount = number(&settings, "canmount").is_none_or(|value| value == CANMOUNT_ON);
     Writer::run(source, name, Some(line), io, async |engine, _| {
         for ancestor in missing {
-            options.make(engine, &ancestor, &[]).await?;
+            options.make(engine, &ancestor, &[], NewEncryption::Inherited).await?;
         }
         let (size, block_size) = match new {
             New::FileSystem => {
-                options.make(engine, name, &settings).await?;
+                options.make(engine, name, &settings, encryption).await?;
                 return set_all(limits, engine, name).await;
             }
             New::Volume { size, block_size, .. } => (size, block_size),
@@ -98,6 +106,7 @@ async fn create(
             name: name.to_owned(),
             kind: ObjSetType::Zvol,
             props: props.into_iter().filter(|(name, _)| is_stored(name)).collect(),
+            encryption,
             fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
         };
         make(engine, &options.requester, new).await
@@ -166,6 +175,7 @@ impl FileSystemOptions {
         engine: &Engine,
         name: &str,
         settings: &[Setting],
+        encryption: NewEncryption,
     ) -> CommandResult {
         // Normalized names are UTF-8: without that, the parent's normalization is not taken over.
         let is_any_bytes = number(settings, "utf8only") == Some(0);
@@ -178,6 +188,7 @@ impl FileSystemOptions {
             name: name.to_owned(),
             kind: ObjSetType::Zfs,
             props: stored.cloned().collect(),
+            encryption,
             fill: Box::new(move |tx| first.fill(tx)),
         };
         make(engine, &self.requester, new).await
@@ -190,6 +201,9 @@ fn has(pool: &Pool, feature: &str) -> bool {
 
 /// Returns the message for a failed operation.
 pub(super) fn wording(error: &cenote_rt::Error) -> String {
+    if let Some(words) = encryption::refusal(error) {
+        return words.to_owned();
+    }
     match error.cause::<OpError>() {
         Some(OpError::WrongParent) => "parent is not a filesystem".to_owned(),
         None if error.kind() == cenote_rt::Kind::ReadOnly => "pool is read-only".to_owned(),
@@ -251,9 +265,6 @@ async fn existing_ancestor(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit
 async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {
     if parent.kind().await? == DatasetKind::Volume {
         return Err(cannot(name, "parent is not a filesystem"));
-    }
-    if parent.is_encrypted().await? {
-        return Err(cannot(name, "encryption is not supported by this version of cenote"));
     }
     Ok(())
 }
@@ -386,6 +397,11 @@ fn lines<'a>(parsed: &'a Parsed, new: &New, reserved: Option<u64>) -> Vec<(&'a s
     lines
 }
 
+/// Whether a property says how a dataset is encrypted.
+fn is_of_key(property: &str) -> bool {
+    matches!(property, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters")
+}
+
 /// Whether `-o` gives the property.
 fn is_set(parsed: &Parsed, property: &str) -> bool {
     parsed.values('o').any(|text| text.split('=').next() == Some(property))
@@ -405,9 +421,6 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
                 "cannot open '{origin}': operation not applicable to this type of dataset"
             )));
         }
-        if snapshot.is_encrypted().await? {
-            return Err(cannot(name, "encryption is not supported by this version of cenote"));
-        }
         let pool = pool_of(source, name).await?;
         if pool.guid() != snapshot.pool().guid() {
             return Err(cannot(name, "source and target pools differ"));
@@ -417,6 +430,10 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         let options = FileSystemOptions::below(source, &pool, name).await?;
         let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
         let (mut settings, limits) = settings(name, &parsed, kind)?;
+        if settings.iter().any(|(property, _)| is_of_key(property)) {
+            let text = "Encryption properties must inherit from origin dataset.";
+            return Err(cannot(name, text));
+        }
         if number(&settings, "refreservation") == Some(setting::AUTO) {
             settings.retain(|(name, _)| name != "refreservation");
             let (head, _) = snapshot.name().split_once('@').unwrap_or((snapshot.name(), ""));
@@ -428,7 +445,7 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         drop((pool, snapshot));
         Writer::run(source, name, Some(&line), io, async |engine, _| {
             for ancestor in missing {
-                options.make(engine, &ancestor, &[]).await?;
+                options.make(engine, &ancestor, &[], NewEncryption::Inherited).await?;
             }
             let props = settings.into_iter().filter(|(name, _)| is_stored(name)).collect();
             let datasets = engine.datasets().by(&options.requester);

@@ -1,8 +1,7 @@
 //! `load-key`, `unload-key`: keys of encrypted datasets, kept while the pool is open.
 //!
 //! A key comes from the place that the property `keylocation` names: a file, or the caller, who is
-//! prompted at a terminal; otherwise standard input is read. Encrypted datasets are only read here,
-//! so their pools are imported with `readonly=on`.
+//! prompted at a terminal; otherwise standard input is read.
 
 use std::sync::Arc;
 
@@ -215,7 +214,7 @@ async fn try_key(key: &cenote_pool::keys::KeyInfo, material: &[u8]) -> Result<()
     Ok(())
 }
 
-fn asked(format: crypto::KeyFormat) -> &'static str {
+pub(super) fn asked(format: crypto::KeyFormat) -> &'static str {
     match format {
         crypto::KeyFormat::Raw => "raw key",
         crypto::KeyFormat::Hex => "hex key",
@@ -240,6 +239,12 @@ pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult 
         if is_mounted && key.is_some_and(|key| key.root_dir == root) {
             return Err(failed(format!("'{name}' is busy.")));
         }
+    }
+    if let Some(session) = &source.session {
+        let engine = session.pool(dataset.pool().name())?;
+        // Heads that are open for nobody keep their keys until they are closed.
+        let closed = engine.datasets().close_encrypted(root).await;
+        closed.map_err(|_| failed(format!("'{name}' is busy.")))?;
     }
     let Err(error) = dataset.pool().unload_key(dataset).await else { return Ok(()) };
     Err(failed(match error.cause::<KeyError>() {

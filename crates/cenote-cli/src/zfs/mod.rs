@@ -12,6 +12,7 @@ pub(crate) mod columns;
 mod create;
 mod destroy;
 mod diff;
+pub(crate) mod encryption;
 pub(crate) mod get;
 mod holds;
 pub(crate) mod json;
@@ -88,6 +89,7 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "receive" => receive::run(source, args, io),
         "redact" => redact::run(source, args, io),
         "allow" | "unallow" => allow::run(verb, source, args, io),
+        "change-key" => encryption::change_key(source, args, io),
         "load-key" | "unload-key" => keys::run(verb, source, args, io),
         "mount" => mount::mount(source, args, io),
         "unmount" => mount::unmount(source, args, io),

@@ -59,7 +59,11 @@ async fn check_names(
     io: &mut Io<'_>,
 ) -> CommandResult {
     let mut are_missing = false;
+    let pool = |name: &str| name.split(['/', '@', '#']).next().map(str::to_owned);
     for name in std::iter::once(snapshot).chain(snapshots.iter().map(String::as_str)) {
+        if pool(name) != pool(snapshot) {
+            return Err(other_pool());
+        }
         if name.contains('#') || !name.contains('@') {
             return Err(invalid(bookmark));
         }
@@ -86,6 +90,11 @@ fn invalid(bookmark: &str) -> Exit {
     Exit::FailedWith(text.to_owned(), INVALID)
 }
 
+fn other_pool() -> Exit {
+    let text = "potentially invalid redaction snapshot; full dataset names required";
+    Exit::FailedWith(text.to_owned(), OTHER_DEVICE)
+}
+
 fn refusal(error: &Error, bookmark: &str) -> Exit {
     let with = |text: &str, status| Exit::FailedWith(text.to_owned(), status);
     match error.cause::<OpError>() {
@@ -105,10 +114,7 @@ fn refusal(error: &Error, bookmark: &str) -> Exit {
         Some(OpError::Unsupported) => {
             with("redaction bookmarks feature not enabled", NOT_SUPPORTED)
         }
-        Some(OpError::OtherPool) => with(
-            "potentially invalid redaction snapshot; full dataset names required",
-            OTHER_DEVICE,
-        ),
+        Some(OpError::OtherPool) => other_pool(),
         Some(OpError::OtherRedaction) => {
             with("attempted to resume redaction  with a mismatched redaction list", NO_SUCH)
         }

@@ -6,13 +6,14 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::props::{Access, DATASET_PROPERTIES, property_named};
+use cenote_pool::props::{Access, DATASET_PROPERTIES, PropValue, property_named};
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
 use crate::source::{Source, dataset_of};
+use crate::zfs::change::below;
 use crate::zpool::block_on;
 
 /// The arguments of a verb.
@@ -37,6 +38,8 @@ const fn verb(
     Verb { name, options, needs, existing, action }
 }
 
+/// The newest version of file systems.
+const NEWEST_VERSION: u64 = 5;
 /// The message for a correct use of an unimplemented verb.
 const NOT_YET: &str = "not supported by this version of cenote";
 
@@ -49,7 +52,6 @@ const VERBS: &[Verb] = &[
     verb("unmount", "afu", (1, "missing filesystem argument"), None, "unmount"),
     verb("share", "al", (1, "missing filesystem argument (specify -a for all)"), Some(0), "share"),
     verb("unshare", "a", (1, "missing filesystem argument"), None, "unshare"),
-    verb("change-key", "lio:", (1, "Missing dataset argument"), Some(0), "change key for"),
     verb("wait", "t:", (1, "missing filesystem argument"), Some(0), "wait for"),
     verb("zone", "", (2, "missing argument(s)"), Some(1), "zone"),
     verb("unzone", "", (2, "missing argument(s)"), Some(1), "unzone"),
@@ -70,8 +72,36 @@ pub(super) fn run(name: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     }
     match name {
         "upgrade" if parsed.operands.is_empty() && !parsed.has('a') => upgrade(&parsed, io),
+        "upgrade" if !parsed.has('a') => block_on(upgrade_named(source, &parsed, io)),
         _ => block_on(check(verb, source, &parsed)),
     }
+}
+
+/// Says that file systems have the newest version; older ones are not upgraded.
+async fn upgrade_named(source: &Source, parsed: &getopt::Parsed, io: &mut Io<'_>) -> CommandResult {
+    let mut count = 0;
+    for name in &parsed.operands {
+        let top = existing(source, name).await?;
+        let mut all = vec![top.clone()];
+        if parsed.has('r') {
+            below(&top, &mut all).await?;
+        }
+        for dataset in all {
+            let version = dataset.props().await?.get("version").await?;
+            match version.map(|row| row.value) {
+                Some(PropValue::Number(version)) if version < NEWEST_VERSION => {
+                    return Err(Exit::failed(format!("cannot upgrade '{name}': {NOT_YET}")));
+                }
+                Some(PropValue::Number(_)) => count += 1,
+                _ => {}
+            }
+        }
+    }
+    out!(io, "0 filesystems upgraded")?;
+    if count > 0 {
+        out!(io, "{count} filesystems already at this version")?;
+    }
+    Ok(())
 }
 
 fn not_supported(verb: &str) -> Exit {

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use cenote_engine::create::{
     CreateError, CreateSpec, PoolLayout, Redundancy, VdevClass, plan_pool,
 };
-use cenote_engine::{Engine, PropertyChange};
+use cenote_engine::{Engine, NewEncryption, PropertyChange};
+
 use cenote_fs::format::NewFileSystem;
 use cenote_pool::dsl::check_pool_name;
 use cenote_pool::import::Host;
@@ -26,6 +27,7 @@ use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
 use crate::zfs::Limit;
+use crate::zfs::encryption::{self, KeyInput};
 
 /// The options of `create`.
 struct Options {
@@ -82,7 +84,13 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         }
         let cache_file = options.pool.cache_file(parsed.has('t'));
         let how = Taken { altroot, cache_file, ..Taken::default() };
-        let engine = create(name, &layout, devices, &options).await?;
+        let features = options.pool.new_features(options.no_features);
+        let has = |wanted: &str| features.iter().any(|feature| feature.name == wanted);
+        let has_encryption = has("encryption") && has("bookmark_v2");
+        let encryption = encryption::Wanted::of(&options.root);
+        let encryption = encryption.for_new(source, None, has_encryption, KeyInput::Free, io).await;
+        let encryption = encryption.map_err(|why| Exit::failed(format!("{cannot}: {why}")))?;
+        let engine = create(name, &layout, devices, (&options, encryption)).await?;
         if shown != name {
             engine.admin().set_temporary_name(shown).await;
         }
@@ -214,7 +222,7 @@ async fn create(
     name: &str,
     layout: &Layout,
     devices: Devices,
-    options: &Options,
+    (options, encryption): (&Options, NewEncryption),
 ) -> Result<Arc<Engine>, Exit> {
     let wanted = PoolLayout { ashift: options.pool.ashift, ..devices.specs(layout) };
     let (vdevs, vdev_devices) = plan_pool(&wanted, &devices.opened())
@@ -234,6 +242,7 @@ async fn create(
         comment: None,
         compatibility: None,
         host,
+        encryption,
         fill_root: Box::new(move |tx| new.fill(tx)),
         probe: Some(owners(has_objects, has_projects)),
     })

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Engine, NewDataset};
+use cenote_engine::{Engine, NewDataset, NewEncryption};
 use cenote_ondisk::blkptr::SMALL_BLOCK_MAX;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -99,6 +99,7 @@ impl NewVolume {
             name: self.name.clone(),
             kind: ObjSetType::Zvol,
             props,
+            encryption: NewEncryption::Inherited,
             fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
         };
         engine.datasets().create(new).await?;

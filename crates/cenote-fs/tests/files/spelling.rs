@@ -2,7 +2,7 @@
 
 use cenote_dmu::zap::edit as zap;
 use cenote_engine::ApplyOptions;
-use cenote_engine::NewDataset;
+use cenote_engine::{NewDataset, NewEncryption};
 use cenote_fs::FileSystem;
 use cenote_fs::edit::{NewKind, NewNode, Rename, RenameMode};
 use cenote_fs::format::NewFileSystem;
@@ -35,6 +35,7 @@ async fn dataset(fixture: &Fixture, name: &str, case: u64, normalization: u64) -
         name: name.clone(),
         kind: ObjSetType::Zfs,
         props: props.map(|(name, value)| (name.to_owned(), Value::U64(value))).to_vec(),
+        encryption: NewEncryption::Inherited,
         fill: Box::new(move |tx| first.fill(tx)),
     };
     fixture.engine.datasets().create(new).await.unwrap();

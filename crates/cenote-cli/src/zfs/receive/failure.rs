@@ -110,6 +110,9 @@ pub(super) fn of_pool(error: &Error, what: What, name: &str) -> Exit {
     if let Some(cause) = error.cause::<ReceiveError>() {
         return what.failed(format_args!("invalid backup stream: {cause}"));
     }
+    if error.kind() == Kind::KeyUnavailable {
+        return what.failed("inherited key must be loaded");
+    }
     match error.cause::<OpError>() {
         Some(OpError::Exists) => {
             Exit::failed(format!("cannot restore to {name}: destination already exists"))
@@ -147,6 +150,26 @@ fn of_refusal(refusal: &ReceiveRefusal, what: What, head: &str) -> Exit {
         R::TargetMissing => what.failed(format_args!("destination '{head}' does not exist")),
         R::LargeBlockMismatch => what.failed(
             "incremental send stream requires -L (--large-block), to match previous receive.",
+        ),
+        R::Suite(_) => what.failed("stream uses crypto parameters not compatible with this pool"),
+        R::KeyVersion(_) => what.failed("pool must be upgraded to receive this stream."),
+        R::RawOntoPlain => {
+            what.failed("cannot perform raw receive on top of existing unencrypted dataset")
+        }
+        R::ReplacesEncrypted => what.failed(
+            "zfs receive -F cannot be used to destroy an encrypted filesystem or overwrite an \
+             unencrypted one with an encrypted one",
+        ),
+        R::EmbeddedOntoEncrypted => {
+            what.failed("incompatible embedded data stream feature with encrypted receive.")
+        }
+        R::KeyNotLoaded => what.failed("inherited key must be loaded"),
+        R::OtherKey => what.failed("encryption key does not match existing key"),
+        R::NoIvSet => what.failed("IV set guid missing. See errata 4 at https://openzfs.github.io/openzfs-docs/msg/ZFS-8000-ER."),
+        R::OtherIvSet => what.failed("IV set guid mismatch. See the 'zfs receive' man page section\ndiscussing the limitations of raw encrypted send streams."),
+        R::NoSpillFlags => what.failed(
+            "Spill block flag missing for raw send.\nThe zfs software on the sending system must be \
+             updated.",
         ),
         R::ResumeExists => what.failed(format_args!(
             "Resuming recv on existing destination '{head}'\nmust specify -F to overwrite it"

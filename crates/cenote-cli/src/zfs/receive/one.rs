@@ -14,8 +14,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::{Engine, PropertyChange};
-use cenote_ondisk::stream::{Begin, Record};
+use cenote_engine::{Engine, NewEncryption, PropertyChange};
+use cenote_ondisk::stream::{Begin, Record, StreamFeatures};
 use cenote_pool::props::PropRow;
 use cenote_rt::monotonic;
 use cenote_stream::{Item, ReceiveOptions, Receiver, StreamError, StreamReader};
@@ -28,6 +28,7 @@ use super::search::find;
 use super::{Command, permits};
 use crate::io::{CommandResult, Exit, Io};
 use crate::zfs::create::{FileSystemOptions, wording};
+use crate::zfs::encryption::{self, KeyInput};
 use crate::{err, nicenum, out};
 
 /// A stream on standard input.
@@ -111,6 +112,9 @@ impl Command {
             is_recursive: context.is_recursive,
             before: &before,
         };
+        if record.features.contains(StreamFeatures::RAW) {
+            self.overrides.check_raw()?;
+        }
         let mut plan = props::plan(head, at, &self.overrides, in_stream)?;
         self.keep_permitted(engine, head, &mut plan).await?;
         let Plan { changes, local, notes } = plan;
@@ -123,12 +127,21 @@ impl Command {
         let set = late_local.into_iter();
         let set = set.map(|(name, value)| (name, PropertyChange::Set(value)));
         let late: Changes = late.into_iter().chain(set).collect();
+        let is_raw = record.features.contains(StreamFeatures::RAW);
+        let encryption = match place.target {
+            Target::Missing if !is_raw && place.origin.is_none() => {
+                self.encryption(engine, head, in_stream.is_some(), io).await?
+            }
+            _ => NewEncryption::Inherited,
+        };
         let options = ReceiveOptions {
             target: head.to_owned(),
             snapshot: Some(place.short().to_owned()),
             origin: place.origin.clone(),
             is_forced: self.is_forced(),
             is_resumable: self.options.has('s'),
+            encryption,
+            requester: self.source.requester(),
             props: early_local,
         };
         let mut is_new = true;
@@ -160,6 +173,32 @@ impl Command {
             err!(io, "{note}")?;
         }
         Ok(is_new)
+    }
+
+    /// How a new dataset is encrypted that is not received raw: as `-o` says, else like its parent;
+    /// not at all if properties come with it, since those of an encrypted dataset would come raw.
+    async fn encryption(
+        &self,
+        engine: &Arc<Engine>,
+        head: &str,
+        has_props: bool,
+        io: &mut Io<'_>,
+    ) -> Result<NewEncryption, Exit> {
+        let failed = |why: &str| What::New.failed(why);
+        let is_excluded = self.overrides.is_excluded("encryption");
+        let settings = self.overrides.of_key().map_err(|why| failed(&why))?;
+        if settings.is_empty() && has_props && !is_excluded {
+            return Ok(NewEncryption::Off);
+        }
+        let view = engine.view().await?;
+        let parent = match head.rsplit_once('/') {
+            Some((parent, _)) => find(&view, parent).await?,
+            None => None,
+        };
+        let wanted = encryption::Wanted::of(&settings);
+        let has_feature = encryption::has_feature(&view);
+        let found = wanted.for_new(&self.source, parent.as_ref(), has_feature, KeyInput::InUse, io);
+        found.await.map_err(|why| failed(&why))
     }
 
     /// Takes out the changes of properties for which the caller has no permission, with a note. For
@@ -204,7 +243,7 @@ impl Command {
         let options = FileSystemOptions::below(&self.source, &view, first).await?;
         drop(view);
         for ancestor in &place.missing {
-            options.make(engine, ancestor, &[]).await?;
+            options.make(engine, ancestor, &[], NewEncryption::Inherited).await?;
         }
         Ok(())
     }

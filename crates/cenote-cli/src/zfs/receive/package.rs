@@ -8,8 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_engine::Engine;
+use cenote_engine::{Engine, KeyChange};
+use cenote_ondisk::nvlist::NvValue;
 use cenote_ondisk::stream::Record;
+use cenote_ondisk::zap::Value;
+use cenote_pool::props::text as setting;
 use cenote_pool::{Dataset, Pool};
 use cenote_stream::{Item, Package, PackageDataset};
 
@@ -84,7 +87,60 @@ impl Command {
         if let (Some(engine), Some(package)) = (engine, replicated) {
             is_alike &= self.make_alike(engine, (package, &by_guid), top, io).await?;
         }
+        if let (Some(engine), Some(package)) = (engine, package.as_ref().filter(|p| p.is_raw))
+            && !self.heals()
+        {
+            is_alike &= self.use_sent_keys(engine, (package, &by_guid), top, io).await?;
+        }
         if is_alike { Ok(()) } else { Err(Exit::Status(1)) }
+    }
+
+    /// Makes the datasets of a raw package encryption roots, or users of their parent's key, as
+    /// they are at the sender. Each was received as a root. Returns false if a change failed, which
+    /// was reported.
+    async fn use_sent_keys(
+        &self,
+        engine: &Arc<Engine>,
+        (package, by_guid): (&Package, &ByGuid<'_>),
+        top: &str,
+        io: &mut Io<'_>,
+    ) -> Result<bool, Exit> {
+        let snapshot = format!("{top}@{}", package.to_snap.to_string_lossy());
+        let sent = Sent { snapshot: &snapshot, top, is_recursive: package.is_recursive };
+        let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
+        let head = name.split('@').next().unwrap_or_default();
+        let view = engine.view().await?;
+        let mut are_done = true;
+        for local in gather(&view, head).await? {
+            let known = |(_, guid): &(String, u64)| by_guid.get(guid);
+            let Some((sent, _)) = local.snapshots.iter().find_map(known) else { continue };
+            let Some(dataset) = find(&view, &local.name).await? else { continue };
+            let Some(key) = dataset.key_info().await? else { continue };
+            let is_root = key.root_dir == dataset.dir().object;
+            let change = match (sent.is_encryption_root, is_root) {
+                (true, false) if local.origin.is_none() => Some(KeyChange::ForceRoot),
+                (false, true) if local.name != head => Some(KeyChange::ForceInherit),
+                _ => None,
+            };
+            if let Some(change) = change
+                && let Err(error) = engine.datasets().change_key(&local.name, change).await
+            {
+                err!(io, "cannot change key of '{}': {}", local.name, wording(&error))?;
+                are_done = false;
+                continue;
+            }
+            let location = sent.props.iter().find(|(name, _)| name.to_str() == Some("keylocation"));
+            if let (true, Some((_, NvValue::String(text)))) = (sent.is_encryption_root, location)
+                && let Some(text) = text.to_str().filter(|text| setting::is_key_location(text))
+            {
+                let change = vec![(
+                    "keylocation".to_owned(),
+                    cenote_engine::PropertyChange::Set(Value::text(text)),
+                )];
+                change_props(engine, &local.name, change, io).await?;
+            }
+        }
+        Ok(are_done)
     }
 
     /// Promotes, renames and, with `-F`, destroys datasets and snapshots here as the sender did.
@@ -100,7 +156,8 @@ impl Command {
         let sent = Sent { snapshot: &snapshot, top, is_recursive: true };
         let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
         let head = name.split('@').next().unwrap_or_default();
-        let mut failed: Vec<Step> = Vec::new();
+        // No step is taken twice: a snapshot that is to be destroyed stays while a clone needs it.
+        let (mut tried, mut has_failed) = (Vec::new(), false);
         loop {
             let locals = gather(&engine.view().await?, head).await?;
             // A target that the sender knows nothing of was named by mistake: nothing of it is
@@ -110,7 +167,7 @@ impl Command {
                 break;
             }
             let mut steps = self.steps(&locals, package, by_guid, head);
-            steps.retain(|step| !failed.contains(step));
+            steps.retain(|step| !tried.contains(step));
             let Some(first) = steps.first() else { break };
             // Steps on snapshots are independent of each other.
             let count = if first.is_of_snapshots() {
@@ -121,14 +178,15 @@ impl Command {
             for step in steps.into_iter().take(count) {
                 if let Err(exit) = self.take(engine, &step, &locals, io).await {
                     err!(io, "{}", exit.message())?;
-                    failed.push(step);
+                    has_failed = true;
                 }
+                tried.push(step);
             }
         }
         for local in gather(&engine.view().await?, head).await? {
             self.set_snapshot_props(engine, &local, by_guid, io).await?;
         }
-        Ok(failed.is_empty())
+        Ok(!has_failed)
     }
 
     /// Returns the steps that are to be taken, in the order in which they are tried.

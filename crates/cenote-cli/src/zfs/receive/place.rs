@@ -278,8 +278,14 @@ impl Command {
         let Some((parent, _)) = head.rsplit_once('/').filter(|_| place.what == What::New) else {
             return Err(place.what.failed(format_args!("destination '{head}' does not exist")));
         };
-        let needed = ["receive", "mount", "create"];
-        permits::need_above(&self.source, pool, &head, &needed, "receive").await?;
+        let right = async |right| {
+            let needed = [right, "mount", "create"];
+            permits::need_above(&self.source, pool, &head, &needed, "receive").await
+        };
+        match right("receive").await {
+            Err(_) if !self.is_forced() => right("receive:append").await?,
+            done => done?,
+        }
         if let Some(found) = find(pool, parent).await? {
             if found.kind().await? != DatasetKind::Filesystem {
                 let why = format!("parent '{parent}' is not a filesystem");

@@ -69,6 +69,29 @@ impl Overrides {
         Ok(overrides)
     }
 
+    /// Whether `-x` names the property.
+    pub(super) fn is_excluded(&self, name: &str) -> bool {
+        self.excluded.iter().any(|other| other == name)
+    }
+
+    /// Returns the values of `-o` that say how a new dataset is encrypted.
+    pub(super) fn of_key(&self) -> Result<Vec<Setting>, String> {
+        let of_key = self.set.iter().filter(|(name, _)| is_of_key(name));
+        of_key.map(|(name, value)| setting::parse(name, value, 'f', Moment::Creation)).collect()
+    }
+
+    /// Refuses values for what a raw stream has itself.
+    pub(super) fn check_raw(&self) -> Result<(), Exit> {
+        let mut names = self.set.iter().map(|(name, _)| name).chain(&self.excluded);
+        match names.find(|name| is_of_key(name)) {
+            Some(name) => Err(Exit::failed(format!(
+                "cannot receive: encryption property '{name}' cannot be set or excluded for raw \
+                 streams."
+            ))),
+            None => Ok(()),
+        }
+    }
+
     /// Refuses names that no property has, and properties that cannot be changed later.
     pub(super) fn check(&self) -> Result<(), Exit> {
         let names = self.set.iter().map(|(name, _)| name).chain(&self.excluded);
@@ -78,7 +101,7 @@ impl Overrides {
                 // The contents have these.
                 "version" | "volsize" => true,
                 // Checked with the values.
-                "encryption" | "keyformat" | "pbkdf2iters" => false,
+                name if is_of_key(name) => false,
                 _ => known.is_none_or(|property| property.access != Access::ReadWrite),
             };
             if is_refused {
@@ -88,6 +111,11 @@ impl Overrides {
         }
         Ok(())
     }
+}
+
+/// Whether a property says how a dataset is encrypted.
+fn is_of_key(name: &str) -> bool {
+    matches!(name, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters")
 }
 
 /// The dataset whose properties are received.
@@ -160,8 +188,9 @@ pub(super) fn plan(
         let is_inheritable = property.contains(':')
             || property_named(DATASET_PROPERTIES, property)
                 .is_some_and(|found| found.is_inheritable);
-        if !at.is_top && is_inheritable {
-            if is_received(property) {
+        if !at.is_top {
+            // Below the top it is inherited from there, if it can be.
+            if is_inheritable && is_received(property) {
                 plan.changes.push((property.clone(), PropertyChange::Inherit));
             }
             continue;

@@ -14,7 +14,7 @@ use cenote_device::model::{Op, Params};
 use cenote_device::pattern;
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, NewDataset, NewEncryption};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -118,7 +118,16 @@ async fn work(plan: Plan) -> Result<Outcome> {
     let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
     let props = vec![("compression".to_owned(), Value::U64(compression))];
     let name = "tank/a".to_owned();
-    engine.datasets().create(NewDataset { name, kind: ObjSetType::Other, props, fill }).await?;
+    engine
+        .datasets()
+        .create(NewDataset {
+            name,
+            kind: ObjSetType::Other,
+            props,
+            encryption: NewEncryption::Inherited,
+            fill,
+        })
+        .await?;
     engine.sync().await?;
     let mut files = Vec::new();
     for (number, record) in (0..).zip(&plan.records) {

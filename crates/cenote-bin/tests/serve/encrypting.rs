@@ -1,0 +1,269 @@
+//! Encrypted file systems and volumes through the command line and mounts: what is on the devices
+//! tells nothing, what comes back is what was written, and raw streams carry it.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
+
+use crate::daemon::{House, has_fuse};
+use crate::receiving::{leave, receive, receives, refuses, send};
+
+/// Repeated in every file.
+const SECRET: &[u8] = b"do not tell anyone of this ";
+const PASSPHRASE: &str = "correct horse battery";
+
+fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
+    let entries = std::fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let files = entries.filter(|entry| entry.file_type().unwrap().is_file());
+    let read = |entry: std::fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), std::fs::read(entry.path()).unwrap())
+    };
+    files.map(read).collect()
+}
+
+/// Whether a device of the pool has the secret anywhere.
+fn tells(house: &House) -> bool {
+    let devices = std::fs::read_dir(house.path("pool")).unwrap().map(Result::unwrap);
+    let mut bytes = devices.map(|device| std::fs::read(device.path()).unwrap());
+    bytes.any(|bytes| bytes.windows(SECRET.len()).any(|window| window == SECRET))
+}
+
+/// Writes the key file.
+fn with_key(house: &House, name: &str, passphrase: &str) -> String {
+    std::fs::write(house.path(name), format!("{passphrase}\n")).unwrap();
+    format!("file://{}", house.text(name))
+}
+
+/// A pool with the encryption root `t/e` at `e`, and its child `t/e/kid` there.
+fn with_root(house: &House) {
+    house.create("none");
+    let location = with_key(house, "key", PASSPHRASE);
+    let place = house.text("e");
+    house.run(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o keylocation={location} \
+         -o pbkdf2iters=100000 -o compression=off -o mountpoint={place} t/e"
+    ));
+    house.run("zfs create -o compression=on t/e/kid");
+}
+
+fn fill(folder: &Path, round: u8) {
+    let secret = SECRET.repeat(20_000);
+    std::fs::write(folder.join("large"), &secret).unwrap();
+    std::fs::write(folder.join(format!("small{round}")), SECRET).unwrap();
+    std::fs::write(folder.join("changed"), [&secret[..100_000], &[round; 5000]].concat()).unwrap();
+    let sparse = File::create(folder.join("sparse")).unwrap();
+    sparse.set_len(3 << 20).unwrap();
+    let mut log = File::options().create(true).append(true).open(folder.join("log")).unwrap();
+    for _ in 0..30 {
+        log.write_all(SECRET).unwrap();
+        log.sync_data().unwrap();
+    }
+}
+
+fn value(house: &House, what: &str, name: &str) -> String {
+    house.run(&format!("zfs get -H -o value {what} {name}")).trim().replace('\n', ",")
+}
+
+#[test]
+fn what_was_written_comes_back_with_the_key_only() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting");
+    with_root(&house);
+    let shown = value(&house, "encryption,keyformat,pbkdf2iters,keystatus,encryptionroot", "t/e");
+    assert_eq!(shown, "aes-256-gcm,passphrase,100000,available,t/e");
+    let shown = value(&house, "encryption,keylocation,encryptionroot", "t/e/kid");
+    assert_eq!(shown, "aes-256-gcm,none,t/e");
+    for folder in ["e", "e/kid"] {
+        fill(&house.path(folder), 1);
+    }
+    house.run("zfs snapshot -r t/e@one");
+    for folder in ["e", "e/kid"] {
+        fill(&house.path(folder), 2);
+    }
+    // Snapshots are visited with the keys of their file system.
+    let small = std::fs::read(house.path("e/.zfs/snapshot/one/small1")).unwrap();
+    assert_eq!(small, SECRET);
+    assert!(!house.path("e/.zfs/snapshot/one/small2").exists());
+    let differences = house.run("zfs diff t/e@one t/e");
+    assert!(differences.contains("small2"), "{differences}");
+    let whole = [contents(&house.path("e")), contents(&house.path("e/kid"))];
+    house.run("zpool sync t");
+    // What the log has since the last txg is replayed with the key.
+    let mut last = File::create(house.path("e/last")).unwrap();
+    last.write_all(SECRET).unwrap();
+    last.sync_all().unwrap();
+    house.kill();
+    drop(last);
+    assert!(!tells(&house), "a device tells the secret");
+    assert_eq!(value(&house, "keystatus,mounted", "t/e"), "unavailable,no");
+    let (status, said) = house.fails("zfs mount t/e");
+    assert_eq!((status, said.as_str()), (1, "cannot mount 't/e': encryption key not loaded\n"));
+    let (_, said) = house.fails("zfs create t/e/other");
+    let locked = "cannot create 't/e/other': encryption root's key is not loaded or provided\n";
+    assert_eq!(said, locked);
+    house.run("zfs snapshot t/e/kid@locked");
+    house.run("zfs load-key t/e");
+    house.run("zfs mount -a");
+    let last = std::fs::read(house.path("e/last")).unwrap();
+    assert_eq!(last, SECRET, "the log is not replayed");
+    std::fs::remove_file(house.path("e/last")).unwrap();
+    assert!([contents(&house.path("e")), contents(&house.path("e/kid"))] == whole);
+    let (_, said) = house.fails("zfs unload-key t/e");
+    assert_eq!(said, "Key unload error: 't/e' is busy.\n");
+    house.run("zfs unmount t/e");
+    house.run("zfs unload-key t/e");
+    let (_, said) = house.fails("zfs mount t/e");
+    assert_eq!(said, "cannot mount 't/e': encryption key not loaded\n");
+    // Without the key it can be destroyed.
+    house.run("zfs destroy -r t/e/kid");
+    assert!(!tells(&house), "a device tells the secret");
+    leave_encrypted(&house, &["t/e"]);
+}
+
+/// OpenZFS accepts the pool, and what the key opens.
+fn leave_encrypted(house: &House, names: &[&str]) {
+    leave(house);
+    let Some(zdb) = cenote_oracle::zdb() else { return };
+    for name in names {
+        let said = zdb.pool(name, &house.path("pool"), &["-K", PASSPHRASE, "-dddd"]);
+        assert!(said.is_success(), "{name}: {said}");
+    }
+}
+
+#[test]
+fn raw_streams_carry_what_only_the_key_opens() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-raw");
+    with_root(&house);
+    for folder in ["e", "e/kid"] {
+        fill(&house.path(folder), 1);
+    }
+    house.run("zfs snapshot -r t/e@one");
+    let first = [contents(&house.path("e")), contents(&house.path("e/kid"))];
+    for folder in ["e", "e/kid"] {
+        fill(&house.path(folder), 2);
+        std::fs::remove_file(house.path(folder).join("large")).unwrap();
+    }
+    house.run("zfs snapshot -r t/e@two");
+    let second = [contents(&house.path("e")), contents(&house.path("e/kid"))];
+
+    let full = send(&house, "-w -R t/e@one");
+    assert!(!full.windows(SECRET.len()).any(|window| window == SECRET), "a stream tells");
+    receives(&house, "-u t/copy", &full);
+    assert_eq!(value(&house, "encryptionroot,keystatus", "t/copy"), "t/copy,unavailable");
+    assert_eq!(value(&house, "encryptionroot,keystatus", "t/copy/kid"), "t/copy,unavailable");
+    let place = house.text("copy");
+    house.run(&format!("zfs set mountpoint={place} t/copy"));
+    house.run("zfs load-key t/copy");
+    house.run("zfs mount -a");
+    assert!([contents(&house.path("copy")), contents(&house.path("copy/kid"))] == first);
+    house.run("zfs unmount t/copy");
+    house.run("zfs unload-key t/copy");
+
+    // An increment, without the key; interrupted, and continued.
+    let more = send(&house, "-w -i @one t/e@two");
+    assert_eq!(receive(&house, "-s -F t/copy", &more[..more.len() / 2]).status, 1);
+    let token = value(&house, "receive_resume_token", "t/copy");
+    let rest = send(&house, &format!("-t {token}"));
+    receives(&house, "-s -F -u t/copy", &rest);
+    receives(&house, "-F -u t/copy/kid", &send(&house, "-w -i @one t/e/kid@two"));
+    house.run("zfs load-key t/copy");
+    house.run("zfs mount -a");
+    assert!([contents(&house.path("copy")), contents(&house.path("copy/kid"))] == second);
+
+    // Not raw: encrypted again, with the key of the target; then no raw increment fits.
+    house.run("zfs snapshot t/e@three");
+    receives(&house, "-F -u t/copy", &send(&house, "-i @two t/e@three"));
+    house.run("zfs snapshot t/e@four");
+    let mismatch = "cannot receive incremental stream: IV set guid mismatch. See the 'zfs receive' \
+                    man page section\ndiscussing the limitations of raw encrypted send streams.\n";
+    refuses(&house, "-F t/copy", &send(&house, "-w -i @three t/e@four"), mismatch);
+    // A plain dataset becomes an encrypted one below an encrypted parent.
+    house.run(&format!("zfs create -o mountpoint={} t/plain", house.text("plain")));
+    fill(&house.path("plain"), 3);
+    house.run("zfs snapshot t/plain@one");
+    receives(&house, "t/copy/below", &send(&house, "t/plain@one"));
+    assert_eq!(value(&house, "encryptionroot", "t/copy/below"), "t/copy");
+    assert!(contents(&house.path("copy/below")) == contents(&house.path("plain")));
+    leave_encrypted(&house, &["t/e", "t/e/kid@one", "t/copy", "t/copy@one", "t/copy/kid"]);
+}
+
+#[test]
+fn keys_are_changed_and_inherited() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-keys");
+    with_root(&house);
+    fill(&house.path("e/kid"), 1);
+    house.run("zfs snapshot t/e/kid@one");
+    house.run("zfs clone t/e/kid@one t/e/clone");
+    let whole = contents(&house.path("e/kid"));
+    assert!(contents(&house.path("e/clone")) == whole);
+    let (_, said) = house.fails("zfs rename t/e/kid t/kid");
+    let outside = "cannot rename 't/e/kid': cannot move encrypted child outside of its encryption \
+                   root\n";
+    assert_eq!(said, outside);
+    let (_, said) = house.fails("zfs create -o encryption=on t/x");
+    assert_eq!(said, "cannot create 't/x': Keyformat required for new encryption root.\n");
+    let (_, said) = house.fails("zfs change-key -i t/e/kid");
+    let no_root = "Key change error: Key inheritting can only be performed on encryption roots.\n";
+    assert_eq!(said, no_root);
+    let (_, said) = house.fails("zfs change-key -o keyformat=raw t/e/clone");
+    assert_eq!(said, "Key change error: Keys cannot be changed on clones.\n");
+
+    // The child becomes a root, and can leave.
+    std::fs::write(house.path("raw"), [7; 32]).unwrap();
+    let raw = format!("file://{}", house.text("raw"));
+    house.run(&format!("zfs change-key -o keyformat=raw -o keylocation={raw} t/e/kid"));
+    assert_eq!(value(&house, "encryptionroot,keyformat", "t/e/kid"), "t/e/kid,raw");
+    assert_eq!(value(&house, "encryptionroot", "t/e/clone"), "t/e/kid");
+    house.run("zfs rename t/e/kid t/kid");
+    // The parent gets another passphrase.
+    let other = with_key(&house, "other", "another passphrase");
+    house.run(&format!("zfs change-key -o keylocation={other} -o pbkdf2iters=100000 t/e"));
+    // A clone takes over its origin, and the key.
+    house.run("zfs promote t/e/clone");
+    assert_eq!(value(&house, "encryptionroot", "t/kid"), "t/e/clone");
+    assert_eq!(value(&house, "keylocation", "t/e/clone"), raw);
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    let (status, said) = house.fails(&format!("zfs load-key -L file://{} t/e", house.text("key")));
+    assert_eq!(
+        (status, said.as_str()),
+        (255, "Key load error: Incorrect key provided for 't/e'.\n")
+    );
+    house.run("zfs load-key t/e");
+    house.run("zfs load-key t/e/clone");
+    house.run("zfs mount -a");
+    assert!(contents(&house.path("e/clone")) == whole);
+    // It uses its parent's key again; then one key opens both.
+    house.run("zfs change-key -i t/e/clone");
+    assert_eq!(value(&house, "encryptionroot,keylocation", "t/e/clone"), "t/e,none");
+    house.run("zpool export t");
+    house.run(&format!("zpool import -l -d {} t", house.text("pool")));
+    assert!(contents(&house.path("e/clone")) == whole);
+    leave(&house);
+}
+
+#[test]
+fn a_pool_and_a_volume_are_encrypted() {
+    let house = House::new("encrypting-pool");
+    let location = with_key(&house, "key", PASSPHRASE);
+    std::fs::create_dir_all(house.path("pool")).unwrap();
+    let device = house.path("pool").join("d0");
+    File::create(&device).unwrap().set_len(256 << 20).unwrap();
+    house.run(&format!(
+        "zpool create -O encryption=aes-128-ccm -O keyformat=passphrase -O keylocation={location} \
+         -O pbkdf2iters=100000 -O mountpoint=none t {}",
+        device.display()
+    ));
+    house.run("zfs create -V 8M -b 16K t/v");
+    assert_eq!(value(&house, "encryption,encryptionroot", "t/v"), "aes-128-ccm,t");
+    leave_encrypted(&house, &["t", "t/v"]);
+}
