@@ -23,7 +23,7 @@ use crate::model::slots::Slot;
 use crate::model::{Actor, Model, Rollback};
 use crate::plan::draw::SLOT;
 use crate::tasks::{History, dataset, spares, verify_pool, volume_dataset};
-use crate::{hot_spares, look};
+use crate::{encryption, hot_spares, look};
 
 /// Simulated time in which a removal ends, if there is space.
 const REMOVAL_TIME_MAX: Duration = Duration::from_mins(10);
@@ -56,10 +56,18 @@ pub(crate) async fn after_import(
     }
     let owners = FsOwners { counts_objects: true, counts_projects: true };
     engine.datasets().set_owner_probe(Arc::new(owners));
+    // Logs that are not replayed by the recovery are replayed when their datasets are opened.
+    let is_locked = history.plan.seed.is_multiple_of(2);
+    if !is_locked {
+        encryption::load_keys(&history.plan, engine).await.map_err(fail)?;
+    }
     for (object, replayed) in cenote_fs::recover(engine).await.map_err(fail)? {
         if let Some(failure) = replayed.failure {
             return Err(format!("replay of dataset {object}: {failure:?}"));
         }
+    }
+    if is_locked {
+        encryption::load_keys(&history.plan, engine).await.map_err(fail)?;
     }
     let mut left = VIEWS_MAX;
     let (model, opened) = loop {
@@ -467,6 +475,7 @@ pub(crate) async fn rewind(
     let rewound = opened.map_err(|error| format!("rewind: {error:?}"))?;
     spares::connect(history, &rewound);
     rewound.start_sync_task();
+    encryption::load_keys(&history.plan, &rewound).await.map_err(fail)?;
     let view = rewound.view().await.map_err(fail)?;
     checkpoint_state(&view).await?;
     let report = leaks::check(&view).await.map_err(fail)?;

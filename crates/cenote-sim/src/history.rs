@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use cenote_device::{Device, PowerCut};
 use cenote_dmu::Tx;
-use cenote_engine::{Engine, NewDataset};
+use cenote_engine::{Engine, NewDataset, NewEncryption};
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
-use cenote_fs::format::NewFileSystem;
-use cenote_fs::{Mount, NewVolume};
+use cenote_fs::format::{NewFileSystem, fill_volume};
+use cenote_fs::{Mount, WritableVolume};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_ondisk::znode::Time;
@@ -23,6 +23,7 @@ use futures_util::future::{Either, join_all, select};
 
 use crate::check;
 use crate::disks::{Event, Machine};
+use crate::encryption;
 use crate::look::directory;
 use crate::model::datasets::Datasets;
 use crate::model::files::Tree;
@@ -244,6 +245,8 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     let mut mounts = Vec::new();
     for (number, file_system) in plan.file_systems.iter().enumerate() {
         let new = empty_file_system(dataset(number), values(&file_system.properties));
+        let encryption = encryption::of(file_system.is_encrypted, number);
+        let new = NewDataset { encryption, ..new };
         engine.datasets().create(new).await.map_err(fail)?;
         let mount = Mount::open(&engine, &dataset(number)).await.map_err(fail)?;
         for actor in 0..file_system.actors {
@@ -257,13 +260,17 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     }
     let mut volumes = Vec::new();
     for (number, volume) in plan.volumes.iter().enumerate() {
-        let mut new = NewVolume::new(&volume_dataset(number), volume.slots * SLOT)
-            .with_block_size(volume.block_size)
-            .sparse();
-        for (name, value) in &volume.properties {
-            new = new.with(name, Value::U64(*value));
-        }
-        volumes.push(new.create(&engine).await.map_err(fail)?);
+        let (size, block_size) = (volume.slots * SLOT, volume.block_size);
+        let new = NewDataset {
+            name: volume_dataset(number),
+            kind: ObjSetType::Zvol,
+            props: values(&volume.properties),
+            encryption: encryption::of(volume.is_encrypted, number),
+            fill: Box::new(move |tx| fill_volume(tx, size, block_size)),
+        };
+        let name = new.name.clone();
+        engine.datasets().create(new).await.map_err(fail)?;
+        volumes.push(WritableVolume::open(&engine, &name).await.map_err(fail)?);
     }
     for tree in trees(plan) {
         let root = format!("tank/d{tree}");
@@ -282,7 +289,7 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
 
 fn empty_file_system(name: String, props: Vec<(String, Value)>) -> NewDataset {
     let fill = Box::new(|tx: &mut Tx<'_>| NewFileSystem::at(Time::default()).fill(tx));
-    NewDataset { name, kind: ObjSetType::Zfs, props, fill }
+    NewDataset { name, kind: ObjSetType::Zfs, props, encryption: NewEncryption::Inherited, fill }
 }
 
 /// Returns the numbers of the trees of datasets that tasks use.

@@ -34,6 +34,7 @@ pub mod batch;
 pub mod bugs;
 mod check;
 mod disks;
+mod encryption;
 mod history;
 mod hot_spares;
 mod look;

@@ -17,6 +17,7 @@ const ALLOCATOR_SEED: u64 = 0x616c_6c6f_6361_746f;
 const REMOVAL_SEED: u64 = 0x7265_6d6f_7661_6c73;
 const TUNING_SEED: u64 = 0x7475_6e69_6e67_7321;
 const SPLIT_SEED: u64 = 0x7370_6c69_7473_2121;
+const ENCRYPTION_SEED: u64 = 0x656e_6372_7970_7421;
 const GROWTH_SEED: u64 = 0x6c6f_6e67_6572_2121;
 const BESIDE_SEED: u64 = 0x6265_7369_6465_2121;
 const SPARE_SEED: u64 = 0x7370_6172_6573_2121;
@@ -42,8 +43,15 @@ pub(crate) fn draw(seed: u64) -> Plan {
     // Of its own generator, so that the rest of a seed's plan stays as it was without throttles.
     tunables.extend(throttle(&mut Rng::seeded(seed ^ THROTTLE_SEED)));
     tunables.extend(allocator(&mut Rng::seeded(seed ^ ALLOCATOR_SEED)));
-    let file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
-    let volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
+    let mut file_systems: Vec<_> = (0..=rng.below(2)).map(|_| file_system(&mut rng)).collect();
+    let mut volumes: Vec<_> = (0..rng.below(2)).map(|_| volume(&mut rng)).collect();
+    let mut encryption = Rng::seeded(seed ^ ENCRYPTION_SEED);
+    for of in &mut file_systems {
+        of.is_encrypted = encrypt(&mut of.properties, &mut encryption);
+    }
+    for of in &mut volumes {
+        of.is_encrypted = encrypt(&mut of.properties, &mut encryption);
+    }
     let processors = 1 + rng.below(4) as usize;
     let interleave = (rng.below(2) == 0).then(|| rng.next_u64());
     let mut plan = Plan {
@@ -313,6 +321,17 @@ fn properties(rng: &mut Rng) -> Vec<(String, u64)> {
     chosen
 }
 
+/// Returns whether a dataset with these properties is encrypted.
+fn encrypt(properties: &mut [(String, u64)], rng: &mut Rng) -> bool {
+    let is_encrypted = rng.below(3) == 0;
+    // There is no room for a third copy in the pointers of encrypted blocks.
+    let copies = properties.iter_mut().find(|(name, _)| name == "copies").filter(|_| is_encrypted);
+    if let Some((_, copies)) = copies {
+        *copies = 2;
+    }
+    is_encrypted
+}
+
 fn file_system(rng: &mut Rng) -> FileSystemPlan {
     let mut properties = properties(rng);
     if rng.below(2) == 0 {
@@ -322,12 +341,13 @@ fn file_system(rng: &mut Rng) -> FileSystemPlan {
     properties.push(("xattr".to_owned(), 1 + rng.below(2)));
     let rolls_back = rng.below(4) == 0;
     let actors = if rolls_back { 1 } else { 1 + rng.below(3) as usize };
-    FileSystemPlan { properties, actors, rolls_back }
+    FileSystemPlan { properties, actors, rolls_back, is_encrypted: false }
 }
 
 fn volume(rng: &mut Rng) -> VolumePlan {
     let block_size = [4096, 16_384, 65_536, 131_072][rng.below(4) as usize];
-    VolumePlan { properties: properties(rng), block_size, slots: 2 * (4 + rng.below(8)) }
+    let slots = 2 * (4 + rng.below(8));
+    VolumePlan { properties: properties(rng), block_size, slots, is_encrypted: false }
 }
 
 fn life(plan: &Plan, faults_of: Option<FaultKind>, rng: &mut Rng) -> Life {

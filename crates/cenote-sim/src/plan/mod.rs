@@ -56,6 +56,9 @@ pub(crate) struct FileSystemPlan {
     /// Whether its only actor rolls it back.
     #[serde(default)]
     pub(crate) rolls_back: bool,
+    /// Whether it is an encryption root.
+    #[serde(default)]
+    pub(crate) is_encrypted: bool,
 }
 
 /// A volume.
@@ -67,6 +70,9 @@ pub(crate) struct VolumePlan {
     pub(crate) block_size: u64,
     /// Number of slots.
     pub(crate) slots: u64,
+    /// Whether it is an encryption root.
+    #[serde(default)]
+    pub(crate) is_encrypted: bool,
 }
 
 /// A life of the process, from the import to its end.

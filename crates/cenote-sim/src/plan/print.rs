@@ -33,15 +33,20 @@ pub(crate) fn text(plan: &Plan) -> String {
     for (number, file_system) in plan.file_systems.iter().enumerate() {
         let _ = writeln!(
             text,
-            "  tank/f{number}: {} actors, {:?}",
-            file_system.actors, file_system.properties
+            "  tank/f{number}: {} actors, {:?}{}",
+            file_system.actors,
+            file_system.properties,
+            if file_system.is_encrypted { ", encrypted" } else { "" }
         );
     }
     for (number, volume) in plan.volumes.iter().enumerate() {
         let _ = writeln!(
             text,
-            "  tank/v{number}: {} slots, blocks of {}, {:?}",
-            volume.slots, volume.block_size, volume.properties
+            "  tank/v{number}: {} slots, blocks of {}, {:?}{}",
+            volume.slots,
+            volume.block_size,
+            volume.properties,
+            if volume.is_encrypted { ", encrypted" } else { "" }
         );
     }
     for (number, life) in plan.lives.iter().enumerate() {
