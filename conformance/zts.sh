@@ -27,6 +27,8 @@ die() { printf 'zts: %s\n' "$*" >&2; exit 1; }
 for tool in ksh sudo python3; do
   command -v $tool >/dev/null || die "$tool is missing (Debian's package of that name)"
 done
+# Without it the suite compares empty sums of streams and files, which are equal.
+command -v xxh128sum >/dev/null || die "xxh128sum is missing (Debian's package xxhash)"
 
 groups=("$@")
 case ${1:-} in
@@ -75,7 +77,7 @@ helper=/sbin/mount.zfs
 [ -e $helper ] && mount --bind "$CENOTE" $helper
 
 work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
-chmod 755 "$work"
+chmod 1777 "$work"
 results=$here/target/zts
 mkdir -p "$results"
 
@@ -122,7 +124,7 @@ trap 'exit 130' INT TERM
 # The tests' path.
 bin=$work/bin
 mkdir "$bin" "$work/state" "$work/none"
-for tool in zfs zpool zdb zinject mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; done
+for tool in zfs zpool zdb zstream zinject mount.zfs; do ln -s "$CENOTE" "$bin/$tool"; done
 (
   # What the suite says that its tests need.
   . "$suite/zfs-tests/include/commands.cfg"
