@@ -157,9 +157,10 @@ impl Work {
                 && (1..=self.data.len()).contains(&bytes.len());
             // Checks W6.
             let cause = WriteError::Size { size: bytes.len() as u64 };
-            return Some(match is_whole {
-                true => self.checksummed(bytes, compression, protection(&seal)),
-                false => Err(Error::new(Kind::Invalid, cause)),
+            return Some(if is_whole {
+                self.checksummed(bytes, compression, protection(&seal))
+            } else {
+                Err(Error::new(Kind::Invalid, cause))
             });
         }
         if is_embedded {

@@ -291,10 +291,7 @@ pub(crate) fn change(
     };
     set_location(tx, dir, location)?;
     effects.settings_changed.push(dir);
-    let text = match is_to_inherit {
-        true => "inherit",
-        false => "new key",
-    };
+    let text = if is_to_inherit { "inherit" } else { "new key" };
     history::log(tx, env, "change key", head, text)?;
     Ok(dir)
 }

@@ -36,7 +36,6 @@ pub(crate) fn policy(tx: &mut Tx<'_>, dir: u64) -> TxResult<DatasetPolicy> {
         is_dedup: false,
         is_encrypted: crypto::key_object(tx, dir)?.is_some(),
         indirect_shift: indirect_shift(&settings),
-        ..default
     })
 }
 

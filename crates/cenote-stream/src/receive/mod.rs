@@ -376,7 +376,7 @@ fn new_receive(begin: &Begin, payload: &[u8], options: ReceiveOptions) -> Result
             of_snapshot: payload.redact_snaps,
             of_source: payload.redact_from_snaps,
         },
-        keys: payload.crypt_keydata.map(raw::sent_keys),
+        keys: payload.crypt_keydata.as_ref().map(raw::sent_keys),
         origin: options.origin,
         resumes_at,
         choices: ReceiveChoices {

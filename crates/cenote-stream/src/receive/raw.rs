@@ -53,10 +53,10 @@ impl Raw {
 }
 
 /// Returns what BEGIN says of keys and root.
-pub(super) fn sent_keys(data: CryptKeyData) -> SentKeys {
+pub(super) fn sent_keys(data: &CryptKeyData) -> SentKeys {
     use cenote_codec::crypto::{Pbkdf2, WrappedKeys};
-    let CryptKeyData { suite, guid, version, master_key, hmac_key, iv, mac, .. } = data;
-    let meta = data.meta_dnode;
+    let CryptKeyData { suite, guid, version, master_key, hmac_key, iv, mac, .. } = *data;
+    let meta = &data.meta_dnode;
     SentKeys {
         keys: StoredKeys {
             wrapped: WrappedKeys { suite, guid, version, iv, mac, master_key, hmac_key },

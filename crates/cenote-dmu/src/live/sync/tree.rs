@@ -398,9 +398,10 @@ impl TreeWriter<'_> {
         let place = self.pass.place(*object, 0, node.number);
         let block = Block { data: data.clone(), place, spec: self.spec(0), fill };
         let draft = self.pass.draft(block, node.old)?;
-        let sent = match is_meta && self.pass.is_locked() {
-            true => Some(self.sealed_dnodes(node, data)?),
-            false => forms.get(&node.number).cloned(),
+        let sent = if is_meta && self.pass.is_locked() {
+            Some(self.sealed_dnodes(node, data)?)
+        } else {
+            forms.get(&node.number).cloned()
         };
         Ok(Some(Draft { sent, ..draft }))
     }

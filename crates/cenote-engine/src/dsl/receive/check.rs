@@ -115,12 +115,11 @@ pub(super) fn encryption(
 ) -> TxResult<()> {
     let (guid, sent) = (crypto::guid_of(tx, dir)?, new.keys.as_ref().filter(|_| new.is_raw()));
     match (guid, sent) {
-        (None, None) => Ok(()),
         (None, Some(_)) => Err(ReceiveRefusal::RawOntoPlain.into()),
         (Some(guid), Some(sent)) if guid != sent.keys.wrapped.guid => {
             Err(ReceiveRefusal::OtherKey.into())
         }
-        (Some(_), Some(_)) => Ok(()),
+        (None, None) | (Some(_), Some(_)) => Ok(()),
         (Some(_), None) if new.features.contains(StreamFeatures::EMBED_DATA) => {
             Err(ReceiveRefusal::EmbeddedOntoEncrypted.into())
         }
