@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # OpenZFS's kernel module, in a virtual machine, takes over pools whose daemon was killed in the
 # middle of a scan or a device operation: it goes on to the end, every file compares, a scrub finds
-# nothing, and the pool is written. CENOTE_ZVM: a program that runs a script as root in a machine
+# nothing, and the pool is written. One pool is encrypted, with what is in its intent log too. CENOTE_ZVM: a program that runs a script as root in a machine
 # with the module, where /out is the folder ZVM_OUT; it takes -m MIB of memory and -t SECONDS.
 . "$(dirname "$(readlink -f "$0")")/common.sh"
 [ -x "${CENOTE_ZVM:-}" ] || die "CENOTE_ZVM names no program that runs a virtual machine"
 house=$work/kernel
-names="scrub paused resilver replace attach standby rebuild removal expansion distributed"
+names="scrub paused resilver replace attach standby rebuild removal expansion distributed sealed"
 export CENOTE_STATE_DIR=$house/state
 unset CENOTE_SOCKET
 zpool() { "$CENOTE" zpool "$@"; }
@@ -20,12 +20,12 @@ go_away() {
 go_away; rm -rf "$house"; mkdir -p "$house/out/pools"
 trap go_away EXIT
 
-# Makes the pool NAME of files, with data in it. @ in LAYOUT is the folder of the files.
+# Makes the pool NAME of files, with data in it.
 pool() { # NAME FILES LAYOUT...
   local name=$1 folder=$house/out/pools/$1 file
   mkdir -p "$folder"
   for file in $(seq 0 $(($2 - 1))); do truncate -s 256M "$folder/d$file"; done
-  zpool create -R "$house/at" "$name" "${@:3}"
+  zpool create -R "$house/at" "${encryption[@]}" "$name" "${@:3}"
   "$CENOTE" zfs set compression=lz4 "$name"
   cp -a "$here/crates" "$house/at/$name/tree"
   head -c 48M /dev/urandom > "$house/at/$name/random"
@@ -35,6 +35,7 @@ pool() { # NAME FILES LAYOUT...
   (cd "$house/at/$name" && find . -type f -print0 | xargs -0 sha256sum) > "$house/out/$name.sums"
 }
 
+encryption=()
 at() { printf '%s\n' "$house/out/pools/$1"; }
 pool scrub 3 raidz "$(at scrub)"/d{0,1,2}
 pool paused 2 mirror "$(at paused)"/d{0,1}
@@ -46,6 +47,9 @@ pool rebuild 2 "$(at rebuild)/d0"
 pool removal 3 "$(at removal)"/d{0,1,2}
 pool expansion 4 raidz "$(at expansion)"/d{0,1,2}
 pool distributed 4 draid1:2d:4c:1s "$(at distributed)"/d{0,1,2,3}
+head -c 32 /dev/urandom > "$house/out/key"
+encryption=(-O encryption=on -O keyformat=raw -O "keylocation=file://$house/out/key")
+pool sealed 3 raidz "$(at sealed)"/d{0,1,2}
 
 # More is written while a device is away.
 zpool offline resilver "$(at resilver)/d1"
@@ -64,6 +68,7 @@ tunable cenote_removal_batch_bytes 262144
 tunable raidz_expand_max_reflow_bytes 25165824
 zpool scrub scrub
 zpool scrub paused
+zpool scrub sealed
 zpool online resilver "$(at resilver)/d1"
 zpool replace replace "$(at replace)"/d{1,3}
 zpool attach attach "$(at attach)"/d{0,1}
@@ -80,6 +85,9 @@ zpool status > "$house/killed"
 for name in $names; do
   zpool status "$name" | grep -Eq 'in progress|scrub paused' || die "$name has ended: see $house/killed"
 done
+# The last file is in the intent log alone.
+head -c 100K /dev/urandom | dd of="$house/at/sealed/logged" bs=100K iflag=fullblock conv=fsync status=none
+(cd "$house/at/sealed" && sha256sum ./logged) >> "$house/out/sealed.sums"
 kill -KILL "$("$CENOTE" daemon status | sed -n 's/.*process \([0-9]*\).*/\1/p')"
 
 { echo "names='$names'"; cat <<'JOB'; } > "$house/job.sh"
@@ -88,6 +96,8 @@ for name in $names; do
   folder=/out/pools/$name
   verdict() { echo "kernel: $name: $1"; }
   zpool import -f -d "$folder" -R "/mnt/$name" "$name" || { verdict "not imported"; continue; }
+  [ "$name" != sealed ] || { zfs load-key -L file:///out/key sealed && zfs mount sealed; } ||
+    verdict "key not loaded"
   zpool status "$name" > "/out/$name.begin"
   # It was not at its end when the daemon was killed; here it may be.
   grep -Eq 'in progress|scrub paused|remove:|scrub repaired|resilvered' "/out/$name.begin" ||
