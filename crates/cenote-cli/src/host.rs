@@ -315,6 +315,13 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// time.
     fn ask_key(&self, prompt: &str, is_raw: bool) -> std::io::Result<(Vec<u8>, bool)>;
 
+    /// Delivers, then has the caller's process read the key at this value of `keylocation`.
+    ///
+    /// # Errors
+    /// The errors of the caller's process; an error if the caller is gone or does not answer in
+    /// time.
+    fn ask_key_at(&self, location: &str) -> std::io::Result<Vec<u8>>;
+
     /// Delivers, then has the caller's process read its standard input. Returns what was there,
     /// nothing at its end. Blocks as long as no input comes, so no view of a pool, lock or pin may
     /// be held.

@@ -12,6 +12,7 @@ pub mod getopt;
 mod host;
 pub mod io;
 pub mod key_input;
+pub mod key_place;
 mod lab;
 pub mod nicenum;
 pub mod source;

@@ -9,7 +9,6 @@
 //! Messages about pools that cannot be opened are OpenZFS's and are defined only in this file;
 //! commands just pass the [`Exit`] on.
 
-use std::io::Read as _;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::Arc;
@@ -25,8 +24,8 @@ use futures_util::future::{Either, select};
 
 use crate::host::{CallerStreams, OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
-use crate::key_input::{self, KEY_MAX};
-use crate::{argument, environment};
+use crate::key_place::{read_key_at, read_key_file};
+use crate::{argument, environment, key_input};
 
 /// Attempts of a read-only command whose view of the pool is dropped.
 pub(crate) const READ_ATTEMPTS: usize = 5;
@@ -158,6 +157,18 @@ impl Source {
         match self.streams() {
             Some(streams) => streams.ask_key(prompt, is_raw),
             None => key_input::read_key(prompt, is_raw, io.out),
+        }
+    }
+
+    /// Has the caller's process read the key at a location other than `prompt`.
+    ///
+    /// # Errors
+    /// OpenZFS's words for it.
+    pub(crate) fn key_at(&self, location: &str) -> Result<Vec<u8>, String> {
+        match self.streams() {
+            Some(streams) => streams.ask_key_at(location).map_err(|error| error.to_string()),
+            None if self.is_trusted() => read_key_at(location),
+            None => Err("permission denied".to_owned()),
         }
     }
 
@@ -462,13 +473,6 @@ pub fn open_failure(candidate: &Candidate, error: &Error) -> Exit {
         }
         _ => format!("cannot open '{name}': {error}"),
     })
-}
-
-/// Reads a key file, up to the largest possible key.
-pub(crate) fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
-    let mut material = Vec::new();
-    std::fs::File::open(argument::path(file))?.take(KEY_MAX).read_to_end(&mut material)?;
-    Ok(material)
 }
 
 /// Loads the key of one encryption root from a file.

@@ -78,9 +78,13 @@ impl Geometry {
     /// the tree can address.
     #[must_use]
     pub fn block_count(&self) -> u64 {
-        let top = self.span(self.levels.saturating_sub(1));
-        let capacity = top.saturating_mul(u64::from(self.pointer_count));
-        self.max_block.saturating_add(1).min(capacity)
+        self.max_block.saturating_add(1).min(self.capacity())
+    }
+
+    /// Number of data blocks that the tree can address.
+    #[must_use]
+    pub const fn capacity(&self) -> u64 {
+        self.span(self.levels.saturating_sub(1)).saturating_mul(self.pointer_count as u64)
     }
 
     /// Number of bytes that the object may have.

@@ -34,6 +34,7 @@ pub mod zap;
 pub use array::{read_bytes, read_words};
 pub use bpobj::Bpobj;
 pub use bptree::Bptree;
+pub use cenote_block::StoredForm;
 pub use deadlist::Deadlist;
 pub use dnode::{Dnode, SPILL_BLKID};
 pub use dnodes::Dnodes;

@@ -20,7 +20,7 @@ use cenote_device::{CommandHash, Device, DeviceInfo, ModelDisk, pattern};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, NewEncryption};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -336,18 +336,8 @@ pub async fn new_file(
     props: Vec<(String, Value)>,
     record: u64,
 ) -> Result<(Arc<Head>, u64)> {
-    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-    let name = "tank/a".to_owned();
-    engine
-        .datasets()
-        .create(NewDataset {
-            name,
-            kind: ObjSetType::Other,
-            props,
-            encryption: NewEncryption::Inherited,
-            fill,
-        })
-        .await?;
+    let new = NewDataset { props, ..NewDataset::new("tank/a", ObjSetType::Other) };
+    engine.datasets().create(new).await?;
     let head = engine.head("tank/a").await?;
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);
     let (object, _) = engine.apply(&head, ApplyOptions::new(), |tx| tx.allocate(&spec)).await?;

@@ -7,16 +7,21 @@
 //! object is unwrapped right away, which verifies the key by its tag; so every dataset with keys in
 //! the store is readable. Key material is wiped when it is dropped.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use cenote_codec::crypto::{self, BlockKeys, KeyFormat, Pbkdf2, Purpose, WrappedKeys, WrappingKey};
-use cenote_dmu::ObjSet;
-use cenote_ondisk::dsl::crypto as entry;
+use cenote_codec::crypto::{
+    self, BlockKeys, KeyFormat, MAC_BYTES, Pbkdf2, Purpose, WrappedKeys, WrappingKey,
+};
+use cenote_dmu::zap::edit as zap;
+use cenote_dmu::{ObjSet, ReadObjects, TxResult};
+use cenote_ondisk::dsl::{crypto as entry, key};
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
 
+use crate::dsl::dataset::{get_dataset, origin_txg};
+use crate::dsl::dir::{children_of, get_dir};
 use crate::dsl::{Dataset, DslError};
 use crate::{Pool, mos};
 
@@ -124,6 +129,61 @@ impl KeyInfo {
     }
 }
 
+/// How a dir that may use an encryption root is found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KeyPath {
+    /// A search begins with this dir.
+    First(u64),
+    /// This dir is a child of one that uses the root.
+    Child(u64),
+    /// This dataset is a clone of one that uses the root. It may be anywhere.
+    Clone(u64),
+}
+
+/// Returns the dir at the end of a path and its key object, unless it uses another encryption root
+/// or none.
+///
+/// A clone shares the key object of its origin, and its descendants use the root of both. So it is
+/// found through its origin, and not as the child of a dir that may use another root.
+///
+/// # Errors
+/// `Kind::Corrupt` if the dir or its key object is damaged.
+pub fn key_user(
+    objects: &mut dyn ReadObjects,
+    root: u64,
+    path: KeyPath,
+) -> TxResult<Option<(u64, u64)>> {
+    let dir = match path {
+        KeyPath::First(dir) | KeyPath::Child(dir) => dir,
+        KeyPath::Clone(dataset) => get_dataset(objects, dataset)?.dir_obj,
+    };
+    if matches!(path, KeyPath::Child(_)) {
+        let phys = get_dir(objects, dir)?;
+        if origin_txg(objects, &phys)? != 0 {
+            return Ok(None);
+        }
+    }
+    let object = mos::extra_value(objects, dir, key::CRYPTO_KEY_OBJ)?;
+    let Some(object) = object.and_then(|value| value.first()) else { return Ok(None) };
+    let is_of_root = zap::lookup_u64(objects, object, entry::ROOT_DDOBJ)? == Some(root);
+    Ok(is_of_root.then_some((dir, object)))
+}
+
+/// Returns the paths that go on from a dir that uses an encryption root.
+///
+/// # Errors
+/// `Kind::Corrupt` if the list of its children or of its clones is damaged.
+pub fn key_paths(objects: &mut dyn ReadObjects, dir: u64) -> TxResult<Vec<KeyPath>> {
+    let children = children_of(objects, dir)?;
+    let mut paths: Vec<_> = children.into_iter().map(|(_, dir)| KeyPath::Child(dir)).collect();
+    let clones = get_dir(objects, dir)?.clones;
+    if clones != 0 {
+        let clones = zap::numbers(objects, clones)?.into_iter();
+        paths.extend(clones.map(|(dataset, _)| KeyPath::Clone(dataset)));
+    }
+    Ok(paths)
+}
+
 fn field<const N: usize>(
     entries: &BTreeMap<String, Value>,
     object: u64,
@@ -144,7 +204,17 @@ struct Loaded {
     /// Keys of blocks, by key object.
     blocks: BTreeMap<u64, Arc<BlockKeys>>,
     /// Keys that wrap them, by the dir of the encryption root.
-    roots: BTreeMap<u64, Arc<WrappingKey>>,
+    roots: BTreeMap<u64, RootKey>,
+}
+
+/// The key of an encryption root.
+#[derive(Debug, Clone)]
+pub struct RootKey {
+    /// The key that wraps those of the datasets.
+    pub key: Arc<WrappingKey>,
+    /// The tag of what it wraps in the key object of the root. After every change of the key that
+    /// object has another tag: a key is used only for the one that it came from.
+    pub tag: [u8; MAC_BYTES],
 }
 
 impl Default for KeyStore {
@@ -159,19 +229,28 @@ impl KeyStore {
         self.0.lock()
     }
 
-    /// Returns the keys of the key object, if loaded.
-    pub fn block_keys(&self, object: u64) -> Option<Arc<BlockKeys>> {
-        self.lock().blocks.get(&object).cloned()
+    /// Returns the keys of the key object for the master key `guid`, if loaded. Another key object
+    /// may have had the same number.
+    pub fn block_keys(&self, object: u64, guid: u64) -> Option<Arc<BlockKeys>> {
+        self.lock().blocks.get(&object).filter(|keys| keys.guid() == guid).cloned()
     }
 
     /// Whether the keys of the key object are loaded.
-    pub fn is_loaded(&self, object: u64) -> bool {
-        self.lock().blocks.contains_key(&object)
+    pub fn is_loaded(&self, info: &KeyInfo) -> bool {
+        self.block_keys(info.object, info.wrapped.guid).is_some()
     }
 
-    /// Returns the key of the encryption root with this dir, if loaded.
-    pub fn root_key(&self, dir: u64) -> Option<Arc<WrappingKey>> {
-        self.lock().roots.get(&dir).cloned()
+    /// Whether the key of an encryption root with this key object is loaded, and the keys of its
+    /// dataset.
+    pub fn is_root_loaded(&self, info: &KeyInfo) -> bool {
+        self.is_loaded(info) && self.root_key(info.root_dir, &info.wrapped.mac).is_some()
+    }
+
+    /// Returns the key of the encryption root with this dir and this tag in its key object, if it
+    /// is loaded.
+    pub fn root_key(&self, dir: u64, tag: &[u8; MAC_BYTES]) -> Option<Arc<WrappingKey>> {
+        let loaded = self.lock();
+        loaded.roots.get(&dir).filter(|root| root.tag == *tag).map(|root| Arc::clone(&root.key))
     }
 
     /// Adds the keys of a key object.
@@ -180,8 +259,16 @@ impl KeyStore {
     }
 
     /// Adds the key of an encryption root.
-    pub fn add_root(&self, dir: u64, key: Arc<WrappingKey>) {
-        self.lock().roots.insert(dir, key);
+    pub fn add_root(&self, dir: u64, root: RootKey) {
+        self.lock().roots.insert(dir, root);
+    }
+
+    /// Gives the key of an encryption root to the dir that is the root in its place.
+    pub fn move_root(&self, from: u64, to: u64) {
+        let mut loaded = self.lock();
+        if let Some(root) = loaded.roots.remove(&from) {
+            loaded.roots.insert(to, root);
+        }
     }
 
     /// Forgets the keys of a key object.
@@ -203,7 +290,7 @@ impl Pool {
     /// A [`KeyError`]; `Kind::WrongKey` if `material` is not the key.
     pub async fn load_key(&self, dataset: &Dataset, material: &[u8]) -> Result<usize> {
         let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
-        if self.keys().is_loaded(info.object) {
+        if self.keys().is_root_loaded(&info) {
             return Err(Error::from(KeyError::AlreadyLoaded).in_dataset(dataset.name()));
         }
         let key = info.wrapping_key(material).await.map_err(|e| e.in_dataset(dataset.name()))?;
@@ -213,12 +300,9 @@ impl Pool {
         self.keys().add(info.object, Arc::new(keys));
         let mut count = 1;
         // Damaged dirs stay locked and do not prevent unlocking the others.
-        let mut pending = dataset.dir().readable_children(self.mos()).await;
-        while let Some(dir) = pending.pop() {
-            pending.extend(dir.readable_children(self.mos()).await);
-            let Ok(Some(object)) = dir.crypto_key_object(self.mos()).await else { continue };
+        for object in self.key_objects(info.root_dir).await {
             let Ok(child) = KeyInfo::load(self.mos(), object).await else { continue };
-            if child.root_dir != info.root_dir || self.keys().is_loaded(object) {
+            if self.keys().is_loaded(&child) {
                 continue;
             }
             if let Ok(keys) = unwrap(&child.wrapped) {
@@ -226,27 +310,49 @@ impl Pool {
                 count += 1;
             }
         }
-        self.keys().add_root(info.root_dir, Arc::new(key));
+        let tag = info.wrapped.mac;
+        self.keys().add_root(info.root_dir, RootKey { key: Arc::new(key), tag });
         Ok(count)
     }
 
     /// Unloads the key of an encryption root, for all datasets that share it.
+    ///
+    /// # Errors
+    /// A [`KeyError`].
     pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
-        let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
-        if !self.keys().is_loaded(info.object) {
-            return Err(Error::from(KeyError::NotLoaded).in_dataset(dataset.name()));
-        }
+        let info = self.loaded_root(dataset).await?;
         self.keys().remove_root(info.root_dir);
-        let loaded: Vec<u64> = self.keys().lock().blocks.keys().copied().collect();
-        for object in loaded {
-            // Keys whose object cannot be read any more are unloaded as well.
-            let root = KeyInfo::load(self.mos(), object).await.map(|child| child.root_dir);
-            if root.is_ok_and(|root| root != info.root_dir) {
-                continue;
-            }
+        self.keys().remove(info.object);
+        for object in self.key_objects(info.root_dir).await {
             self.keys().remove(object);
         }
         Ok(())
+    }
+
+    /// Reads the key object of an encryption root whose key is loaded.
+    async fn loaded_root(&self, dataset: &Dataset) -> Result<KeyInfo> {
+        let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
+        if !self.keys().is_loaded(&info) {
+            return Err(Error::from(KeyError::NotLoaded).in_dataset(dataset.name()));
+        }
+        Ok(info)
+    }
+
+    /// Returns the key objects of all dirs that use an encryption root. Damaged dirs are left out.
+    async fn key_objects(&self, root: u64) -> Vec<u64> {
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut pending = vec![KeyPath::First(root)];
+        while let Some(path) = pending.pop() {
+            let user = self.mos().read(|objects| key_user(objects, root, path)).await;
+            let Ok(Some((dir, object))) = user else { continue };
+            if !seen.insert(dir) {
+                continue;
+            }
+            found.push(object);
+            let paths = self.mos().read(|objects| key_paths(objects, dir)).await;
+            pending.extend(paths.unwrap_or_default());
+        }
+        found
     }
 
     /// Reads the key object of an encryption root.

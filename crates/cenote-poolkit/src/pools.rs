@@ -4,9 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use cenote_device::{Device, FileDevice, Image, ImageDevice, OpenMode, Recorder, create_file};
-use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, NewEncryption};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::import::{ScanOptions, scan, scan_devices};
@@ -139,9 +138,7 @@ pub async fn number_property(dataset: &Dataset, property: &str) -> u64 {
 
 /// Returns a dataset of an unspecified type.
 pub fn dataset(name: &str) -> NewDataset {
-    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
-    let (kind, props) = (ObjSetType::Other, Vec::new());
-    NewDataset { name: name.into(), kind, props, encryption: NewEncryption::Inherited, fill }
+    NewDataset::new(name, ObjSetType::Other)
 }
 
 /// Creates an object with blocks of 128 KiB.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cenote_device::{Device, PowerCut};
 use cenote_dmu::Tx;
-use cenote_engine::{Engine, NewDataset, NewEncryption};
+use cenote_engine::{Engine, NewDataset};
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode};
 use cenote_fs::format::{NewFileSystem, fill_volume};
@@ -244,7 +244,7 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     };
     let mut mounts = Vec::new();
     for (number, file_system) in plan.file_systems.iter().enumerate() {
-        let new = empty_file_system(dataset(number), values(&file_system.properties));
+        let new = empty_file_system(&dataset(number), values(&file_system.properties));
         let encryption = encryption::of(file_system.is_encrypted, number);
         let new = NewDataset { encryption, ..new };
         engine.datasets().create(new).await.map_err(fail)?;
@@ -274,11 +274,7 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     }
     for tree in trees(plan) {
         let root = format!("tank/d{tree}");
-        engine
-            .datasets()
-            .create(empty_file_system(root.clone(), Vec::new()))
-            .await
-            .map_err(fail)?;
+        engine.datasets().create(empty_file_system(&root, Vec::new())).await.map_err(fail)?;
         let states = Sequence::new(Datasets::new(&root));
         history.model().trees.insert(tree, (states, 0));
     }
@@ -287,9 +283,9 @@ async fn create(history: &Arc<History>) -> Result<Arc<Running>, String> {
     Ok(Running::new(history, engine, mounts, volumes))
 }
 
-fn empty_file_system(name: String, props: Vec<(String, Value)>) -> NewDataset {
+fn empty_file_system(name: &str, props: Vec<(String, Value)>) -> NewDataset {
     let fill = Box::new(|tx: &mut Tx<'_>| NewFileSystem::at(Time::default()).fill(tx));
-    NewDataset { name, kind: ObjSetType::Zfs, props, encryption: NewEncryption::Inherited, fill }
+    NewDataset { props, fill, ..NewDataset::new(name, ObjSetType::Zfs) }
 }
 
 /// Returns the numbers of the trees of datasets that tasks use.

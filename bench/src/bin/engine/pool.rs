@@ -6,7 +6,7 @@ use std::sync::Arc;
 use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::create::CreateSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, NewEncryption};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_fs::Mount;
 use cenote_fs::format::{FsOwners, NewFileSystem};
 use cenote_ondisk::object_type::ObjectType;
@@ -106,17 +106,8 @@ pub(crate) async fn dataset(
         ("compression".to_owned(), Value::from(compression)),
         ("checksum".to_owned(), Value::from(checksum)),
     ];
-    let (kind, fill) = (ObjSetType::Other, Box::new(|_: &mut cenote_dmu::Tx<'_>| Ok(())));
-    engine
-        .datasets()
-        .create(NewDataset {
-            name: name.into(),
-            kind,
-            props,
-            encryption: NewEncryption::Inherited,
-            fill,
-        })
-        .await
+    let new = NewDataset { props, ..NewDataset::new(name, ObjSetType::Other) };
+    engine.datasets().create(new).await
 }
 
 /// An object with blocks of that size.

@@ -17,7 +17,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use cenote_cli::{environment, key_input};
+use cenote_cli::{environment, key_input, key_place};
 use cenote_rt::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -246,6 +246,14 @@ fn write_answers(
                     Ok((key, true)) => Reply::Typed(key),
                     Ok((key, false)) => Reply::Read(key),
                     Err(error) => Reply::Failed(error.to_string()),
+                };
+                send_reply(&mut replies, &reply);
+            }
+            Kind::AskKeyAt => {
+                let location = String::from_utf8_lossy(&payload);
+                let reply = match key_place::read_key_at(&location) {
+                    Ok(key) => Reply::Read(key),
+                    Err(why) => Reply::Failed(why),
                 };
                 send_reply(&mut replies, &reply);
             }

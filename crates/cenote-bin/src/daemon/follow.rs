@@ -73,12 +73,13 @@ impl Mounts {
         let mounts_count = self.follow_mounted(&wanted, is_quiet, &mut following).await?;
         for wanted in &wanted {
             let is_called = self.state().knows(wanted);
+            let is_again = following.again.contains(&wanted.object);
             let comes = (is_called && !is_quiet && wanted.canmount == CANMOUNT_ON)
-                || (following.again.contains(&wanted.object) && wanted.canmount != CANMOUNT_OFF);
+                || (is_again && wanted.canmount != CANMOUNT_OFF);
             // Otherwise it would be mounted at both places.
             let comes = comes && !following.kept.contains(&wanted.object);
-            let is_again = following.again.contains(&wanted.object) && wanted.is_redacted;
-            if comes && (wanted.comes_by_itself() || is_again && wanted.place.is_some()) {
+            let is_requested = is_again && wanted.is_redacted && wanted.place.is_some();
+            if comes && (wanted.comes_by_itself() || is_requested) {
                 following.failures.extend(self.start(wanted, &wanted.options).await.err());
             }
         }

@@ -194,6 +194,13 @@ impl CallerStreams for Streams {
         }
     }
 
+    fn ask_key_at(&self, location: &str) -> std::io::Result<Vec<u8>> {
+        match self.ask((Kind::AskKeyAt, location.as_bytes()), KEY_MAX, Some(KEY_TIMEOUT))? {
+            Reply::Read(key) | Reply::Typed(key) => Ok(key),
+            Reply::Failed(why) => Err(std::io::Error::other(why)),
+        }
+    }
+
     fn read_input(&self) -> std::io::Result<Vec<u8>> {
         let most = (INPUT_MAX as u32).to_le_bytes();
         // No deadline: input comes at the speed of a network, and a command that waits for it uses

@@ -81,7 +81,7 @@ impl Wanted {
         };
         let place = mountpoint.starts_with('/').then(|| PathBuf::from(&mountpoint));
         let is_locked = match dataset.key_info().await? {
-            Some(key) => !dataset.pool().keys().is_loaded(key.object),
+            Some(key) => !dataset.pool().keys().is_loaded(&key),
             None => false,
         };
         Ok(Self {

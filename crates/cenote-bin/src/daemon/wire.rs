@@ -56,6 +56,8 @@ pub(super) enum Kind {
     Errors = b'e',
     /// A key is requested: `u8` whether it is raw, then the prompt. See [`Reply`].
     AskKey = b'k',
+    /// The key at this value of `keylocation` is requested. See [`Reply`].
+    AskKeyAt = b'l',
     /// Up to this `u32` of bytes of standard input are requested. See [`Reply`].
     AskInput = b'i',
     /// The command has ended with this `u32` status.
@@ -63,7 +65,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::Accepted,
         Self::Busy,
         Self::Ending,
@@ -71,6 +73,7 @@ impl Kind {
         Self::Output,
         Self::Errors,
         Self::AskKey,
+        Self::AskKeyAt,
         Self::AskInput,
         Self::Status,
     ];
@@ -111,8 +114,8 @@ pub(super) const KEY_MAX: usize = 8 << 10;
 /// Maximum bytes of standard input in a reply.
 pub(super) const INPUT_MAX: usize = 256 << 10;
 
-/// The client's reply to [`Kind::AskKey`] and [`Kind::AskInput`]: `u8` outcome, `u32` length,
-/// bytes.
+/// The client's reply to [`Kind::AskKey`], [`Kind::AskKeyAt`] and [`Kind::AskInput`]: `u8` outcome,
+/// `u32` length, bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
     /// A key from a pipe or a file, or standard input, which has ended if there are no bytes.

@@ -1,10 +1,12 @@
 //! Delegated permissions, used by another user.
 
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 
 use cenote_testkit::skip;
 
 use crate::daemon::House;
+use crate::receiving::leave;
 use crate::succeeds;
 
 /// Uid of a user without a name.
@@ -110,6 +112,46 @@ fn allow_lets_other_users_run_granted_commands() {
     house.run("zfs release x t/a@one");
     house.run("zpool export t");
     judge(&house);
+}
+
+/// Keys are read with the rights of the user who wants them loaded.
+#[test]
+fn keys_are_read_with_the_rights_of_the_caller() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip(&skip::current_test(), "not root");
+    }
+    let house = House::new("allow-keys");
+    house.create("none");
+    std::fs::write(house.path("key"), "a long passphrase\n").unwrap();
+    std::fs::set_permissions(house.path("key"), std::fs::Permissions::from_mode(0o600)).unwrap();
+    let location = format!("file://{}", house.text("key"));
+    house.run(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 \
+         -o keylocation={location} -o canmount=off t/e"
+    ));
+    house.run("zfs unload-key t/e");
+    let refused = "cannot load key for 't/e': permission denied\n";
+    assert_eq!(stranger(&house, "zfs load-key t/e"), (255, refused.to_owned()));
+    house.run(&format!("zfs allow -u {STRANGER} load-key,change-key,keylocation t/e"));
+    let said = stranger(&house, "zfs load-key t/e");
+    let why = "Key load error: Failed to open key material file: Permission denied\n";
+    assert_eq!(said, (255, why.to_owned()));
+    // The stranger's own file, where the stranger can read it.
+    let own = std::env::temp_dir().join(format!("cenote-key-{}", std::process::id()));
+    std::fs::write(&own, "a long passphrase\n").unwrap();
+    std::fs::set_permissions(&own, std::fs::Permissions::from_mode(0o644)).unwrap();
+    let own_location = format!("file://{}", own.display());
+    let line = format!("zfs load-key -L {own_location} t/e");
+    assert_eq!(stranger(&house, &line), (0, String::new()));
+    let change = format!("zfs change-key -o pbkdf2iters=100000 -o keylocation={own_location}");
+    assert_eq!(stranger(&house, &format!("{change} t/e")), (0, String::new()));
+    // Other properties need their own permissions.
+    let (status, said) = stranger(&house, &format!("{change} -o my:own=x t/e"));
+    assert_eq!((status, said.as_str()), (1, "cannot change key for 't/e': permission denied\n"));
+    house.run("zfs unload-key t/e");
+    house.run("zfs load-key t/e");
+    std::fs::remove_file(own).unwrap();
+    leave(&house);
 }
 
 /// What OpenZFS's kernel module refuses, and what it permits beside it.

@@ -113,7 +113,15 @@ fn what_was_written_comes_back_with_the_key_only() {
     assert!([contents(&house.path("e")), contents(&house.path("e/kid"))] == whole);
     let (_, said) = house.fails("zfs unload-key t/e");
     assert_eq!(said, "Key unload error: 't/e' is busy.\n");
-    house.run("zfs unmount t/e");
+    let key = house.text("key");
+    house.run(&format!(
+        "zfs change-key -o keyformat=passphrase -o keylocation=file://{key} t/e/kid"
+    ));
+    house.run("zfs unmount -u t/e");
+    assert_eq!(value(&house, "keystatus", "t/e"), "unavailable");
+    assert_eq!(value(&house, "keystatus", "t/e/kid"), "unavailable");
+    house.run("zfs load-key -r t/e");
+    house.run("zfs change-key -i t/e/kid");
     house.run("zfs unload-key t/e");
     let (_, said) = house.fails("zfs mount t/e");
     assert_eq!(said, "cannot mount 't/e': encryption key not loaded\n");
@@ -248,6 +256,112 @@ fn keys_are_changed_and_inherited() {
     house.run("zpool export t");
     house.run(&format!("zpool import -l -d {} t", house.text("pool")));
     assert!(contents(&house.path("e/clone")) == whole);
+    leave(&house);
+}
+
+/// A raw increment brings the sender's new key. What was created here below the dataset keeps the
+/// key that it has.
+#[test]
+fn a_new_key_of_the_sender_locks_nobody_out() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-sender");
+    with_root(&house);
+    fill(&house.path("e"), 1);
+    house.run("zfs snapshot t/e@one");
+    receives(&house, "-u t/copy", &send(&house, "-w t/e@one"));
+    let location = format!("file://{}", house.text("key"));
+    house.run(&format!("zfs load-key -L {location} t/copy"));
+    house.run("zfs create -o canmount=off t/copy/own");
+    house.run(&format!("zfs create -o mountpoint={} t/copy/own/below", house.text("below")));
+    fill(&house.path("below"), 1);
+    // An increment with the key as before changes nothing, and more can be created.
+    house.run("zfs snapshot t/e@two");
+    receives(&house, "-F -u t/copy", &send(&house, "-w -i @one t/e@two"));
+    house.run("zfs create -o canmount=off t/copy/other");
+    let names = ["t/copy", "t/copy/own", "t/copy/own/below", "t/copy/other"];
+    let roots = || names.map(|name| value(&house, "encryptionroot", name));
+    assert_eq!(roots(), ["t/copy"; 4]);
+    let new = with_key(&house, "new", "a new passphrase");
+    house.run(&format!("zfs change-key -o keylocation={new} -o pbkdf2iters=100000 t/e"));
+    house.run("zfs snapshot t/e@three");
+    receives(&house, "-F -u t/copy", &send(&house, "-w -i @two t/e@three"));
+    assert_eq!(roots(), ["t/copy", "t/copy/own", "t/copy/own", "t/copy/other"]);
+    house.run("zpool export t");
+    house.run(&format!("zpool import -N -d {} t", house.text("pool")));
+    house.run(&format!("zfs load-key -L {new} t/copy"));
+    for root in ["t/copy/own", "t/copy/other"] {
+        house.fails(&format!("zfs load-key -L {new} {root}"));
+        house.run(&format!("zfs load-key -L {location} {root}"));
+    }
+    house.run("zfs mount t/copy/own/below");
+    assert_eq!(std::fs::read(house.path("below/small1")).unwrap(), SECRET);
+    leave(&house);
+}
+
+/// A clone shares its key object with its origin, wherever it is, and what is below it uses the same
+/// root. All of them follow when the key of that root changes.
+#[test]
+fn descendants_of_clones_follow_the_key_of_the_origin() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-clones");
+    with_root(&house);
+    let place = |name: &str| house.text(name);
+    let first = with_key(&house, "kid-key", "the first passphrase");
+    let options = "-o keyformat=passphrase -o pbkdf2iters=100000";
+    house.run("zfs snapshot t/e/kid@early");
+    house.run("zfs create t/e/dir");
+    house.run("zfs clone t/e/kid@early t/e/dir/clone");
+    house.run("zfs create t/e/dir/clone/below");
+    // A dir above the clone becomes a root. The clone stays with its origin.
+    house.run(&format!("zfs change-key {options} -o keylocation={first} t/e/dir"));
+    let roots = |names: &[&str]| -> Vec<String> {
+        names.iter().map(|name| value(&house, "encryptionroot", name)).collect()
+    };
+    let inner = ["t/e/dir", "t/e/dir/clone", "t/e/dir/clone/below"];
+    assert_eq!(roots(&inner), ["t/e/dir", "t/e", "t/e"]);
+    house.run(&format!("zfs change-key {options} -o keylocation={first} t/e/kid"));
+    assert_eq!(roots(&inner), ["t/e/dir", "t/e/kid", "t/e/kid"]);
+    house.run(&format!("zfs clone -o mountpoint={} t/e/kid@early t/away", place("away")));
+    house.run("zfs create t/away/below");
+    let folders = ["e/dir/clone/below", "away/below"];
+    for folder in folders {
+        fill(&house.path(folder), 1);
+    }
+    let names = ["t/e/kid", "t/e/dir/clone", "t/e/dir/clone/below", "t/away", "t/away/below"];
+    let check = |root: &str, keys: &[&str]| {
+        assert_eq!(roots(&names), [root; 5]);
+        house.run("zpool export t");
+        house.run(&format!("zpool import -d {} t", place("pool")));
+        for key in keys {
+            house.run(&format!("zfs load-key {key}"));
+        }
+        for name in names {
+            assert_eq!(value(&house, "keystatus", name), "available", "{name}, root {root}");
+        }
+        house.run("zfs mount -a");
+        let whole = folders.map(|folder| contents(&house.path(folder)));
+        assert!(whole[0] == whole[1] && whole[0].len() > 3, "root {root}");
+        assert_eq!(std::fs::read(house.path("away/below/small1")).unwrap(), SECRET);
+    };
+    check("t/e/kid", &["t/e", "t/e/dir", "t/e/kid"]);
+    // Another key for all of them.
+    let second = with_key(&house, "kid-key-2", "the second passphrase");
+    house.run(&format!("zfs change-key -o pbkdf2iters=100000 -o keylocation={second} t/e/kid"));
+    check("t/e/kid", &["t/e", "t/e/dir", "t/e/kid"]);
+    house.run("zfs unmount t/e/dir/clone/below");
+    house.run("zfs unmount t/away");
+    let (_, said) = house.fails("zfs unload-key t/e/kid");
+    assert_eq!(said, "Key unload error: 't/e/kid' is busy.\n");
+    // Another one of the family becomes the root.
+    house.run("zfs promote t/away");
+    check("t/away", &["t/e", "t/e/dir", "t/away"]);
+    house.run("zfs promote t/e/kid");
+    house.run("zfs change-key -i t/e/kid");
+    check("t/e", &["t/e", "t/e/dir"]);
     leave(&house);
 }
 

@@ -402,7 +402,8 @@ fn properties_are_received() {
         compression.starts_with("off\t") && compression.ends_with("\tlocal\n"),
         "{compression}"
     );
-    assert_eq!(got("t/b", "user:note"), "-\t-\t-\n");
+    // The received value is there, and hidden.
+    assert_eq!(got("t/b", "user:note"), "-\thello\t-\n");
     house.run("zfs inherit -S user:note t/b");
     assert_eq!(got("t/b", "user:note"), "hello\thello\treceived\n");
     // One that the contents are checked with is set behind them.
@@ -496,6 +497,30 @@ fn packages_are_received() {
     receives(&house, "-o origin=t/m@two t/c2", &stream(&golden, "clone-inc"));
     assert_eq!(house.run("zfs get -H -o value origin t/c2"), "t/m@two\n");
     house.run("zfs release keep t/r@one");
+    leave(&house);
+}
+
+/// With `-F` everything goes that the sender no longer has, clones before their origins, whatever
+/// their names are.
+#[test]
+fn clones_that_the_sender_lacks_go_before_their_origins() {
+    let house = House::new("receiving-clones");
+    house.create("none");
+    for name in ["t/a", "t/a/b", "t/a/z", "t/k"] {
+        house.run(&format!("zfs create {name}"));
+    }
+    house.run("zfs snapshot t/a/z@x");
+    house.run("zfs clone t/a/z@x t/a/b/clone");
+    house.run("zfs snapshot t/a/b/clone@y");
+    house.run("zfs clone t/a/b/clone@y t/a/zz");
+    house.run("zfs snapshot -r t/a@1");
+    receives(&house, "-u t/k/a", &send(&house, "-R t/a@1"));
+    house.run("zfs destroy -R t/a/z");
+    house.run("zfs destroy -r t/a/b");
+    house.run("zfs snapshot -r t/a@2");
+    receives(&house, "-u -F t/k/a", &send(&house, "-R -I @1 t/a@2"));
+    let left = house.run("zfs list -H -t all -o name -r t/k");
+    assert_eq!(left, "t/k\nt/k/a\nt/k/a@1\nt/k/a@2\n");
     leave(&house);
 }
 

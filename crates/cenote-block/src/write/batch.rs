@@ -36,6 +36,13 @@ pub struct Draft {
     pub context: WriteContext,
 }
 
+impl Draft {
+    /// Whether another pool has encrypted the block.
+    pub(super) fn is_sealed(&self) -> bool {
+        self.sent.as_ref().is_some_and(|sent| sent.seal.is_some())
+    }
+}
+
 impl BlockStore {
     /// Writes several blocks, each like [`write`](Self::write), and returns the outcomes in the
     /// same order.

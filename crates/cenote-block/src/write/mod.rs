@@ -264,8 +264,8 @@ async fn run(work: prepare::Work) -> Result<Prepared> {
 /// The form in which the contents of a written block are cached. Those of a block that another
 /// pool has encrypted are not known, except for dnodes.
 fn cached_form(draft: &Draft) -> Option<Form> {
-    let Draft { policy, sent, keys, .. } = draft;
-    let is_sealed = sent.as_ref().is_some_and(|sent| sent.seal.is_some());
+    let Draft { policy, keys, .. } = draft;
+    let is_sealed = draft.is_sealed();
     match policy.level {
         _ if is_sealed && policy.object_type != ObjectType::DNODE => None,
         0 if policy.is_encrypted && (is_sealed || keys.is_none()) => Some(Form::Locked),
@@ -280,7 +280,7 @@ fn check(draft: &Draft) -> Result<()> {
     if size == 0 || size > BLOCK_SIZE_MAX || !size.is_multiple_of(SECTOR_SIZE) {
         return Err(Error::new(Kind::Invalid, WriteError::Size { size }));
     }
-    let is_sealed = draft.sent.as_ref().is_some_and(|sent| sent.seal.is_some());
+    let is_sealed = draft.is_sealed();
     let needs_keys = policy.is_encrypted && Sealing::needs_keys(policy.object_type, policy.level);
     if needs_keys && !is_sealed && draft.keys.is_none() {
         return Err(no_keys());

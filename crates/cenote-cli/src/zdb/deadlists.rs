@@ -4,6 +4,7 @@ use cenote_dmu::{Bpobj, Deadlist};
 use cenote_ondisk::blkptr::Compact;
 use cenote_ondisk::dsl::{DatasetPhys, key};
 use cenote_pool::Dataset;
+use cenote_pool::dsl::Bookmark;
 use cenote_pool::dsl::redaction::redaction_header;
 
 use super::pool::Show;
@@ -33,31 +34,40 @@ pub(super) async fn of_dataset(show: &mut Show<'_, '_>, dataset: &Dataset) -> Co
         }
     }
     if show.options.count('d') >= 4 && !dataset.is_snapshot() {
-        for bookmark in dataset.bookmarks().await? {
-            let phys = &bookmark.phys;
-            out!(
-                show.io,
-                "\t#{}: {{guid: {:x} creation_txg: {} creation_time: {} redaction_obj: {}}}",
-                bookmark.short_name(),
-                phys.guid,
-                phys.creation_txg,
-                phys.creation_time,
-                phys.redaction_obj,
-            )?;
-            if show.options.count('d') >= 5 {
-                redaction_list(show, phys.redaction_obj).await?;
-            }
+        let level = show.options.count('d');
+        for found in dataset.bookmarks().await? {
+            bookmark(show, &found, level >= 5, level >= 6).await?;
         }
     }
     Ok(())
 }
 
-/// Prints the blocks that a redaction bookmark leaves out.
-async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
-    use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, entries};
-    if object == 0 {
-        return Ok(());
+/// Prints a bookmark, its redaction if that is wanted, and the list of the blocks that it leaves
+/// out.
+pub(super) async fn bookmark(
+    show: &mut Show<'_, '_>,
+    bookmark: &Bookmark,
+    has_redaction: bool,
+    has_list: bool,
+) -> CommandResult {
+    let phys = &bookmark.phys;
+    out!(
+        show.io,
+        "\t#{}: {{guid: {:x} creation_txg: {} creation_time: {} redaction_obj: {}}}",
+        bookmark.short_name(),
+        phys.guid,
+        phys.creation_txg,
+        phys.creation_time,
+        phys.redaction_obj,
+    )?;
+    if has_redaction && phys.redaction_obj != 0 {
+        redaction(show, phys.redaction_obj, has_list).await?;
     }
+    Ok(())
+}
+
+async fn redaction(show: &mut Show<'_, '_>, object: u64, has_list: bool) -> CommandResult {
+    use cenote_ondisk::redaction::{REDACTION_ENTRY_LEN, entries};
     let (dnode, phys) = redaction_header(show.pool.mos(), object).await?;
     out!(show.io, "\tRedacted:")?;
     if phys.is_complete() {
@@ -65,28 +75,30 @@ async fn redaction_list(show: &mut Show<'_, '_>, object: u64) -> CommandResult {
     } else {
         out!(show.io, "\t\tProgress: {} {} (incomplete)", phys.last_object, phys.last_blkid)?;
     }
-    let guids: Vec<String> = phys.guids.iter().map(|guid| format!("{guid:x}")).collect();
+    let guids: Vec<String> = phys.guids.iter().map(u64::to_string).collect();
     out!(show.io, "\t\tSnapshots: [{}]", guids.join(", "))?;
     out!(show.io, "\t\tLength: {}", phys.num_entries)?;
+    if !has_list {
+        return Ok(());
+    }
+    write!(show.io.out, "\t\tRedaction List: [")?;
     let len = phys.num_entries.saturating_mul(REDACTION_ENTRY_LEN as u64);
-    let mut offset = 0;
+    let (mut offset, mut between) = (0, "");
     while offset < len {
         // A piece holds a whole number of entries.
         let piece = (len - offset).min(1 << 17);
         let bytes = dnode.read_at(offset, piece as usize).await?;
         for entry in entries(&bytes) {
-            out!(
-                show.io,
-                "\t\t{{object: {:x}, offset: {:x}, blksz: {:x}, count: {:x}}}",
-                entry.object,
-                entry.blkid,
-                entry.block_size,
-                entry.block_count,
+            write!(
+                show.io.out,
+                "{between}{{object: {:x}, offset: {:x}, blksz: {:x}, count: {:x}}}",
+                entry.object, entry.blkid, entry.block_size, entry.block_count,
             )?;
+            between = ",\n\t\t";
         }
         offset += piece;
     }
-    Ok(())
+    out!(show.io, "]\n")
 }
 
 async fn deadlist(show: &mut Show<'_, '_>, object: u64, name: &str) -> CommandResult {

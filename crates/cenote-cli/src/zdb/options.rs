@@ -63,7 +63,7 @@ const LONG: &[Long] = &[
 
 /// Options whose output cenote does not have. They are refused, so that missing output is not taken
 /// for an empty answer.
-const REFUSED: &str = "BDSTZ";
+const REFUSED: &str = "BDST";
 
 /// The kernel module's cache file.
 const KERNEL_CACHE_FILE: &str = "/etc/zfs/zpool.cache";

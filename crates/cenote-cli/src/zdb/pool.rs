@@ -12,8 +12,8 @@ use cenote_pool::{Dataset, OpenOptions, Pool, ScanOptions};
 
 use super::dataset::Target;
 use super::{
-    Options, blocks, config, dataset, dirty_time_logs, features, history, metaslabs, path,
-    raw_block, uberblock,
+    Options, blocks, config, dataset, deadlists, dirty_time_logs, features, history, metaslabs,
+    path, raw_block, uberblock,
 };
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::zpool::cache::{self, Cached};
@@ -128,6 +128,17 @@ impl Show<'_, '_> {
         let options = self.options;
         if options.has('R') {
             return raw_block::run(self).await;
+        }
+        if name.contains('#') {
+            let result = match self.pool.bookmark(name).await {
+                Ok(found) => deadlists::bookmark(self, &found, true, options.verbose > 1).await,
+                Err(error) => {
+                    let text = super::error_text(&error);
+                    err!(self.io, "failed to hold bookmark '{name}': {text}")?;
+                    Err(Exit::Status(1))
+                }
+            };
+            return result;
         }
         let is_pool = !name.contains(['/', '@']) && !options.names_dataset;
         if options.has('O') || options.has('r') {

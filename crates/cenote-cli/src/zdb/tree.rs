@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use cenote_dmu::Dnode;
+use cenote_dmu::{Dnode, StoredForm};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::compression_type::CompressionType;
 use cenote_ondisk::dnode::DNODE_SLOT_LEN;
 
 use super::dataset::Set;
@@ -24,7 +25,7 @@ pub(super) async fn print(show: &mut Show<'_, '_>, set: &Set, dnode: &Arc<Dnode>
     let mut pending: Vec<(u8, u64, BlockPtr)> = Vec::new();
     push(&mut pending, top, 0, dnode.pointers());
     while let Some((level, number, pointer)) = pending.pop() {
-        line(show, dnode, &pointer, level, number)?;
+        line(show, dnode, &pointer, level, number).await?;
         let Some(below) = level.checked_sub(1) else { continue };
         if pointer.is_hole() {
             continue;
@@ -59,7 +60,7 @@ fn push(
     pending.get_mut(start..).unwrap_or_default().reverse();
 }
 
-fn line(
+async fn line(
     show: &mut Show<'_, '_>,
     dnode: &Dnode,
     pointer: &BlockPtr,
@@ -80,8 +81,39 @@ fn line(
         let size = pointer.lsize();
         return out!(show.io, " 0:0:0 {size:x}L B={}", pointer.birth());
     }
-    let all = show.options.count('d') > 5;
-    out!(show.io, " {}", pointer.compact(all))
+    if show.options.count('b') >= 6 {
+        write!(show.io.out, " {}", pointer.verbose())?;
+    } else {
+        write!(show.io.out, " {}", pointer.compact(show.options.count('d') > 5))?;
+    }
+    if show.options.has('Z') && pointer.compression() == Some(CompressionType::Zstd) {
+        zstd_header(show, dnode, pointer, number).await?;
+    }
+    out!(show.io)
+}
+
+/// Prints the header of a block that is compressed with Zstandard (spec 03): the length of its
+/// frame, and in one word the version of the library and the level, both big endian.
+async fn zstd_header(
+    show: &mut Show<'_, '_>,
+    dnode: &Dnode,
+    pointer: &BlockPtr,
+    number: u64,
+) -> CommandResult {
+    let embedded = pointer.embedded_payload();
+    let (stored, how) = match &embedded {
+        Some(payload) => (payload.as_bytes().to_vec(), "EMBEDDED"),
+        None => match dnode.read_stored(pointer, number, StoredForm::AsOnDisk).await {
+            Ok(stored) => (stored.to_vec(), "NORMAL"),
+            Err(error) => return show.tolerate(Err(error.into())),
+        },
+    };
+    let Some([a, b, c, d, version @ .., level]) = stored.first_chunk::<8>() else { return Ok(()) };
+    let size = u32::from_be_bytes([*a, *b, *c, *d]);
+    let [high, middle, low] = *version;
+    let version = u32::from_be_bytes([0, high, middle, low]);
+    write!(show.io.out, " ZSTD:size={size}:version={version}:level={level}:{how}")?;
+    Ok(())
 }
 
 fn segment(show: &mut Show<'_, '_>, start: u64, end: u64) -> CommandResult {

@@ -70,7 +70,11 @@ async fn create(
     let kind = if parsed.has('V') { 'v' } else { 'f' };
     let (settings, limits) = settings(name, parsed, kind)?;
     let new = plan(&pool, name, parsed, &settings)?;
-    let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
+    let wanted = match new {
+        New::FileSystem => DatasetKind::Filesystem,
+        New::Volume { .. } => DatasetKind::Volume,
+    };
+    let missing = ancestors(source, &pool, name, parsed.has('p').then_some(wanted)).await?;
     let Some(missing) = missing else { return Ok(()) };
     may_create(source, &pool, name, (&settings, &limits), &new).await?;
     let options = FileSystemOptions::below(source, &pool, name).await?;
@@ -219,23 +223,29 @@ async fn pool_of(source: &Source, name: &str) -> Result<Arc<Pool>, Exit> {
     pool.ok_or_else(|| cannot(name, format!("no such pool '{first}'")))
 }
 
-/// Returns the ancestors to create first; `None` if the dataset already exists and that is not an
-/// error.
+/// Returns the ancestors to create first, if they are created with a dataset of the kind `with`;
+/// `None` if that exists already, which is not an error then.
 async fn ancestors(
     source: &Source,
     pool: &Arc<Pool>,
     name: &str,
-    with_parents: bool,
+    with: Option<DatasetKind>,
 ) -> Result<Option<Vec<String>>, Exit> {
-    if !with_parents {
+    let Some(kind) = with else {
         check_new_name(source, name).await?;
         return Ok(Some(Vec::new()));
-    }
-    if dataset_of(pool, name).await.is_ok() {
+    };
+    let existing = dataset_of(pool, name).await.ok();
+    if let Some(existing) = &existing
+        && existing.kind().await? == kind
+    {
         return Ok(None);
     }
     if !name.contains('/') {
         return Err(cannot(name, "missing dataset name"));
+    }
+    if existing.is_some() {
+        return Err(cannot(name, "dataset already exists"));
     }
     let mut missing = Vec::new();
     for (end, _) in name.match_indices('/') {
@@ -397,11 +407,6 @@ fn lines<'a>(parsed: &'a Parsed, new: &New, reserved: Option<u64>) -> Vec<(&'a s
     lines
 }
 
-/// Whether a property says how a dataset is encrypted.
-fn is_of_key(property: &str) -> bool {
-    matches!(property, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters")
-}
-
 /// Whether `-o` gives the property.
 fn is_set(parsed: &Parsed, property: &str) -> bool {
     parsed.values('o').any(|text| text.split('=').next() == Some(property))
@@ -425,12 +430,13 @@ pub(super) fn clone(source: &Source, args: &[String], io: &mut Io<'_>) -> Comman
         if pool.guid() != snapshot.pool().guid() {
             return Err(cannot(name, "source and target pools differ"));
         }
-        let missing = ancestors(source, &pool, name, parsed.has('p')).await?;
+        let kind = snapshot.kind().await?;
+        let missing = ancestors(source, &pool, name, parsed.has('p').then_some(kind)).await?;
         let Some(missing) = missing else { return Ok(()) };
         let options = FileSystemOptions::below(source, &pool, name).await?;
-        let kind = if snapshot.kind().await? == DatasetKind::Volume { 'v' } else { 'f' };
+        let kind = if kind == DatasetKind::Volume { 'v' } else { 'f' };
         let (mut settings, limits) = settings(name, &parsed, kind)?;
-        if settings.iter().any(|(property, _)| is_of_key(property)) {
+        if settings.iter().any(|(property, _)| encryption::is_of_key(property)) {
             let text = "Encryption properties must inherit from origin dataset.";
             return Err(cannot(name, text));
         }

@@ -7,6 +7,7 @@
 use cenote_codec::crypto::{self, KeyFormat, Pbkdf2, Purpose, Suite, WrappingKey};
 use cenote_engine::{KeyChange, NewEncryption, OpError, UserKey};
 use cenote_pool::features::FeatureState;
+use cenote_pool::keys::KeyInfo;
 use cenote_pool::props::PropValue;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
 use cenote_pool::{Dataset, KeyError, Pool};
@@ -15,8 +16,9 @@ use cenote_rt::secret_bytes;
 use super::refuse::existing;
 use super::{keys, permits};
 use crate::getopt;
-use crate::io::{CommandResult, Exit, Io, words};
-use crate::source::{Source, read_key_file};
+use crate::io::{CommandResult, Exit, Io};
+use crate::key_place::KeyPlace;
+use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
@@ -28,6 +30,8 @@ const ITERATION_NS: u64 = 1000;
 /// Values of the property `encryption` that name no suite.
 const ON: u64 = 1;
 const OFF: u64 = 2;
+/// Features of a pool with encrypted datasets.
+pub(crate) const FEATURES: [&str; 2] = ["encryption", "bookmark_v2"];
 /// Limits of a passphrase.
 const PASSPHRASE: std::ops::RangeInclusive<usize> = 8..=512;
 
@@ -130,16 +134,10 @@ impl Wanted {
         if self.iterations.is_some() && !is_passphrase {
             return Err("Cannot specify pbkdf2iters with a non-passphrase keyformat.".to_owned());
         }
-        let material = match location.strip_prefix("file://") {
-            // A user with permission to create datasets need not have permission to read every
-            // file.
-            Some(_) if !source.is_trusted() => {
-                return Err("only root may use a key file".to_owned());
-            }
-            Some(file) => read_key_file(file)
-                .map_err(|error| format!("Failed to open key material file: {}", words(&error)))?,
-            None if location == "prompt" => typed(source, format, name, io)?,
-            None => return Err("Invalid keylocation.".to_owned()),
+        let place = KeyPlace::of(location).ok_or("Invalid keylocation.")?;
+        let material = match place {
+            KeyPlace::Prompt => typed(source, format, name, io)?,
+            KeyPlace::File(_) | KeyPlace::Url(_) => source.key_at(location)?,
         };
         let mut pbkdf2 = Pbkdf2::default();
         if is_passphrase {
@@ -210,10 +208,14 @@ fn key_words(error: &crypto::KeyError) -> String {
     }
 }
 
+/// Whether a property says how a dataset is encrypted.
+pub(super) fn is_of_key(property: &str) -> bool {
+    matches!(property, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters")
+}
+
 /// Whether new datasets of the pool can be encrypted.
 pub(super) fn has_feature(pool: &Pool) -> bool {
-    let is_on = |name: &str| pool.features().state(name) != FeatureState::Disabled;
-    is_on("encryption") && is_on("bookmark_v2")
+    FEATURES.iter().all(|name| pool.features().state(name) != FeatureState::Disabled)
 }
 
 /// Runs `zfs change-key`.
@@ -222,7 +224,6 @@ pub(super) fn change_key(source: &Source, args: &[String], io: &mut Io<'_>) -> C
     let [name] = getopt::exactly(&parsed.operands, ["Missing dataset argument"])?;
     let line = command_line(Tool::Zfs, "change-key", args);
     let is_inheriting = parsed.has('i');
-    let failed = |why: &str| Exit::failed(format!("Key change error: {why}"));
     block_on(async {
         let dataset = existing(source, name).await?;
         permits::need(source, &dataset, &["change-key"], "change key for").await?;
@@ -236,16 +237,16 @@ pub(super) fn change_key(source: &Source, args: &[String], io: &mut Io<'_>) -> C
             return Err(failed("Keys cannot be changed on clones."));
         }
         let (wanted, others) = properties(&parsed, &dataset, is_inheriting).await?;
-        let is_root = key.root_dir == dataset.dir().object;
-        if parsed.has('l') && !dataset.pool().keys().is_loaded(key.object) {
-            let root = dataset.encryption_root().await?.unwrap_or_default();
-            let root = existing(source, &root).await?;
-            keys::load(source, &root, None, false, io).await?;
+        for (name, _) in &others {
+            let right = permits::of_property(name);
+            permits::need(source, &dataset, &[&right], "change key for").await?;
         }
+        let is_root = key.root_dir == dataset.dir().object;
+        let is_loaded = has_key(source, &dataset, &key, parsed.has('l'), io).await?;
         if is_inheriting {
             check_inheritance(source, &dataset, is_root, parsed.has('l'), io).await?;
         }
-        if !dataset.pool().keys().is_loaded(key.object) {
+        if !is_loaded {
             return Err(failed("Key must be loaded."));
         }
         let change = if is_inheriting {
@@ -291,7 +292,6 @@ async fn properties(
     dataset: &Dataset,
     is_inheriting: bool,
 ) -> Result<(Wanted, Changes), Exit> {
-    let failed = |why: &str| Exit::failed(format!("Key change error: {why}"));
     let kind = match dataset.kind().await? {
         cenote_pool::DatasetKind::Volume => 'v',
         _ => 'f',
@@ -329,24 +329,41 @@ async fn check_inheritance(
     loads: bool,
     io: &mut Io<'_>,
 ) -> CommandResult {
-    let failed = |why: &str| Err(Exit::failed(format!("Key change error: {why}")));
     if !is_root {
-        return failed("Key inheritting can only be performed on encryption roots.");
+        return Err(failed("Key inheritting can only be performed on encryption roots."));
     }
     let Some((parent, _)) = dataset.name().rsplit_once('/') else {
-        return failed("Root dataset cannot inherit key.");
+        return Err(failed("Root dataset cannot inherit key."));
     };
     let parent = existing(source, parent).await?;
-    let Some(key) = parent.key_info().await? else { return failed("Parent must be encrypted.") };
-    if loads && !parent.pool().keys().is_loaded(key.object) {
-        let root = parent.encryption_root().await?.unwrap_or_default();
+    let Some(key) = parent.key_info().await? else {
+        return Err(failed("Parent must be encrypted."));
+    };
+    if !has_key(source, &parent, &key, loads, io).await? {
+        return Err(failed("Parent key must be loaded."));
+    }
+    Ok(())
+}
+
+/// Whether the key of a dataset is loaded; with `loads` it is, unless that fails.
+async fn has_key(
+    source: &Source,
+    dataset: &Dataset,
+    key: &KeyInfo,
+    loads: bool,
+    io: &mut Io<'_>,
+) -> Result<bool, Exit> {
+    let is_loaded = || dataset.pool().keys().is_loaded(key);
+    if loads && !is_loaded() {
+        let root = dataset.encryption_root().await?.unwrap_or_default();
         let root = existing(source, &root).await?;
         keys::load(source, &root, None, false, io).await?;
     }
-    if !parent.pool().keys().is_loaded(key.object) {
-        return failed("Parent key must be loaded.");
-    }
-    Ok(())
+    Ok(is_loaded())
+}
+
+fn failed(why: &str) -> Exit {
+    Exit::failed(format!("Key change error: {why}"))
 }
 
 async fn location_of(dataset: &Dataset) -> Result<String, Exit> {

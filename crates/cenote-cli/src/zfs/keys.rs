@@ -8,14 +8,15 @@ use std::sync::Arc;
 use cenote_codec::crypto;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, KeyError, Pool};
-use cenote_rt::Error;
+use cenote_rt::{Error, Kind};
 
 use super::change::below;
 use super::permits;
 use super::refuse::existing;
 use crate::getopt;
-use crate::io::{CommandResult, Exit, Io, words};
-use crate::source::{Source, key_failure, read_key_file};
+use crate::io::{CommandResult, Exit, Io};
+use crate::key_place::KeyPlace;
+use crate::source::{Source, key_failure};
 use crate::zpool::block_on;
 use crate::{err, out};
 
@@ -109,7 +110,8 @@ impl Counts {
 /// Whether a dataset is an encryption root whose key is not yet in the requested state.
 async fn needs_change(dataset: &Dataset, is_load: bool) -> Result<bool, Exit> {
     let Some(key) = dataset.key_info().await? else { return Ok(false) };
-    let is_loaded = dataset.pool().keys().is_loaded(key.object);
+    let keys = dataset.pool().keys();
+    let is_loaded = if is_load { keys.is_root_loaded(&key) } else { keys.is_loaded(&key) };
     Ok(key.root_dir == dataset.dir().object && is_loaded != is_load)
 }
 
@@ -159,7 +161,7 @@ pub(super) async fn load(
     if key.root_dir != dataset.dir().object {
         return Err(key_failure(dataset, &KeyError::NotRoot.into()).await);
     }
-    if !is_trial && pool.keys().is_loaded(key.object) {
+    if !is_trial && pool.keys().is_root_loaded(&key) {
         return Err(key_failure(dataset, &KeyError::AlreadyLoaded.into()).await);
     }
     let stored = match dataset.props().await?.get("keylocation").await?.map(|row| row.value) {
@@ -168,23 +170,12 @@ pub(super) async fn load(
     };
     let location = location.unwrap_or(&stored);
     let format = key.format().map_err(|error| failed(error.to_string()))?;
-    let (tries, file) = match location.strip_prefix("file://") {
-        // A user with permission to load keys need not have permission to read every file.
-        Some(_) if !source.is_trusted() && location != stored => {
-            return Err(failed("Invalid keylocation.".to_owned()));
-        }
-        Some(file) => (1, Some(file)),
-        None if location == "prompt" => (TRIES, None),
-        None => return Err(failed("Invalid keylocation.".to_owned())),
-    };
-    let mut left = tries;
+    let place = KeyPlace::of(location).ok_or_else(|| failed("Invalid keylocation.".to_owned()))?;
+    let mut left = TRIES;
     loop {
         left -= 1;
-        let (material, is_typed) = if let Some(file) = file {
-            let read = read_key_file(file).map_err(|error| {
-                failed(format!("Failed to open key material file: {}", words(&error)))
-            });
-            (read?, false)
+        let (material, is_typed) = if place != KeyPlace::Prompt {
+            (source.key_at(location).map_err(failed)?, false)
         } else {
             let is_raw = format == crypto::KeyFormat::Raw;
             let prompt = format!("Enter {} for '{name}':", asked(format));
@@ -240,13 +231,19 @@ pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult 
             return Err(failed(format!("'{name}' is busy.")));
         }
     }
-    if let Some(session) = &source.session {
-        let engine = session.pool(dataset.pool().name())?;
+    let pool = dataset.pool().name();
+    let engine = source.session.as_ref().map(|session| session.pool(pool)).transpose()?;
+    let unloaded = async {
+        let Some(engine) = engine else { return dataset.pool().unload_key(dataset).await };
         // Heads that are open for nobody keep their keys until they are closed.
-        let closed = engine.datasets().close_encrypted(root).await;
-        closed.map_err(|_| failed(format!("'{name}' is busy.")))?;
-    }
-    let Err(error) = dataset.pool().unload_key(dataset).await else { return Ok(()) };
+        engine.datasets().close_encrypted(root).await?;
+        // Nothing more is created with this key; what was is in the next view.
+        dataset.pool().keys().remove_root(root);
+        engine.sync().await?;
+        let view = engine.view().await?;
+        view.unload_key(&view.dataset(name).await?).await
+    };
+    let Err(error) = unloaded.await else { return Ok(()) };
     Err(failed(match error.cause::<KeyError>() {
         Some(KeyError::NotEncrypted) => format!("'{name}' is not encrypted."),
         Some(KeyError::NotRoot) => {
@@ -254,6 +251,7 @@ pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult 
             format!("Keys must be unloaded for encryption root of '{name}' ({root}).")
         }
         Some(KeyError::NotLoaded) => format!("Key already unloaded for '{name}'."),
+        _ if error.kind() == Kind::Busy => format!("'{name}' is busy."),
         _ => error.to_string(),
     }))
 }

@@ -271,7 +271,7 @@ pub(super) fn report_not_mounted(done: CommandResult, io: &mut Io<'_>) -> Comman
 
 async fn is_locked(dataset: &Dataset) -> Result<bool, Exit> {
     let key = dataset.key_info().await?;
-    Ok(key.is_some_and(|key| !dataset.pool().keys().is_loaded(key.object)))
+    Ok(key.is_some_and(|key| !dataset.pool().keys().is_loaded(&key)))
 }
 
 /// Loads the key of a dataset if needed (`-l`).
@@ -288,8 +288,8 @@ async fn unlock(source: &Source, dataset: &Dataset, io: &mut Io<'_>) -> CommandR
 async fn lock(source: &Source, name: &str) -> CommandResult {
     let dataset = source.dataset(name).await?;
     match dataset.encryption_root().await? {
-        Some(root) if !is_locked(&dataset).await? => {
-            keys::unload(source, &dataset_of(dataset.pool(), &root).await?).await
+        Some(root) if root == name && !is_locked(&dataset).await? => {
+            keys::unload(source, &dataset).await
         }
         _ => Ok(()),
     }
@@ -358,8 +358,16 @@ fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
     };
     block_on(async {
         check_type(&existing(source, &dataset).await?).await?;
+        let before = session.host.mounts();
         session.host.unmount(&dataset, path.as_deref(), parsed.has('f')).await?;
-        if parsed.has('u') { lock(source, &dataset).await } else { Ok(()) }
+        if parsed.has('u') {
+            // File systems below it were unmounted before it.
+            let after = session.host.mounts();
+            for (name, _) in before.iter().rev().filter(|mount| !after.contains(mount)) {
+                lock(source, name).await?;
+            }
+        }
+        Ok(())
     })
 }
 

@@ -66,7 +66,7 @@ pub(super) const OTHERS: &[(&str, &str)] = &[
 ];
 
 /// Verbs that check the caller's permissions themselves.
-pub(crate) const ASKING_VERBS: [&str; 19] = [
+pub(crate) const ASKING_VERBS: [&str; 20] = [
     "allow",
     "unallow",
     "bookmark",
@@ -82,6 +82,7 @@ pub(crate) const ASKING_VERBS: [&str; 19] = [
     "set",
     "load-key",
     "unload-key",
+    "change-key",
     "promote",
     "rename",
     "rollback",

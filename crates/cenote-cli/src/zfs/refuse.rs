@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use cenote_ondisk::master_node::VERSION_MAX;
 use cenote_pool::props::{Access, DATASET_PROPERTIES, PropValue, property_named};
 use cenote_pool::{Dataset, DatasetName, Suffix};
 
@@ -38,8 +39,6 @@ const fn verb(
     Verb { name, options, needs, existing, action }
 }
 
-/// The newest version of file systems.
-const NEWEST_VERSION: u64 = 5;
 /// The message for a correct use of an unimplemented verb.
 const NOT_YET: &str = "not supported by this version of cenote";
 
@@ -89,7 +88,7 @@ async fn upgrade_named(source: &Source, parsed: &getopt::Parsed, io: &mut Io<'_>
         for dataset in all {
             let version = dataset.props().await?.get("version").await?;
             match version.map(|row| row.value) {
-                Some(PropValue::Number(version)) if version < NEWEST_VERSION => {
+                Some(PropValue::Number(version)) if version < VERSION_MAX => {
                     return Err(Exit::failed(format!("cannot upgrade '{name}': {NOT_YET}")));
                 }
                 Some(PropValue::Number(_)) => count += 1,

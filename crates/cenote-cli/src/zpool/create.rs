@@ -8,7 +8,6 @@ use cenote_engine::create::{
     CreateError, CreateSpec, PoolLayout, Redundancy, VdevClass, plan_pool,
 };
 use cenote_engine::{Engine, NewEncryption, PropertyChange};
-
 use cenote_fs::format::NewFileSystem;
 use cenote_pool::dsl::check_pool_name;
 use cenote_pool::import::Host;
@@ -85,8 +84,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let cache_file = options.pool.cache_file(parsed.has('t'));
         let how = Taken { altroot, cache_file, ..Taken::default() };
         let features = options.pool.new_features(options.no_features);
-        let has = |wanted: &str| features.iter().any(|feature| feature.name == wanted);
-        let has_encryption = has("encryption") && has("bookmark_v2");
+        let has = |wanted: &&str| features.iter().any(|feature| feature.name == *wanted);
+        let has_encryption = encryption::FEATURES.iter().all(has);
         let encryption = encryption::Wanted::of(&options.root);
         let encryption = encryption.for_new(source, None, has_encryption, KeyInput::Free, io).await;
         let encryption = encryption.map_err(|why| Exit::failed(format!("{cannot}: {why}")))?;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use cenote_engine::{Engine, ScanPass};
 use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::master_node::VERSION_MAX;
 use cenote_pool::Pool;
 use cenote_pool::props::{PropRow, Property};
 use cenote_pool::status::PoolStatus;
@@ -14,9 +15,6 @@ use super::json::Form;
 use super::{Pools, in_time, is_impaired};
 use crate::io::Exit;
 use crate::source::Source;
-
-/// Version of file systems that new ones get.
-const ZPL_VERSION: u64 = 5;
 
 /// A pool that a command shows.
 #[derive(Debug, Clone, Copy)]
@@ -131,7 +129,7 @@ impl<'a> Shown<'a> {
         map.insert("pool_guid".into(), form.number(guid));
         map.insert("txg".into(), form.number(txg));
         map.insert("spa_version".into(), form.number(version));
-        map.insert("zpl_version".into(), form.number(ZPL_VERSION));
+        map.insert("zpl_version".into(), form.number(VERSION_MAX));
         map
     }
 

@@ -26,6 +26,10 @@ fn create_dry_run_prints_the_dataset_and_its_properties() {
     assert_eq!(shed.succeeds("zfs list -H -o name"), "t\n");
     assert_eq!(shed.succeeds("zfs create -vp t/a/b"), "create ancestors of t/a/b\ncreate t/a/b\n");
     assert_eq!(shed.succeeds("zfs list -H -o name"), "t\nt/a\nt/a/b\n");
+    // What exists already need not be created, if it is what was wanted.
+    shed.succeeds("zfs create -p t/a/b");
+    shed.fails("zfs create -p -V 2M t/a/b", "cannot create 't/a/b': dataset already exists");
+    shed.fails("zfs create -p -V 2M t", "cannot create 't': missing dataset name");
     shed.judge("t");
 }
 

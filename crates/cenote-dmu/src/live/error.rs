@@ -109,6 +109,12 @@ pub enum LiveError {
         /// The conflict.
         found: &'static str,
     },
+    /// New contents of an encrypted set without keys, which another pool has not encrypted.
+    #[error("object {object} of an encrypted dataset is changed without its key")]
+    Keyless {
+        /// The object.
+        object: u64,
+    },
     /// Invariant D1: all space of a freed object is accounted for.
     #[error("invariant D1: object is charged {used} bytes, its blocks had {found}")]
     SpaceLeft {

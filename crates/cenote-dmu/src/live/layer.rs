@@ -131,6 +131,17 @@ impl ObjectLayer {
         }
     }
 
+    /// Whether all of its new contents are in the form in which another pool has stored them.
+    fn is_sealed(&self) -> bool {
+        let is_sent = |form: Option<&SentForm>| form.is_some_and(|form| form.seal.is_some());
+        let spill = match &self.spill {
+            SpillChange::Set(_, form) => is_sent(form.as_ref()),
+            SpillChange::Unchanged | SpillChange::Removed => true,
+        };
+        let mut blocks = self.blocks.keys();
+        spill && self.patches.is_empty() && blocks.all(|blkid| is_sent(self.forms.get(blkid)))
+    }
+
     /// Sets the form in which a block that has just been put is stored.
     pub(super) fn set_form(&mut self, blkid: u64, form: SentForm) {
         self.drop_form(blkid);
@@ -313,6 +324,12 @@ impl Patch {
 }
 
 impl Layer {
+    /// Returns an object that has new contents which another pool has not encrypted.
+    pub(super) fn unsealed(&self) -> Option<u64> {
+        let object = self.objects.iter().find(|(_, object)| !object.is_sealed());
+        object.map(|(number, _)| *number)
+    }
+
     /// Whether nothing was changed.
     pub(super) fn is_empty(&self) -> bool {
         self.objects.is_empty()

@@ -136,25 +136,26 @@ impl Tx<'_> {
             }
             return Ok(());
         };
-        let len = bytes.len();
-        if len == 0 || len > SPILL_LEN_MAX || !len.is_multiple_of(SECTOR_SIZE as usize) {
-            return Err(self.refuse(object, LiveError::SpillLength { len }));
-        }
+        self.check_spill_len(object, bytes.len())?;
         if bytes.iter().all(|byte| *byte == 0) {
             return Err(self.refuse(object, LiveError::SpillZero));
         }
-        let mut block = BufMut::for_filling(len);
+        let mut block = BufMut::for_filling(bytes.len());
         block.copy_from_slice(bytes);
         self.put_spill(object, block.freeze(), None)
     }
 
-    /// Sets the spill block to one that was sent in this form, of a block of `len` bytes.
+    /// Sets the spill block to one that was sent in this form.
     pub fn set_sent_spill(&mut self, object: u64, block: Buf, form: SentForm) -> TxResult<()> {
-        let len = block.len();
+        self.check_spill_len(object, block.len())?;
+        self.put_spill(object, block, Some(form))
+    }
+
+    fn check_spill_len(&self, object: u64, len: usize) -> TxResult<()> {
         if len == 0 || len > SPILL_LEN_MAX || !len.is_multiple_of(SECTOR_SIZE as usize) {
             return Err(self.refuse(object, LiveError::SpillLength { len }));
         }
-        self.put_spill(object, block, Some(form))
+        Ok(())
     }
 
     fn put_spill(&mut self, object: u64, block: Buf, form: Option<SentForm>) -> TxResult<()> {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use cenote_block::Since;
-use cenote_ondisk::blkptr::{BLOCK_PTR_SHIFT, BlockPtr, SECTOR_SIZE};
+use cenote_ondisk::blkptr::{BlockPtr, SECTOR_SIZE};
 use cenote_ondisk::dnode::{BLKPTRS_MAX, DNODE_BLOCK_LEN, DNODE_SLOTS_MAX, DnodePhys, OBJECT_MAX};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::{OBJSET_V3_LEN, ObjSetFlags, ObjSetPhys, ObjSetType, ZIL_HEADER_LEN};
@@ -22,6 +22,7 @@ use super::object::new_dnode;
 use super::stop::{ObjectSpec, TxResult, TxStop};
 use super::tx::{Source, Tx};
 use super::view::{Fetched, Tree};
+use crate::geometry::Geometry;
 use crate::objset::ObjSet;
 
 /// Log2 of the number of objects that the meta-dnode of a new set can address.
@@ -67,6 +68,8 @@ pub(super) struct State {
 pub struct Live {
     pub(super) blocks: Arc<dyn Blocks>,
     pub(super) id: u64,
+    /// Whether the set is encrypted, and has no keys: see [`open_locked`](Self::open_locked).
+    is_locked: bool,
     /// Log2 of the size of indirect blocks of new objects; 0: the tunable.
     indirect_shift: AtomicU8,
     pub(super) state: Mutex<State>,
@@ -86,7 +89,7 @@ impl Live {
     pub fn create(blocks: Arc<dyn Blocks>, id: u64, kind: ObjSetType) -> Arc<Self> {
         let phys = new_root(kind);
         let base = Tree::new(BlockPtr::HOLE, phys);
-        Self::over(blocks, id, base, Cursor::of_new_set())
+        Self::over(blocks, id, base, Cursor::of_new_set(), false)
     }
 
     /// Like [`create`](Self::create), for an encrypted set that is received without its keys.
@@ -101,7 +104,7 @@ impl Live {
         phys.meta_dnode.data_block_sectors = (root.block_size / SECTOR_SIZE) as u16;
         phys.meta_dnode.indblkshift = root.indirect_shift;
         root.apply(&mut phys);
-        Self::over(blocks, id, Tree::new(BlockPtr::HOLE, phys), Cursor::of_new_set())
+        Self::over(blocks, id, Tree::new(BlockPtr::HOLE, phys), Cursor::of_new_set(), true)
     }
 
     /// Opens a set for writing.
@@ -121,10 +124,17 @@ impl Live {
     /// encrypted.
     pub fn open_locked(blocks: Arc<dyn Blocks>, set: &ObjSet) -> Arc<Self> {
         let base = Tree::new(*set.root(), set.phys().clone());
-        Self::over(blocks, set.id(), base, Cursor::default())
+        let is_locked = set.is_encrypted() && blocks.keys().is_none();
+        Self::over(blocks, set.id(), base, Cursor::default(), is_locked)
     }
 
-    fn over(blocks: Arc<dyn Blocks>, id: u64, base: Tree, cursor: Cursor) -> Arc<Self> {
+    fn over(
+        blocks: Arc<dyn Blocks>,
+        id: u64,
+        base: Tree,
+        cursor: Cursor,
+        is_locked: bool,
+    ) -> Arc<Self> {
         let state = State {
             synced: base.clone(),
             base,
@@ -139,6 +149,7 @@ impl Live {
         Arc::new(Self {
             blocks,
             id,
+            is_locked,
             indirect_shift,
             state: Mutex::new(Rank::ObjectSet, state),
             is_gone,
@@ -299,6 +310,13 @@ impl Live {
             Ok(value) => {
                 let mut added = Footprint::default();
                 if let Some(txg) = txg {
+                    // No sync could write it.
+                    if self.is_locked
+                        && let Some(object) = overlay.unsealed()
+                    {
+                        let error = Error::new(Kind::Invalid, LiveError::Keyless { object });
+                        return Err(self.locate(error));
+                    }
                     state.cursor = cursor;
                     added = self.merge(&mut state, txg, overlay)?;
                 }
@@ -466,13 +484,16 @@ impl SentRoot {
     /// never added.
     #[must_use]
     pub fn is_possible(&self) -> bool {
-        let shift = u32::from(self.indirect_shift).saturating_sub(BLOCK_PTR_SHIFT);
-        let below = shift.saturating_mul(u32::from(self.levels.saturating_sub(1)));
-        let pointers = BLKPTRS_MAX as u64;
-        let end = 1_u64.checked_shl(below).and_then(|span| span.checked_mul(pointers));
+        let tree = Geometry {
+            levels: self.levels,
+            pointer_count: BLKPTRS_MAX as u8,
+            indirect_shift: self.indirect_shift.into(),
+            block_size: self.block_size,
+            max_block: self.max_block,
+        };
         self.block_size == DNODE_BLOCK_LEN as u64
             && self.max_block < OBJECT_MAX / DNODE_SLOTS_MAX as u64
-            && end.is_none_or(|end| self.max_block < end)
+            && self.max_block < tree.capacity()
     }
 
     /// Whether an increment with this root can be received on an object set with this meta-dnode.

@@ -18,6 +18,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
 use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::bookmark::bookmark_table;
+use cenote_pool::dsl::dataset::origin_txg;
 use cenote_pool::mos::is_zapified;
 use cenote_rt::ensure;
 use cenote_rt::seeded::{Bug, is_on};
@@ -112,16 +113,6 @@ fn previous_snapshot(
     }
     let previous = get_dataset(tx, head.prev_snap_obj)?;
     Ok((previous.next_snap_obj == object).then_some(previous))
-}
-
-/// Returns the creation txg of a clone's origin, 0 for other datasets.
-pub(crate) fn origin_txg(tx: &mut Tx<'_>, dir: &DirPhys) -> TxResult<u64> {
-    if dir.origin_obj == 0 {
-        return Ok(0);
-    }
-    let origin = get_dataset(tx, dir.origin_obj)?;
-    // Only `$ORIGIN@$ORIGIN` has no previous snapshot, and it has no data.
-    Ok(if origin.prev_snap_obj == 0 { 0 } else { origin.creation_txg })
 }
 
 /// Returns the property `refreservation`, which is not inherited.

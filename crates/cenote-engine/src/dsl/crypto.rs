@@ -11,9 +11,12 @@
 //! Invariants
 //! * CR1  A key object counts the dirs that use it, and goes with the last of them.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use cenote_codec::crypto::{KEY_VERSION_CURRENT, Pbkdf2, Suite, WrappedKeys};
+use cenote_codec::crypto::{
+    KEY_VERSION_CURRENT, MAC_BYTES, Pbkdf2, Suite, WrappedKeys, WrappingKey,
+};
 use cenote_dmu::live::SentRoot;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
@@ -21,11 +24,12 @@ use cenote_ondisk::dsl::{crypto as entry, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::KeyError;
-use cenote_pool::keys::KeyStore;
+use cenote_pool::dsl::dataset::origin_txg;
+use cenote_pool::keys::{KeyPath, KeyStore, RootKey, key_paths, key_user};
 use cenote_pool::mos::extra_value;
 use cenote_rt::Error;
 
-use crate::dsl::api::keys::{KeyChange, new_iv};
+use crate::dsl::api::keys::KeyChange;
 use crate::dsl::{
     Context, Effects, Env, OpError, blocks, get_dataset, get_dir, history, names, new_zap, props,
 };
@@ -65,18 +69,30 @@ pub(crate) fn key_object(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<u64>> {
 
 /// Returns the dir of the encryption root of a dir, if it is encrypted.
 pub(crate) fn root_of(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<u64>> {
-    match key_object(tx, dir)? {
-        Some(object) => zap::require_u64(tx, object, entry::ROOT_DDOBJ).map(Some),
-        None => Ok(None),
-    }
+    number_of(tx, dir, entry::ROOT_DDOBJ)
+}
+
+/// Returns the key object of a dir and the guid of its master key, if it is encrypted.
+pub(crate) fn key_and_guid(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<(u64, u64)>> {
+    let Some(object) = key_object(tx, dir)? else { return Ok(None) };
+    Ok(Some((object, zap::require_u64(tx, object, entry::GUID)?)))
+}
+
+/// Returns the tag of the wrapped keys in a key object.
+fn tag_of(tx: &mut Tx<'_>, object: u64) -> TxResult<[u8; MAC_BYTES]> {
+    let tag = zap::lookup(tx, object, entry::MAC)?;
+    let tag = tag.as_ref().and_then(Value::as_bytes).and_then(|bytes| bytes.try_into().ok());
+    tag.ok_or_else(|| Error::corrupt(KeyError::FieldLength(entry::MAC)).in_object(0, object).into())
 }
 
 /// Returns the guid of the master key of a dir, if it is encrypted.
 pub(crate) fn guid_of(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<u64>> {
-    match key_object(tx, dir)? {
-        Some(object) => zap::require_u64(tx, object, entry::GUID).map(Some),
-        None => Ok(None),
-    }
+    number_of(tx, dir, entry::GUID)
+}
+
+fn number_of(tx: &mut Tx<'_>, dir: u64, name: &str) -> TxResult<Option<u64>> {
+    let object = key_object(tx, dir)?;
+    object.map(|object| zap::require_u64(tx, object, name)).transpose()
 }
 
 /// Returns the number that identifies the IVs of a snapshot, if it has one.
@@ -107,10 +123,14 @@ pub(crate) fn note_snapshot(
 pub(crate) fn share(tx: &mut Tx<'_>, origin_dir: u64, dir: u64) -> TxResult<()> {
     if let Some(object) = key_object(tx, origin_dir)? {
         change_count(tx, object, 1)?;
-        blocks::zapify(tx, dir)?;
-        zap::insert(tx, dir, key::CRYPTO_KEY_OBJ, object)?;
+        set_key_object(tx, dir, object)?;
     }
     Ok(())
+}
+
+fn set_key_object(tx: &mut Tx<'_>, dir: u64, object: u64) -> TxResult<()> {
+    blocks::zapify(tx, dir)?;
+    zap::insert(tx, dir, key::CRYPTO_KEY_OBJ, object)
 }
 
 /// Takes the key object away from a dir that is destroyed.
@@ -134,6 +154,15 @@ fn change_count(tx: &mut Tx<'_>, object: u64, delta: i64) -> TxResult<u64> {
     Ok(after)
 }
 
+/// Returns the format of the key that wraps those of a dir, and its parameters.
+fn settings(tx: &mut Tx<'_>, dir: u64) -> TxResult<(u64, Pbkdf2)> {
+    let object = key_object(tx, dir)?.ok_or(OpError::NotEncrypted)?;
+    let format = zap::require_u64(tx, object, entry::KEYFORMAT)?;
+    let salt = zap::require_u64(tx, object, entry::PBKDF2_SALT)?;
+    let iterations = zap::require_u64(tx, object, entry::PBKDF2_ITERS)?;
+    Ok((format, Pbkdf2 { salt, iterations }))
+}
+
 /// What a new dataset inherits from its parent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
@@ -145,6 +174,8 @@ pub(crate) struct Inherited {
     pub(crate) format: u64,
     /// Its parameters.
     pub(crate) pbkdf2: Pbkdf2,
+    /// The tag of the root's own wrapped keys.
+    pub(crate) tag: [u8; MAC_BYTES],
 }
 
 impl Inherited {
@@ -162,21 +193,19 @@ pub(crate) fn inherited(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<Inherited>
     let Some(object) = key_object(tx, root)? else {
         return Err(invariant(format!("encryption root {root} has no key object")));
     };
-    let format = zap::require_u64(tx, object, entry::KEYFORMAT)?;
-    let salt = zap::require_u64(tx, object, entry::PBKDF2_SALT)?;
-    let iterations = zap::require_u64(tx, object, entry::PBKDF2_ITERS)?;
-    Ok(Some(Inherited { root, suite, format, pbkdf2: Pbkdf2 { salt, iterations } }))
+    let ((format, pbkdf2), tag) = (settings(tx, root)?, tag_of(tx, object)?);
+    Ok(Some(Inherited { root, suite, format, pbkdf2, tag }))
 }
 
-/// Creates the key object of a dir.
-pub(crate) fn create(tx: &mut Tx<'_>, dir: u64, root: u64, keys: &StoredKeys) -> TxResult<()> {
+/// Creates the key object of a dir, and returns it.
+pub(crate) fn create(tx: &mut Tx<'_>, dir: u64, root: u64, keys: &StoredKeys) -> TxResult<u64> {
     let object = new_zap(tx, ObjectType::ZAP_METADATA)?;
     zap::insert(tx, object, entry::REFCOUNT, 1)?;
     zap::insert(tx, object, entry::VERSION, KEY_VERSION_CURRENT)?;
     zap::insert(tx, object, entry::ROOT_DDOBJ, root)?;
     store(tx, object, keys)?;
-    blocks::zapify(tx, dir)?;
-    zap::insert(tx, dir, key::CRYPTO_KEY_OBJ, object)
+    set_key_object(tx, dir, object)?;
+    Ok(object)
 }
 
 /// Stores keys in a key object.
@@ -204,20 +233,51 @@ pub(crate) fn store(tx: &mut Tx<'_>, object: u64, keys: &StoredKeys) -> TxResult
     Ok(())
 }
 
+/// Takes over the wrapped keys that a raw increment has: the sender may have changed the key that
+/// wraps them. The keys themselves are those that the dir has.
+///
+/// No key is lost here. What the key of another dir wraps stays as it is. Descendants that use
+/// the key of this dir cannot be wrapped with the new one, which nobody here knows: they become
+/// encryption roots with the key that they have, until increments of them arrive.
+pub(crate) fn wrap_as_sent(tx: &mut Tx<'_>, dir: u64, sent: &StoredKeys) -> TxResult<()> {
+    let Some(object) = key_object(tx, dir)? else { return Ok(()) };
+    let is_root = zap::require_u64(tx, object, entry::ROOT_DDOBJ)? == dir;
+    if !is_root || tag_of(tx, object)? == sent.wrapped.mac {
+        return Ok(());
+    }
+    // The dir and its clones, which share its key object.
+    let mut left = vec![dir];
+    while let Some(at) = left.pop() {
+        for path in key_paths(tx, at)? {
+            let Some((user, its_object)) = key_user(tx, dir, path)? else { continue };
+            if its_object == object {
+                left.push(user);
+                continue;
+            }
+            for (_, object) in users(tx, dir, user)? {
+                zap::update(tx, object, entry::ROOT_DDOBJ, user)?;
+            }
+            set_location(tx, user, Some("prompt"))?;
+        }
+    }
+    store(tx, object, sent)
+}
+
 /// Marks a head as encrypted.
 pub(crate) fn mark(tx: &mut Tx<'_>, head: u64) -> TxResult<()> {
     blocks::activate(tx, head, "encryption")
 }
 
-/// Makes a dir without a key an encryption root.
+/// Makes a dir without a key an encryption root, and returns its key object.
 pub(crate) fn make_root(
     tx: &mut Tx<'_>,
     dir: u64,
     keys: &StoredKeys,
     location: &str,
-) -> TxResult<()> {
-    create(tx, dir, dir, keys)?;
-    set_location(tx, dir, Some(location))
+) -> TxResult<u64> {
+    let object = create(tx, dir, dir, keys)?;
+    set_location(tx, dir, Some(location))?;
+    Ok(object)
 }
 
 /// Sets where the key of an encryption root is.
@@ -229,15 +289,28 @@ fn set_location(tx: &mut Tx<'_>, dir: u64, location: Option<&str>) -> TxResult<(
     }
 }
 
-/// Changes the key of a dataset and of the descendants that use the same. Returns its dir.
-pub(crate) fn change(
+/// A change of the key of a dataset and of the descendants that use the same, found to be possible.
+#[derive(Debug)]
+pub(crate) struct Rekeying {
+    head: u64,
+    /// The dataset's dir.
+    pub(crate) dir: u64,
+    /// The encryption root before and after.
+    pub(crate) old_root: u64,
+    new_root: u64,
+    /// The new key, unless the keys stay wrapped as they are.
+    pub(crate) wrap: Option<(Arc<WrappingKey>, u64, Pbkdf2)>,
+    location: Option<String>,
+}
+
+/// Checks that a key can be changed so.
+pub(crate) fn check_change(
     tx: &mut Tx<'_>,
     env: &Env,
-    effects: &mut Effects,
     name: &str,
     change: &KeyChange,
     store: &KeyStore,
-) -> TxResult<u64> {
+) -> TxResult<Rekeying> {
     names::check_pool(env, name)?;
     let head = names::head(tx, name)?;
     let dir = get_dataset(tx, head)?.dir_obj;
@@ -259,41 +332,62 @@ pub(crate) fn change(
         (true, Some(parent)) => parent.root,
         (true, None) => return Err(OpError::NoKey.into()),
     };
+    if let (KeyChange::ForceInherit, Some(parent)) = (change, &of_parent)
+        && settings(tx, dir)? != (parent.format, parent.pbkdf2)
+    {
+        // The parent's key cannot be the one that wraps the keys here.
+        return Err(OpError::OtherKey.into());
+    }
     let wrap = match (change, of_parent) {
         (KeyChange::Root(user), _) => {
             Some((Arc::clone(&user.key), user.format.value(), user.pbkdf2))
         }
         (KeyChange::Inherit, Some(parent)) => {
-            let key = store.root_key(parent.root).ok_or_else(not_loaded)?;
+            let key = store.root_key(parent.root, &parent.tag).ok_or_else(not_loaded)?;
             Some((key, parent.format, parent.pbkdf2))
         }
         _ => None,
     };
-    let mut left = vec![dir];
-    while let Some(at) = left.pop() {
-        left.extend(names::children(tx, at)?.into_iter().map(|(_, child)| child));
-        // A clone uses the key object of its origin.
-        let Some(object) = key_object(tx, at)? else { continue };
-        if zap::require_u64(tx, object, entry::ROOT_DDOBJ)? != old_root || is_clone(tx, at)? {
-            continue;
-        }
-        if let Some((key, format, pbkdf2)) = &wrap {
-            let keys = store.block_keys(object).ok_or_else(not_loaded)?;
-            let wrapped = keys.wrap(key, new_iv()?).map_err(|e| Error::from(KeyError::from(e)))?;
-            self::store(tx, object, &StoredKeys { wrapped, format: *format, pbkdf2: *pbkdf2 })?;
-        }
-        zap::update(tx, object, entry::ROOT_DDOBJ, new_root)?;
-    }
     let location = match change {
-        KeyChange::Root(user) => Some(user.location.as_str()),
-        KeyChange::ForceRoot => Some("prompt"),
+        KeyChange::Root(user) => Some(user.location.clone()),
+        KeyChange::ForceRoot => Some("prompt".to_owned()),
         KeyChange::Inherit | KeyChange::ForceInherit => None,
     };
-    set_location(tx, dir, location)?;
-    effects.settings_changed.push(dir);
-    let text = if is_to_inherit { "inherit" } else { "new key" };
-    history::log(tx, env, "change key", head, text)?;
-    Ok(dir)
+    Ok(Rekeying { head, dir, old_root, new_root, wrap, location })
+}
+
+impl Rekeying {
+    /// Gives the new root to a key object, and stores its keys as the new key wraps them.
+    pub(crate) fn rekey(
+        &self,
+        tx: &mut Tx<'_>,
+        object: u64,
+        keys: Option<&StoredKeys>,
+    ) -> TxResult<()> {
+        if let Some(keys) = keys {
+            store(tx, object, keys)?;
+        }
+        zap::update(tx, object, entry::ROOT_DDOBJ, self.new_root)
+    }
+
+    /// Records the change of the dataset itself.
+    pub(crate) fn finish(&self, tx: &mut Tx<'_>, env: &Env) -> TxResult<()> {
+        set_location(tx, self.dir, self.location.as_deref())?;
+        let text = if self.new_root == self.dir { "new key" } else { "inherit" };
+        history::log(tx, env, "change key", self.head, text)
+    }
+
+    /// The effects, once the dataset's keys have this tag.
+    pub(crate) fn effects(&self, tag: Option<[u8; MAC_BYTES]>) -> Effects {
+        let mut effects = Effects { settings_changed: vec![self.dir], ..Effects::default() };
+        match (&self.wrap, tag) {
+            (Some((key, ..)), Some(tag)) if self.new_root == self.dir => {
+                effects.new_roots.push((self.dir, RootKey { key: Arc::clone(key), tag }));
+            }
+            _ => effects.lost_roots.push(self.dir),
+        }
+        effects
+    }
 }
 
 fn not_loaded() -> Error {
@@ -302,7 +396,7 @@ fn not_loaded() -> Error {
 
 fn is_clone(tx: &mut Tx<'_>, dir: u64) -> TxResult<bool> {
     let phys = get_dir(tx, dir)?;
-    Ok(blocks::origin_txg(tx, &phys)? != 0)
+    Ok(origin_txg(tx, &phys)? != 0)
 }
 
 /// Refuses to move a dataset that uses the key of another one away from that.
@@ -338,20 +432,34 @@ pub(crate) fn check_promotion(tx: &mut Tx<'_>, origin_dir: u64, dir: u64) -> TxR
 }
 
 /// Makes a promoted clone the encryption root of everything that used its origin's dir as that.
-pub(crate) fn promote(tx: &mut Tx<'_>, origin_dir: u64, dir: u64) -> TxResult<()> {
+pub(crate) fn promote(
+    tx: &mut Tx<'_>,
+    effects: &mut Effects,
+    origin_dir: u64,
+    dir: u64,
+) -> TxResult<()> {
     let (from, to) = (get_dir(tx, origin_dir)?.props_zapobj, get_dir(tx, dir)?.props_zapobj);
     if let Some(location) = zap::lookup(tx, from, KEYLOCATION)? {
         props::set(tx, to, KEYLOCATION, &location)?;
         zap::remove(tx, from, KEYLOCATION)?;
     }
-    let mut left = vec![origin_dir, dir];
-    while let Some(at) = left.pop() {
-        if let Some(object) = key_object(tx, at)?
-            && zap::require_u64(tx, object, entry::ROOT_DDOBJ)? == origin_dir
-        {
-            zap::update(tx, object, entry::ROOT_DDOBJ, dir)?;
-        }
-        left.extend(names::children(tx, at)?.into_iter().map(|(_, child)| child));
+    for (_, object) in users(tx, origin_dir, origin_dir)? {
+        zap::update(tx, object, entry::ROOT_DDOBJ, dir)?;
     }
+    effects.moved_roots.push((origin_dir, dir));
     Ok(())
+}
+
+/// Returns the dirs that use an encryption root, from one of them on, with their key objects.
+fn users(tx: &mut Tx<'_>, root: u64, from: u64) -> TxResult<Vec<(u64, u64)>> {
+    let (mut found, mut seen, mut left) = (Vec::new(), BTreeSet::new(), vec![KeyPath::First(from)]);
+    while let Some(path) = left.pop() {
+        if let Some((dir, object)) = key_user(tx, root, path)?
+            && seen.insert(dir)
+        {
+            found.push((dir, object));
+            left.extend(key_paths(tx, dir)?);
+        }
+    }
+    Ok(found)
 }

@@ -67,6 +67,7 @@ use cenote_ondisk::objset::ObjSetType;
 pub(crate) use cenote_pool::dsl::dataset::get_dataset;
 use cenote_pool::dsl::deleg::Requester;
 pub(crate) use cenote_pool::dsl::dir::get_dir;
+use cenote_pool::keys::RootKey;
 use cenote_pool::mos::DIRECTORY;
 pub(crate) use cenote_pool::mos::directory_object;
 use cenote_rt::{Error, Kind};
@@ -143,10 +144,12 @@ pub(crate) struct Effects {
     pub(crate) replaced: Vec<u64>,
     /// New heads with the contents of another dataset, whose log they must not replay.
     pub(crate) cloned: Vec<u64>,
-    /// Key objects that were destroyed, and dirs that are no longer encryption roots, or whose keys
-    /// a stream has replaced.
+    /// Key objects that were destroyed, and dirs that are no longer encryption roots.
     pub(crate) lost_keys: Vec<u64>,
     pub(crate) lost_roots: Vec<u64>,
+    /// New keys of encryption roots, by dir; and dirs that gave their keys to another.
+    pub(crate) new_roots: Vec<(u64, RootKey)>,
+    pub(crate) moved_roots: Vec<(u64, u64)>,
     /// Dirs whose properties may have changed, and those of their descendants.
     pub(crate) settings_changed: Vec<u64>,
     /// Blocks of the intent logs of destroyed heads.

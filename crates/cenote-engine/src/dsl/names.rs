@@ -40,9 +40,7 @@ impl<'a> Name<'a> {
 /// Refuses names that a new dataset cannot have.
 pub(crate) fn check_new(env: &Env, name: &str) -> TxResult<()> {
     check_form(name)?;
-    if name.contains(['%', '$']) {
-        return Err(OpError::Name.into());
-    }
+    check_visible(name)?;
     if depth(name) >= NESTING_MAX {
         return Err(OpError::NameTooLong.into());
     }
@@ -58,8 +56,8 @@ fn check_form(name: &str) -> TxResult<()> {
     }
 }
 
-/// Refuses a hidden dataset: an unfinished receive must not be moved, nor become an owner of
-/// snapshots.
+/// Refuses names of hidden datasets: none is made by a user, and an unfinished receive must not be
+/// moved, nor become an owner of snapshots.
 pub(crate) fn check_visible(name: &str) -> TxResult<()> {
     if name.contains(['%', '$']) { Err(OpError::Name.into()) } else { Ok(()) }
 }

@@ -22,11 +22,9 @@ use cenote_dmu::live::OwnerProbe;
 use cenote_dmu::{Live, ObjSet, Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::dsl::key;
 use cenote_ondisk::objset::{ObjSetType, ZIL_HEADER_LEN};
 use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyError;
-use cenote_pool::mos::extra_value;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{BoxFuture, Error, Kind, Result};
@@ -38,7 +36,7 @@ use crate::dsl;
 use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
-use crate::dsl::{Effects, Env, OpError, names, props};
+use crate::dsl::{Effects, Env, OpError, crypto, names, props};
 use crate::scan::deferral;
 use crate::txg::suspend::HeadKeys;
 use crate::zil::adopt;
@@ -297,6 +295,9 @@ impl Datasets<'_> {
         let keys = &self.engine.views.keys;
         effects.lost_keys.iter().for_each(|object| keys.remove(*object));
         effects.lost_roots.iter().for_each(|dir| keys.remove_root(*dir));
+        effects.moved_roots.iter().for_each(|(from, to)| keys.move_root(*from, *to));
+        // In the task that stores them: the next task wraps the keys of new datasets with them.
+        effects.new_roots.iter().for_each(|(dir, root)| keys.add_root(*dir, root.clone()));
         for object in effects.gone.iter().chain(&effects.replaced) {
             if let Some(head) = self.engine.heads.remove(*object) {
                 // Before the commit that frees its blocks.
@@ -449,9 +450,9 @@ impl Datasets<'_> {
 
     /// Returns the keys of a dir, if it is encrypted.
     pub(crate) async fn keys_of(self, dir: u64) -> Result<Option<Arc<BlockKeys>>> {
-        let found = self.engine.mos.inspect(|tx| extra_value(tx, dir, key::CRYPTO_KEY_OBJ)).await?;
-        let Some(object) = found.and_then(|value| value.first()) else { return Ok(None) };
-        let keys = self.engine.views.keys.block_keys(object);
+        let found = self.engine.mos.inspect(|tx| crypto::key_and_guid(tx, dir)).await?;
+        let Some((object, guid)) = found else { return Ok(None) };
+        let keys = self.engine.views.keys.block_keys(object, guid);
         keys.map(Some).ok_or_else(|| KeyError::NotLoaded.into())
     }
 

@@ -15,7 +15,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_pool::dsl::bookmark::bookmarks_of;
-use cenote_pool::dsl::dataset::snapshots_of;
+use cenote_pool::dsl::dataset::{origin_txg, snapshots_of};
 use cenote_rt::ensure;
 
 use crate::dsl::counts;
@@ -23,7 +23,7 @@ use crate::dsl::counts::Count;
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
 use crate::dsl::{
-    Env, OpError, blocks, bookmark, crypto, errors, get_dataset, get_dir, history, names, new_zap,
+    Effects, Env, OpError, bookmark, crypto, errors, get_dataset, get_dir, history, names, new_zap,
     put_dataset, put_dir, room,
 };
 use crate::invariant;
@@ -52,7 +52,12 @@ struct Parts {
 }
 
 /// Promotes the clone with this name.
-pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
+pub(crate) fn promote(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    effects: &mut Effects,
+    name: &str,
+) -> TxResult<()> {
     let parts = gather(tx, env, name)?;
     let used = moved_sizes(tx, &parts)?;
     check(tx, env, &parts, used, name.len())?;
@@ -62,7 +67,7 @@ pub(crate) fn promote(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<()> {
     let first = first.ok_or_else(|| invariant("a clone without a head".into()))?;
 
     if is_key_root {
-        crypto::promote(tx, parts.origin_dir, parts.dir)?;
+        crypto::promote(tx, effects, parts.origin_dir, parts.dir)?;
     }
     relink_branch(tx, &parts, first)?;
     relink_dirs(tx, &parts)?;
@@ -91,7 +96,7 @@ fn gather(tx: &mut Tx<'_>, env: &Env, name: &str) -> TxResult<Parts> {
     }
     let dir_phys = get_dir(tx, phys.dir_obj)?;
     let origin = dir_phys.origin_obj;
-    if origin == 0 || blocks::origin_txg(tx, &dir_phys)? == 0 {
+    if origin == 0 || origin_txg(tx, &dir_phys)? == 0 {
         return Err(OpError::NotAClone.into());
     }
     let origin_dir = get_dataset(tx, origin)?.dir_obj;
@@ -271,7 +276,7 @@ fn move_space(tx: &mut Tx<'_>, parts: &Parts, used: Sizes) -> TxResult<()> {
     let dir = get_dir(tx, parts.dir)?;
     let origin_dir = get_dir(tx, parts.origin_dir)?;
     // The clone's dir gets the origin of the origin's dir.
-    let born_after = blocks::origin_txg(tx, &dir)?;
+    let born_after = origin_txg(tx, &dir)?;
     let mut of_clone = 0;
     for (_, phys) in parts.shared.iter().chain(&parts.clone_line) {
         of_clone += deadlist::space_range(tx, phys.deadlist_obj, born_after, u64::MAX)?.used;

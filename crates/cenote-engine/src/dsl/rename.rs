@@ -78,8 +78,11 @@ fn check_names(tx: &mut Tx<'_>, env: &Env, dir: u64, (from, to): (&str, &str)) -
     let deeper = names::depth(to).saturating_sub(names::depth(from));
     if deeper > 0 {
         names::check_new(env, to)?;
-    } else if to.contains(['%', '$']) || cenote_pool::dsl::DatasetName::parse(to).is_err() {
-        return Err(OpError::Name.into());
+    } else {
+        names::check_visible(to)?;
+        if cenote_pool::dsl::DatasetName::parse(to).is_err() {
+            return Err(OpError::Name.into());
+        }
     }
     check_below(tx, dir, to.len(), names::depth(to), deeper > 0)
 }

@@ -11,6 +11,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
+use cenote_pool::dsl::dataset::origin_txg;
 use cenote_rt::ensure;
 use cenote_rt::seeded::{Bug, is_on};
 
@@ -310,7 +311,7 @@ pub(super) fn remove_clone_keys(tx: &mut Tx<'_>, dir: &DirPhys, txg: u64) -> TxR
     for (clone, _) in zap::numbers(tx, dir.clones)? {
         let head = get_dataset(tx, clone)?;
         let clone_dir = get_dir(tx, head.dir_obj)?;
-        if blocks::origin_txg(tx, &clone_dir)? > txg {
+        if origin_txg(tx, &clone_dir)? > txg {
             // A bookmark of the clone at that point may need the key.
             if !bookmark::keeps_key(tx, clone, txg)? {
                 remove_key(tx, head.deadlist_obj, txg)?;

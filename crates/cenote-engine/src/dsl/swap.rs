@@ -9,6 +9,7 @@ use cenote_dmu::deadlist::edit as deadlist;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_pool::dsl::bookmark::bookmarks_of;
+use cenote_pool::dsl::dataset::origin_txg;
 
 use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
@@ -104,7 +105,7 @@ pub(crate) fn swap(
     history::log(tx, env, "clone swap", clone_object, &format!("parent={parent}"))?;
     let head_dir = get_dir(tx, head.dir_obj)?;
     let reserved = blocks::refreservation(tx, &head_dir)?;
-    let born_after = blocks::origin_txg(tx, &head_dir)?;
+    let born_after = origin_txg(tx, &head_dir)?;
 
     swap_features(tx, clone_object, head_object)?;
     let previous_object = head.prev_snap_obj;

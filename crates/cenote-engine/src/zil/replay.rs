@@ -136,8 +136,7 @@ impl IntentLogs<'_> {
     pub async fn replay_all(self) -> Result<Vec<(u64, Replayed)>> {
         let mut done = Vec::new();
         // These were opened at import.
-        let all = self.engine.heads.all().into_iter();
-        let heads = all.filter(|head| head.log().is_claimed() && !head.is_locked());
+        let heads = self.engine.heads.all().into_iter().filter(|head| head.log().is_claimed());
         for head in heads.collect::<Vec<_>>() {
             let object = head.object();
             let sinks = self.replayers().clone();

@@ -16,6 +16,7 @@ mod faults;
 mod growth;
 mod hooks;
 mod hosts;
+mod keys;
 mod log_vdevs;
 mod memory;
 mod model;

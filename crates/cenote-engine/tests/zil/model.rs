@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
 use cenote_engine::zil::LogRecord;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, NewEncryption};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_rt::{BufMut, Result, Rng};
@@ -116,17 +116,7 @@ pub(crate) async fn make(engine: &Engine, name: &str, kind: ObjSetType) -> Resul
         tx.allocate(&spec)?;
         Ok(())
     });
-    let props = Vec::new();
-    engine
-        .datasets()
-        .create(NewDataset {
-            name: name.into(),
-            kind,
-            props,
-            encryption: NewEncryption::Inherited,
-            fill,
-        })
-        .await
+    engine.datasets().create(NewDataset { fill, ..NewDataset::new(name, kind) }).await
 }
 
 impl Volume {

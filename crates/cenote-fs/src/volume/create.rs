@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::{Engine, NewDataset, NewEncryption};
+use cenote_engine::{Engine, NewDataset};
 use cenote_ondisk::blkptr::SMALL_BLOCK_MAX;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -96,11 +96,9 @@ impl NewVolume {
             props.push((REFRESERVATION.to_owned(), Value::U64(reserved)));
         }
         let new = NewDataset {
-            name: self.name.clone(),
-            kind: ObjSetType::Zvol,
             props,
-            encryption: NewEncryption::Inherited,
             fill: Box::new(move |tx| fill_volume_with(tx, size, block_size, indirect_shift)),
+            ..NewDataset::new(&self.name, ObjSetType::Zvol)
         };
         engine.datasets().create(new).await?;
         WritableVolume::open(engine, &self.name).await

@@ -203,11 +203,13 @@ impl Encoder {
         }
     }
 
+    /// Encodes a value. Characters and short numbers are not extended with their sign, as OpenZFS's
+    /// library does it: the Linux kernel module refuses them then. Both accept them without it.
     fn value(&mut self, value: &NvValue) {
         match value {
             NvValue::Boolean => {}
             NvValue::Byte(value) | NvValue::Uint8(value) => self.u32(u32::from(*value)),
-            NvValue::Int8(value) => self.u32(narrow(*value)),
+            NvValue::Int8(value) => self.u32(u32::from(*value as u8)),
             NvValue::Int16(value) => self.u32(u32::from(*value as u16)),
             NvValue::Uint16(value) => self.u32(u32::from(*value)),
             NvValue::Int32(value) => self.u32(*value as u32),
@@ -223,7 +225,7 @@ impl Encoder {
             NvValue::Int32Array(values) => self.words(values, |value| *value as u32),
             NvValue::Uint32Array(values) => self.words(values, |value| *value),
             NvValue::BooleanArray(values) => self.words(values, |value| u32::from(*value)),
-            NvValue::Int8Array(values) => self.words(values, |value| narrow(*value)),
+            NvValue::Int8Array(values) => self.words(values, |value| u32::from(*value as u8)),
             NvValue::Uint8Array(values) => self.words(values, |value| u32::from(*value)),
             NvValue::Int64Array(values) => self.long_words(values, |value| *value as u64),
             NvValue::Uint64Array(values) => self.long_words(values, |value| *value),
@@ -250,10 +252,4 @@ impl Encoder {
             self.u64(convert(value));
         }
     }
-}
-
-/// The Linux kernel module refuses characters and short numbers that are extended with their sign,
-/// as OpenZFS's library encodes them: both accept them without it.
-const fn narrow(byte: i8) -> u32 {
-    byte as u8 as u32
 }

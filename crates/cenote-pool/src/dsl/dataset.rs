@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::{ObjSet, ReadObjects, TxResult};
-use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, key};
+use cenote_ondisk::dsl::{DatasetFlags, DatasetPhys, DirPhys, key};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
 use cenote_rt::{Error, Result};
 
 use super::{Bookmark, Dir, DslError, bookmark};
-use crate::keys::KeyError;
+use crate::keys::{KeyError, KeyInfo};
 use crate::{Pool, mos};
 
 /// Type of a dataset.
@@ -125,12 +125,12 @@ impl Dataset {
     pub async fn open(&self) -> Result<Arc<ObjSet>> {
         let keys = match self.dir.crypto_key_object(self.mos()).await? {
             None => None,
-            Some(object) => Some(
-                self.pool
-                    .keys()
-                    .block_keys(object)
-                    .ok_or_else(|| Error::from(KeyError::NotLoaded).in_dataset(&self.name))?,
-            ),
+            Some(object) => {
+                let guid = KeyInfo::load(self.mos(), object).await?.wrapped.guid;
+                let keys = self.pool.keys().block_keys(object, guid);
+                let locked = || Error::from(KeyError::NotLoaded).in_dataset(&self.name);
+                Some(keys.ok_or_else(locked)?)
+            }
         };
         self.open_with(keys).await
     }
@@ -275,6 +275,19 @@ pub(crate) async fn load_phys(mos: &Arc<ObjSet>, object: u64) -> Result<DatasetP
 pub fn get_dataset(objects: &mut dyn ReadObjects, object: u64) -> TxResult<DatasetPhys> {
     let dnode = mos::dnode_with(objects, object, ObjectType::DSL_DATASET)?;
     DatasetPhys::decode(dnode.bonus()).map_err(|error| mos::corrupt(object)(error).into())
+}
+
+/// Returns the creation txg of a clone's origin, 0 for the dirs of other datasets.
+///
+/// # Errors
+/// `Kind::Corrupt` if the origin is not a dataset.
+pub fn origin_txg(objects: &mut dyn ReadObjects, dir: &DirPhys) -> TxResult<u64> {
+    if dir.origin_obj == 0 {
+        return Ok(0);
+    }
+    let origin = get_dataset(objects, dir.origin_obj)?;
+    // Only `$ORIGIN@$ORIGIN` has no previous snapshot, and it has no data.
+    Ok(if origin.prev_snap_obj == 0 { 0 } else { origin.creation_txg })
 }
 
 /// Returns the snapshots of a head as (name, dataset), in ZAP order.

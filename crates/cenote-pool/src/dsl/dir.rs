@@ -136,23 +136,6 @@ impl Dir {
         Ok(children)
     }
 
-    /// Returns the readable children that users see.
-    pub(crate) async fn readable_children(&self, mos: &Arc<ObjSet>) -> Vec<Self> {
-        let (mut children, mut objects) = (Vec::new(), BTreeSet::new());
-        if self.name.len() >= name::NAME_MAX {
-            return children;
-        }
-        for (component, object) in self.child_entries(mos).await.unwrap_or_default() {
-            if objects.insert(object)
-                && !name::is_internal(&component)
-                && let Ok(child) = self.load_child(mos, object, &component).await
-            {
-                children.push(child);
-            }
-        }
-        children
-    }
-
     /// Returns a number from the extra keys of a zapified dir (spec 04 §4.1).
     pub async fn extra(&self, mos: &Arc<ObjSet>, key: &str) -> Result<Option<u64>> {
         mos::extra(mos, self.object, key).await.map(|value| value.and_then(|value| value.first()))

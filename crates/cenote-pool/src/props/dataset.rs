@@ -135,12 +135,19 @@ impl DatasetProps {
 
     fn user_row(&self, name: &str) -> Option<PropRow> {
         let (value, source) = self.chain.user(name)?;
-        let mut row = PropRow::other(name, value, source);
-        row.received = self
-            .chain
-            .received(name)
-            .and_then(|value| Some(PropValue::Text(value.as_str()?.to_owned())));
-        Some(row)
+        let received = self.received_text(name);
+        Some(PropRow { received, ..PropRow::other(name, value, source) })
+    }
+
+    /// The row of a user property that has no value here, but a received one: `receive -x` hides
+    /// that.
+    fn hidden_row(&self, name: &str) -> Option<PropRow> {
+        let received = Some(self.received_text(name)?);
+        Some(PropRow { received, ..PropRow::other(name, PropValue::Absent, Source::None) })
+    }
+
+    fn received_text(&self, name: &str) -> Option<PropValue> {
+        Some(PropValue::Text(self.chain.received(name)?.as_str()?.to_owned()))
     }
 
     /// Returns a property by name: native, user (`a:b`), `userused@…` and the like, `written@…`.
@@ -158,7 +165,10 @@ impl DatasetProps {
                 value.map(|value| PropRow::other(name, PropValue::Number(value), Source::Local))
             );
         }
-        Ok(if name.contains(':') { self.user_row(name) } else { None })
+        if !name.contains(':') {
+            return Ok(None);
+        }
+        Ok(self.user_row(name).or_else(|| self.hidden_row(name)))
     }
 
     /// Returns `written@SNAP`, where SNAP is the short name of a snapshot of this dataset or a full
@@ -365,7 +375,7 @@ impl DatasetProps {
             }
             ("keyguid", Some(key)) => number(key.wrapped.guid),
             ("keystatus", Some(key)) => {
-                number(if self.dataset.pool().keys().is_loaded(key.object) { 2 } else { 1 })
+                number(if self.dataset.pool().keys().is_loaded(&key) { 2 } else { 1 })
             }
             ("encryptionroot" | "keyguid" | "keystatus", None) => None,
             ("volblocksize", _) => match self.zpl.as_ref().and_then(|zpl| zpl.get(property.name)) {

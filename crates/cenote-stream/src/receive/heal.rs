@@ -7,6 +7,9 @@
 //!                                          if they have the pointer's checksum ── written
 //! ```
 //!
+//! Blocks of an encrypted dataset get the salt and IV that their pointers have: the same bytes as
+//! before, or none. A raw stream has the stored form, and needs no keys.
+//!
 //! Nothing of the pool changes but bytes that were bad. Only data blocks that the stream has can be
 //! healed. A block whose bytes cannot be made of the stream is left, and counted.
 //!
@@ -20,12 +23,13 @@ use std::time::Duration;
 
 use cenote_block::{Grounds, MendKind, SentForm};
 use cenote_codec::compress::{self, Compression, ZstdLevel};
+use cenote_codec::crypto::{BlockKeys, BlockKind, ByteOrder, Seal};
 use cenote_dmu::ObjSet;
 use cenote_engine::Engine;
-use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr};
+use cenote_ondisk::blkptr::{BLOCK_SIZE_MAX, BlockPtr, Protection};
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
-use cenote_ondisk::stream::{Record, RecordLimits, Write};
+use cenote_ondisk::stream::{Record, RecordLimits, StreamFeatures, Write};
 use cenote_pool::errlog::{DamagedBlock, DamagedSet};
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{Buf, Error, JoinHandle, Kind, Result};
@@ -78,6 +82,8 @@ struct Snapshot {
     guid: u64,
     /// Byte order of the stream.
     endian: Endian,
+    /// Whether the stream is raw.
+    is_raw: bool,
     /// The snapshot in the state of the pool that is looked at.
     set: Mutex<Option<Arc<ObjSet>>>,
 }
@@ -119,7 +125,8 @@ impl Healer {
         let record = substream(begin)?;
         let (engine, name, guid) = (Arc::clone(engine), name.to_owned(), record.to_guid);
         let set = Mutex::with_default(Rank::Healing);
-        let snapshot = Snapshot { engine, name, guid, endian, set };
+        let is_raw = record.features.contains(StreamFeatures::RAW);
+        let snapshot = Snapshot { engine, name, guid, endian, is_raw, set };
         snapshot.open().await?;
         Ok(Self {
             snapshot: Arc::new(snapshot),
@@ -249,7 +256,11 @@ impl Snapshot {
         if !dataset.phys().is_snapshot() || dataset.phys().guid != self.guid {
             return Err(ReceiveError::OtherSnapshot.into());
         }
-        let set = dataset.open().await?;
+        let set = if self.is_raw && dataset.is_encrypted().await? {
+            dataset.open_without_key().await?
+        } else {
+            dataset.open().await?
+        };
         *self.set.lock() = Some(Arc::clone(&set));
         Ok(set)
     }
@@ -289,9 +300,19 @@ impl Snapshot {
         if store.mend(&bp, pin, MendKind::Unread).await?.unreadable == 0 {
             return Ok(Outcome::Good);
         }
-        let kind = dnode.phys().object_type;
-        let (contents, sent) = self.contents(record, kind, payload).await?;
-        if !store.restore(&bp, pin, forms(&bp, contents, sent)).await? {
+        let is_found = if self.is_raw {
+            store
+                .restore(&bp, pin, std::iter::once(stored(&bp, payload.to_vec())).flatten())
+                .await?
+        } else {
+            let kind = dnode.phys().object_type;
+            let (contents, sent) = self.contents(record, kind, payload).await?;
+            let keys = set.keys().cloned();
+            let forms =
+                forms(&bp, contents, sent).filter_map(move |form| seal(&bp, keys.as_deref(), form));
+            store.restore(&bp, pin, forms).await?
+        };
+        if !is_found {
             return Ok(Outcome::Left);
         }
         let is_good = store.mend(&bp, pin, MendKind::Counted).await?.unreadable == 0;
@@ -322,7 +343,7 @@ fn forms(
     contents: Buf,
     sent: Option<SentForm>,
 ) -> impl Iterator<Item = Vec<u8>> + Send + use<> {
-    let psize = bp.psize() as usize;
+    let (bp, psize) = (*bp, bp.psize() as usize);
     let function = bp.compression().and_then(|found| Compression::from_id(found.id()));
     let as_sent = sent.filter(|sent| Some(sent.compression) == function);
     let as_sent = as_sent.map(|sent| sent.bytes.to_vec());
@@ -339,9 +360,24 @@ fn forms(
         packed.truncate(len);
         Some(packed)
     });
-    as_sent.into_iter().chain(as_it_is).chain(packed).filter_map(move |mut form| {
-        let fits = form.len() <= psize;
-        form.resize(psize, 0);
-        fits.then_some(form)
-    })
+    as_sent.into_iter().chain(as_it_is).chain(packed).filter_map(move |form| stored(&bp, form))
+}
+
+/// Returns the bytes of a block with the length in which it is stored, unless they are too many.
+fn stored(bp: &BlockPtr, mut form: Vec<u8>) -> Option<Vec<u8>> {
+    let psize = bp.psize() as usize;
+    let fits = form.len() <= psize;
+    form.resize(psize, 0);
+    fits.then_some(form)
+}
+
+/// Encrypts a block with the salt and IV of its pointer, if the result is what the pointer is of.
+fn seal(bp: &BlockPtr, keys: Option<&BlockKeys>, mut form: Vec<u8>) -> Option<Vec<u8>> {
+    if bp.protection() == Protection::Unencrypted {
+        return Some(form);
+    }
+    let seal = Seal::from_words(bp.words());
+    let kind = BlockKind::of(bp.object_type().0, ByteOrder::Little);
+    let mac = keys?.encrypt_block(kind, seal.salt, &seal.iv, &mut form).ok()?;
+    (mac == seal.mac).then_some(form)
 }

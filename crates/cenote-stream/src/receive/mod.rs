@@ -119,7 +119,7 @@ impl Receiver {
         let limits = RecordLimits::new(record, BLOCK_SIZE_MAX);
         let new = new_receive(record, &begin.payload, options)?;
         let is_full = new.is_full();
-        let raw = raw::state(&new);
+        let raw = new.is_raw().then(Raw::default);
         if raw.is_some() && endian != Endian::Little {
             return Err(ReceiveError::ForeignOrder { object: 0 }.into());
         }
@@ -262,17 +262,30 @@ impl Receiver {
         let point = self.point_of_object(record, bytes)?;
         let bonus = payload::bonus(record, payload, self.endian);
         let rules = self.rules;
+        self.put_object(record.object, point, |tx| objects::put(tx, record, &bonus, rules)).await
+    }
+
+    /// Applies an OBJECT: a number can be claimed in a txg after the one that freed it.
+    async fn put_object(
+        &self,
+        object: u64,
+        point: ReceivePoint,
+        put: impl Fn(&mut Tx<'_>) -> TxResult<Put>,
+    ) -> Result<()> {
         for _ in 0..=CLAIMS_MAX {
-            let put = self.change(Charge::write(DNODE_COST), Some(point), |tx| {
-                let put = objects::put(tx, record, &bonus, rules)?;
-                Ok((put, put == Put::Done))
+            let done = self.change(Charge::write(DNODE_COST), Some(point), |tx| {
+                let done = put(tx)?;
+                Ok((done, done == Put::Done))
             });
-            if Self::is_put(put.await)? {
-                return Ok(());
+            match done.await {
+                Ok(Put::Done) => return Ok(()),
+                Ok(Put::Freed) => {}
+                Err(error) if error.kind() == Kind::Exists => {}
+                Err(error) => return Err(error),
             }
             self.engine.sync().await?;
         }
-        Err(ReceiveError::SlotsTaken { object: record.object }.into())
+        Err(ReceiveError::SlotsTaken { object }.into())
     }
 
     /// Returns the resume point of an OBJECT.
@@ -286,17 +299,6 @@ impl Receiver {
             return Err(ReceiveError::Order { object: record.object, offset: 0 }.into());
         }
         self.point_at(record.object, 0, bytes)
-    }
-
-    /// Whether an OBJECT was applied; if not, it can be in a later txg: a number can be claimed in
-    /// a txg after the one that freed it.
-    fn is_put(put: Result<Put>) -> Result<bool> {
-        match put {
-            Ok(Put::Done) => Ok(true),
-            Ok(Put::Freed) => Ok(false),
-            Err(error) if error.kind() == Kind::Exists => Ok(false),
-            Err(error) => Err(error),
-        }
     }
 
     /// Whether a SPILL only says that the block did not change: OBJECT kept it.

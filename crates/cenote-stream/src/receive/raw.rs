@@ -14,9 +14,9 @@
 use cenote_block::{Seal, SentForm};
 use cenote_codec::compress::Compression;
 use cenote_dmu::live::ObjectSpec;
-use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{Charge, NewReceive, SentKeys, StoredKeys};
-use cenote_ondisk::blkptr::{BLOCK_PTR_SHIFT, SECTOR_SIZE};
+use cenote_dmu::{Geometry, Tx, TxResult};
+use cenote_engine::{Charge, SentKeys, StoredKeys};
+use cenote_ondisk::blkptr::SECTOR_SIZE;
 use cenote_ondisk::dnode::{DNODE_SLOTS_MAX, DnodePhys};
 use cenote_ondisk::stream::{
     CipherParams, Object, ObjectFlags, ObjectRange, Spill, Write, WriteFlags,
@@ -24,7 +24,7 @@ use cenote_ondisk::stream::{
 use cenote_rt::{Buf, BufMut, Result};
 
 use super::objects::{self, ObjectRules, Put};
-use super::{CLAIMS_MAX, DNODE_COST, ReceiveError, Receiver};
+use super::{DNODE_COST, ReceiveError, Receiver};
 use crate::CryptKeyData;
 
 /// State of a raw receive.
@@ -75,11 +75,6 @@ pub(super) fn sent_keys(data: &CryptKeyData) -> SentKeys {
         to_ivset: data.to_ivset_guid,
         from_ivset: data.from_ivset_guid,
     }
-}
-
-/// Returns the state of a receive, if it is raw.
-pub(super) fn state(new: &NewReceive) -> Option<Raw> {
-    new.is_raw().then(Raw::default)
 }
 
 fn seal(cipher: &CipherParams) -> Seal {
@@ -139,17 +134,7 @@ impl Receiver {
         let sealed = self.raw("OBJECT")?.seal_of(record.object)?;
         let area = area.get(..record.raw_bonus_len as usize).unwrap_or(area);
         let rules = self.rules;
-        for _ in 0..=CLAIMS_MAX {
-            let put = self.change(Charge::write(DNODE_COST), Some(point), |tx| {
-                let put = put(tx, record, area, rules, sealed)?;
-                Ok((put, put == Put::Done))
-            });
-            if Self::is_put(put.await)? {
-                return Ok(());
-            }
-            self.engine.sync().await?;
-        }
-        Err(ReceiveError::SlotsTaken { object: record.object }.into())
+        self.put_object(record.object, point, |tx| put(tx, record, area, rules, sealed)).await
     }
 
     pub(super) async fn write_raw(
@@ -256,12 +241,14 @@ fn has_other_shape(record: &Object, before: &DnodePhys) -> bool {
 /// Refuses a tree whose highest block is beyond its pointers: it would get more levels.
 fn check_tree(record: &Object) -> Result<(), ReceiveError> {
     let Object { object, levels, max_block, .. } = *record;
-    let shift = u32::from(record.indirect_block_shift).saturating_sub(BLOCK_PTR_SHIFT);
-    let below = shift.saturating_mul(u32::from(levels.saturating_sub(1)));
-    let span = 1_u64.checked_shl(below).filter(|_| record.indirect_block_shift != 0);
-    let end = span.map(|span| span.saturating_mul(record.blkptr_count.into()));
-    let is_shiftless = record.indirect_block_shift == 0;
-    if is_shiftless || end.is_some_and(|end| max_block >= end) {
+    let tree = Geometry {
+        levels,
+        pointer_count: record.blkptr_count,
+        indirect_shift: record.indirect_block_shift.into(),
+        block_size: record.block_size.into(),
+        max_block,
+    };
+    if tree.indirect_shift == 0 || max_block >= tree.capacity() {
         return Err(ReceiveError::Tree { object, levels, max_block });
     }
     Ok(())

@@ -41,9 +41,9 @@ async fn flip(device: &ImageDevice, at: u64) {
 
 /// Damages all copies and parts of the file blocks of the snapshot, and reads them so that the log
 /// has them. Returns their objects and offsets.
-async fn damage(target: &Target) -> Vec<(u64, u64)> {
+async fn damage(target: &Target, snapshot: &str) -> Vec<(u64, u64)> {
     let engine = &target.engine;
-    let set = engine.view().await.unwrap().dataset(SNAPSHOT).await.unwrap().open().await.unwrap();
+    let set = engine.view().await.unwrap().dataset(snapshot).await.unwrap().open().await.unwrap();
     let (mut dnodes, mut found) = (set.dnodes(1), Vec::new());
     while let Some(dnode) = dnodes.next().await {
         let dnode = dnode.unwrap();
@@ -71,7 +71,7 @@ async fn damage(target: &Target) -> Vec<(u64, u64)> {
         }
     }
     engine.store().clear_cache();
-    let set = engine.view().await.unwrap().dataset(SNAPSHOT).await.unwrap().open().await.unwrap();
+    let set = engine.view().await.unwrap().dataset(snapshot).await.unwrap().open().await.unwrap();
     for (object, offset) in &found {
         let dnode = set.dnode(*object).await.unwrap();
         let error = dnode.read_at(*offset, 1).await.unwrap_err();
@@ -111,7 +111,7 @@ fn damaged_blocks_of_every_layout_are_healed() {
             let target = received(layout, &stream(before)).await;
             tunables::FORCE_GANGING.set(tunables::FORCE_GANGING.default).unwrap();
             tunables::FORCE_GANGING_PCT.set(tunables::FORCE_GANGING_PCT.default).unwrap();
-            let damaged = damage(&target).await.len() as u64;
+            let damaged = damage(&target, SNAPSHOT).await.len() as u64;
             assert!(damaged > 3, "{what}: {damaged}");
             let done = heal(&target.engine, &stream(healing), SNAPSHOT).await.unwrap();
             let wanted_counts = (damaged, 0);
@@ -131,6 +131,50 @@ fn damaged_blocks_of_every_layout_are_healed() {
     .unwrap();
 }
 
+/// Blocks of an encrypted snapshot are healed by a raw stream without keys, and with the keys by
+/// one of the contents; the bytes are those that were there.
+#[test]
+fn encrypted_blocks_are_healed() {
+    let Some(golden) = golden("g-send2") else { return };
+    let stream = |name: &str| substreams(&recorded_stream(&golden, name).bytes).remove(0).0;
+    let (raw, contents) = (stream("enc-raw"), stream("enc-plain"));
+    block_on(2, async {
+        for (layout, healing, has_keys) in [
+            (("mirror", 2, 12), &raw, false),
+            (("raidz1", 3, 9), &raw, true),
+            (("disk", 1, 9), &contents, true),
+            (("mirror", 2, 9), &contents, false),
+        ] {
+            let what = format!("{layout:?}, keys {has_keys}, raw {}", std::ptr::eq(healing, &raw));
+            let target = received(layout, &raw).await;
+            let engine = &target.engine;
+            let key = std::fs::read(golden.key_file("pass")).unwrap();
+            let key = key.strip_suffix(b"\n").unwrap_or(&key);
+            let view = engine.view().await.unwrap();
+            let root = view.dataset("tank/got").await.unwrap();
+            view.load_key(&root, key).await.unwrap();
+            let snapshots = root.snapshots().await.unwrap();
+            let name = snapshots[0].name().to_owned();
+            let damaged = damage(&target, &name).await.len() as u64;
+            assert!(damaged > 0, "{what}");
+            if !has_keys {
+                view.unload_key(&root).await.unwrap();
+            }
+            drop((view, root, snapshots));
+            let done = heal(engine, healing, &name).await;
+            if !has_keys && std::ptr::eq(healing, &contents) {
+                assert_eq!(done.unwrap_err().kind(), Kind::KeyUnavailable, "{what}");
+                continue;
+            }
+            let done = done.unwrap();
+            assert_eq!((done.healed, done.left), (damaged, 0), "{what}: {done:?}");
+            assert_eq!(engine.view().await.unwrap().error_log().await.unwrap(), [], "{what}");
+            target.judge(&what, &["-dddd"]).await;
+        }
+    })
+    .unwrap();
+}
+
 /// A stream with other bytes changes nothing: the block is left, the others are healed.
 #[test]
 fn other_bytes_are_never_written() {
@@ -139,7 +183,7 @@ fn other_bytes_are_never_written() {
     block_on(2, async {
         let mut items = stream("full");
         let target = received(("mirror", 2, 9), &items).await;
-        let damaged = damage(&target).await;
+        let damaged = damage(&target, SNAPSHOT).await;
         let before: Vec<_> = target.devices.iter().map(|device| device.image()).collect();
         let (object, offset) = damaged[1];
         let mut changed = None;

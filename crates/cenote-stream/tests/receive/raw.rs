@@ -2,15 +2,18 @@
 
 use std::sync::Arc;
 
-use cenote_engine::ReceiveRefusal;
+use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_engine::{KeyChange, NewDataset, NewEncryption, ReceiveRefusal, UserKey};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_ondisk::stream::{Range, Record};
 use cenote_pool::Pool;
 use cenote_rt::{Kind, block_on};
-use cenote_stream::ReceiveOptions;
+use cenote_stream::{Item, ReceiveOptions};
 use cenote_testkit::compare;
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::streams::recorded_stream;
 
-use crate::fixture::{Target, entries, into, without_root_number};
+use crate::fixture::{Target, entries, into, receive_items, substreams, without_root_number};
 
 /// Loads the key of a received encryption root.
 async fn load_key(pool: &Arc<Pool>, golden: &Golden, name: &str, file: &str) {
@@ -43,6 +46,67 @@ fn raw_streams_give_what_the_sender_has() {
         })
         .unwrap();
     }
+}
+
+/// A stream that would change a block without the key for it is refused, and the pool goes on.
+#[test]
+fn raw_streams_change_nothing_that_needs_the_key() {
+    let Some(golden) = golden("g-send2") else { return };
+    let items = |name: &str| substreams(&recorded_stream(&golden, name).bytes).remove(0).0;
+    block_on(2, async {
+        let target = Target::new().await;
+        let (full, increment) = (items("enc-raw"), items("enc-raw-inc"));
+        receive_items(&target.engine, (full, None), into("tank/got")).await.unwrap();
+        let Record::Begin(begin) = &increment[0].record else { panic!("no BEGIN") };
+        // The master node is no object of an encrypted type: its block can be read.
+        for (object, offset, len) in [(1, 0, 8), (1, 8, 100), (1, 100, Range::TO_THE_END)] {
+            let mut items = increment.clone();
+            let range = Range { object, offset, len, to_guid: begin.to_guid };
+            let free =
+                Item { record: Record::Free(range), payload: Vec::new(), ..items[1].clone() };
+            items.insert(1, free);
+            let done = receive_items(&target.engine, (items, None), into("tank/got")).await;
+            let error = done.unwrap_err();
+            assert_eq!(error.kind(), Kind::Invalid, "{object} {offset} {len}: {error:?}");
+            target.engine.sync().await.unwrap();
+        }
+        receive_items(&target.engine, (increment, None), into("tank/got")).await.unwrap();
+        target.judge("after hostile streams", &["-dddd"]).await;
+    })
+    .unwrap();
+}
+
+/// An increment does not replace keys that the key of another dataset wraps.
+#[test]
+fn an_increment_leaves_an_inherited_key_alone() {
+    let Some(golden) = golden("g-send2") else { return };
+    let stream = |name: &str| recorded_stream(&golden, name).bytes;
+    block_on(2, async {
+        let target = Target::new().await;
+        let key = UserKey {
+            key: Arc::new(WrappingKey::from_bytes([9; 32])),
+            format: KeyFormat::Raw,
+            pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
+            location: "prompt".to_owned(),
+        };
+        let encryption = NewEncryption::Root(Some(Suite::Aes256Gcm), key);
+        let new = NewDataset { encryption, ..NewDataset::new("tank/p", ObjSetType::Zfs) };
+        target.engine.datasets().create(new).await.unwrap();
+        target.receive(&stream("enc-raw"), &into("tank/p/got")).await.unwrap();
+        let view = target.engine.view().await.unwrap();
+        load_key(&view, &golden, "tank/p/got", "pass").await;
+        let datasets = target.engine.datasets();
+        datasets.change_key("tank/p/got", KeyChange::Inherit).await.unwrap();
+        drop(view);
+        target.receive(&stream("enc-raw-inc"), &into("tank/p/got")).await.unwrap();
+        let view = target.engine.view().await.unwrap();
+        let parent = view.dataset("tank/p").await.unwrap();
+        view.unload_key(&parent).await.unwrap();
+        view.load_key(&parent, &[9; 32]).await.unwrap();
+        let info = view.dataset("tank/p/got").await.unwrap().key_info().await.unwrap().unwrap();
+        assert!(view.keys().is_loaded(&info));
+    })
+    .unwrap();
 }
 
 /// What does not fit the key or the source is refused, and changes nothing.

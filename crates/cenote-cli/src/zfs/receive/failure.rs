@@ -2,6 +2,7 @@
 
 use cenote_engine::{OpError, ReceiveRefusal};
 use cenote_ondisk::stream::CorruptRecord;
+use cenote_pool::KeyError;
 use cenote_rt::{Error, Kind};
 use cenote_stream::{ReceiveError, StreamError};
 
@@ -110,7 +111,7 @@ pub(super) fn of_pool(error: &Error, what: What, name: &str) -> Exit {
     if let Some(cause) = error.cause::<ReceiveError>() {
         return what.failed(format_args!("invalid backup stream: {cause}"));
     }
-    if error.kind() == Kind::KeyUnavailable {
+    if let Some(KeyError::NotLoaded) = error.cause::<KeyError>() {
         return what.failed("inherited key must be loaded");
     }
     match error.cause::<OpError>() {

@@ -112,9 +112,9 @@ impl Command {
             is_recursive: context.is_recursive,
             before: &before,
         };
-        if record.features.contains(StreamFeatures::RAW) {
-            self.overrides.check_raw()?;
-        }
+        let is_raw = record.features.contains(StreamFeatures::RAW);
+        let is_allowed = self.overrides.check_encryption(is_raw, record.from_guid == 0);
+        is_allowed.map_err(|why| place.what.failed(why))?;
         let mut plan = props::plan(head, at, &self.overrides, in_stream)?;
         self.keep_permitted(engine, head, &mut plan).await?;
         let Plan { changes, local, notes } = plan;
@@ -127,7 +127,6 @@ impl Command {
         let set = late_local.into_iter();
         let set = set.map(|(name, value)| (name, PropertyChange::Set(value)));
         let late: Changes = late.into_iter().chain(set).collect();
-        let is_raw = record.features.contains(StreamFeatures::RAW);
         let encryption = match place.target {
             Target::Missing if !is_raw && place.origin.is_none() => {
                 self.encryption(engine, head, in_stream.is_some(), io).await?

@@ -39,7 +39,7 @@ struct Local {
 }
 
 /// A step that makes the datasets here more like the sender's.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 enum Step {
     Promote(String),
     DestroySnapshots(Vec<String>),
@@ -95,6 +95,14 @@ impl Command {
         if is_alike { Ok(()) } else { Err(Exit::Status(1)) }
     }
 
+    /// Returns the name here of the dataset at the top of a package.
+    fn head_of(&self, package: &Package, top: &str) -> Result<String, Exit> {
+        let snapshot = format!("{top}@{}", package.to_snap.to_string_lossy());
+        let sent = Sent { snapshot: &snapshot, top, is_recursive: package.is_recursive };
+        let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
+        Ok(name.split('@').next().unwrap_or_default().to_owned())
+    }
+
     /// Makes the datasets of a raw package encryption roots, or users of their parent's key, as
     /// they are at the sender. Each was received as a root. Returns false if a change failed, which
     /// was reported.
@@ -105,13 +113,10 @@ impl Command {
         top: &str,
         io: &mut Io<'_>,
     ) -> Result<bool, Exit> {
-        let snapshot = format!("{top}@{}", package.to_snap.to_string_lossy());
-        let sent = Sent { snapshot: &snapshot, top, is_recursive: package.is_recursive };
-        let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
-        let head = name.split('@').next().unwrap_or_default();
+        let head = self.head_of(package, top)?;
         let view = engine.view().await?;
         let mut are_done = true;
-        for local in gather(&view, head).await? {
+        for local in gather(&view, &head).await? {
             let known = |(_, guid): &(String, u64)| by_guid.get(guid);
             let Some((sent, _)) = local.snapshots.iter().find_map(known) else { continue };
             let Some(dataset) = find(&view, &local.name).await? else { continue };
@@ -152,21 +157,20 @@ impl Command {
         top: &str,
         io: &mut Io<'_>,
     ) -> Result<bool, Exit> {
-        let snapshot = format!("{top}@{}", package.to_snap.to_string_lossy());
-        let sent = Sent { snapshot: &snapshot, top, is_recursive: true };
-        let name = self.naming.name(&self.argument, sent).map_err(failure::cannot_receive)?;
-        let head = name.split('@').next().unwrap_or_default();
+        let head = self.head_of(package, top)?;
         // No step is taken twice: a snapshot that is to be destroyed stays while a clone needs it.
-        let (mut tried, mut has_failed) = (Vec::new(), false);
+        // Only what could not be destroyed is tried again when something else was: its clone may
+        // have been that.
+        let (mut tried, mut failures) = (Vec::new(), Vec::<(Step, Exit)>::new());
         loop {
-            let locals = gather(&engine.view().await?, head).await?;
+            let locals = gather(&engine.view().await?, &head).await?;
             // A target that the sender knows nothing of was named by mistake: nothing of it is
             // destroyed, and the increment will not be received either.
             let knows = |(_, guid): &(String, u64)| by_guid.contains_key(guid);
             if !locals.first().is_some_and(|top| top.snapshots.iter().any(knows)) {
                 break;
             }
-            let mut steps = self.steps(&locals, package, by_guid, head);
+            let mut steps = self.steps(&locals, package, by_guid, &head);
             steps.retain(|step| !tried.contains(step));
             let Some(first) = steps.first() else { break };
             // Steps on snapshots are independent of each other.
@@ -176,17 +180,24 @@ impl Command {
                 1
             };
             for step in steps.into_iter().take(count) {
-                if let Err(exit) = self.take(engine, &step, &locals, io).await {
-                    err!(io, "{}", exit.message())?;
-                    has_failed = true;
+                match self.take(engine, &step, &locals, io).await {
+                    Err(exit) => failures.push((step.clone(), exit)),
+                    Ok(()) if matches!(step, Step::Destroy(_)) => {
+                        failures.retain(|(failed, _)| !matches!(failed, Step::Destroy(_)));
+                        tried.retain(|tried| !matches!(tried, Step::Destroy(_)));
+                    }
+                    Ok(()) => {}
                 }
                 tried.push(step);
             }
         }
-        for local in gather(&engine.view().await?, head).await? {
+        for (_, exit) in &failures {
+            err!(io, "{}", exit.message())?;
+        }
+        for local in gather(&engine.view().await?, &head).await? {
             self.set_snapshot_props(engine, &local, by_guid, io).await?;
         }
-        Ok(!has_failed)
+        Ok(failures.is_empty())
     }
 
     /// Returns the steps that are to be taken, in the order in which they are tried.

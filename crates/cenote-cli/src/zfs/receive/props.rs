@@ -18,6 +18,7 @@ use cenote_pool::props::{Access, DATASET_PROPERTIES, PropRow, Source, property_n
 
 use crate::getopt::Parsed;
 use crate::io::Exit;
+use crate::zfs::encryption::is_of_key;
 
 /// The pseudo-property of `-o origin=SNAPSHOT`.
 const ORIGIN: &str = "origin";
@@ -80,15 +81,18 @@ impl Overrides {
         of_key.map(|(name, value)| setting::parse(name, value, 'f', Moment::Creation)).collect()
     }
 
-    /// Refuses values for what a raw stream has itself.
-    pub(super) fn check_raw(&self) -> Result<(), Exit> {
-        let mut names = self.set.iter().map(|(name, _)| name).chain(&self.excluded);
-        match names.find(|name| is_of_key(name)) {
-            Some(name) => Err(Exit::failed(format!(
-                "cannot receive: encryption property '{name}' cannot be set or excluded for raw \
-                 streams."
-            ))),
-            None => Ok(()),
+    /// Refuses values for what a raw stream has itself, and for what an existing dataset has.
+    pub(super) fn check_encryption(&self, is_raw: bool, is_new: bool) -> Result<(), String> {
+        let set = self.set.iter().map(|(name, _)| name).find(|name| is_of_key(name));
+        let excluded = self.excluded.iter().find(|name| is_of_key(name));
+        match (set, set.or(excluded)) {
+            (_, Some(name)) if is_raw => Err(format!(
+                "encryption property '{name}' cannot be set or excluded for raw streams."
+            )),
+            (Some(name), _) if !is_new => {
+                Err(format!("encryption property '{name}' cannot be set for incremental streams."))
+            }
+            _ => Ok(()),
         }
     }
 
@@ -111,11 +115,6 @@ impl Overrides {
         }
         Ok(())
     }
-}
-
-/// Whether a property says how a dataset is encrypted.
-fn is_of_key(name: &str) -> bool {
-    matches!(name, "encryption" | "keyformat" | "keylocation" | "pbkdf2iters")
 }
 
 /// The dataset whose properties are received.

@@ -123,9 +123,8 @@ impl SyncPass<'_> {
     pub(super) async fn write_tree(&self, change: &TreeChange<'_>) -> Result<WrittenTree> {
         let head = change.head;
         let mut shape = geometry_of(head);
-        let pointers = u64::from(shape.pointer_count);
         shape.levels = shape.levels.max(change.levels);
-        while shape.span(shape.levels - 1).saturating_mul(pointers) <= head.maxblkid {
+        while shape.capacity() <= head.maxblkid {
             shape.levels += 1;
         }
         let tree = TreeWriter { pass: self, change, shape, old_levels: head.nlevels };
@@ -135,7 +134,7 @@ impl SyncPass<'_> {
         if grown {
             blkptrs.fill(BlockPtr::HOLE);
         }
-        let mut numbers = tree.changed(top, 0..shape.span(top).saturating_mul(pointers));
+        let mut numbers = tree.changed(top, 0..shape.capacity());
         if grown {
             numbers.insert(0);
         }

@@ -40,6 +40,19 @@ pub struct NewDataset {
     pub fill: Fill,
 }
 
+impl NewDataset {
+    /// Returns a dataset without properties and contents, encrypted as its parent is.
+    pub fn new(name: &str, kind: ObjSetType) -> Self {
+        Self {
+            name: name.to_owned(),
+            kind,
+            props: Vec::new(),
+            encryption: NewEncryption::Inherited,
+            fill: Box::new(|_| Ok(())),
+        }
+    }
+}
+
 pub(crate) fn parent_of(name: &str) -> Option<&str> {
     name.rsplit_once('/').map(|(parent, _)| parent)
 }
@@ -112,7 +125,8 @@ impl<'e> Datasets<'e> {
         let name = name.to_owned();
         // Its charge depends on the number of snapshots that move, and is checked with them.
         let request = Request::half(2).changing(&[]);
-        self.operate(request, move |tx, env, _| promote::promote(tx, env, &name)).await
+        self.operate(request, move |tx, env, effects| promote::promote(tx, env, effects, &name))
+            .await
     }
 
     /// Rolls back to the latest snapshot, which must be `wanted` if that is given, and returns its
@@ -269,11 +283,7 @@ impl CreateDataset {
         trial.apply(context.txg, |tx| fill(tx)).await?;
         let request = Request::normal(6).below(parent_of(name)).changing(&[name.as_str()]);
         let datasets = engine.datasets().by(&self.requester);
-        let keys = match datasets.plan_keys(parent_of(name), encryption).await {
-            // The transaction will refuse it: there is no parent.
-            Err(error) if error.kind() == Kind::NotFound => None,
-            plan => plan?,
-        };
+        let keys = datasets.plan_keys(parent_of(name), encryption).await?;
         let (name, props, plan) = (name.clone(), props.clone(), keys.clone());
         let body: Body<_> = Arc::new(move |tx, env, _: &mut Effects| {
             let head = create::dataset(tx, env, &name, None)?;

@@ -6,20 +6,26 @@
 //! Secrets: a wrapping key is kept by the pool's [`KeyStore`](cenote_pool::keys::KeyStore) until it
 //! is unloaded; here only references to it are passed on.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_codec::crypto::{
-    BlockKeys, HMAC_KEY_BYTES, IV_BYTES, KeyFormat, MASTER_KEY_MAX_BYTES, Pbkdf2, SecretBytes,
-    Suite, WrappingKey,
+    BlockKeys, HMAC_KEY_BYTES, IV_BYTES, KeyFormat, MAC_BYTES, MASTER_KEY_MAX_BYTES, Pbkdf2,
+    SecretBytes, Suite, WrappingKey,
 };
+use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::dsl::crypto as entry;
 use cenote_pool::KeyError;
-use cenote_rt::{Error, Kind, Result, secret_bytes};
+use cenote_pool::dsl::deleg::Requester;
+use cenote_pool::keys::{KeyPath, RootKey, key_paths, key_user};
+use cenote_rt::{BoxFuture, Error, Kind, Result, secret_bytes};
 
-use crate::Datasets;
-use crate::dsl::crypto::{self, StoredKeys};
-use crate::dsl::operation::Request;
-use crate::dsl::{OpError, features, get_dataset, names};
+use crate::dsl::changed::ChangedDatasets;
+use crate::dsl::crypto::{self, Rekeying, StoredKeys};
+use crate::dsl::room::{self, Reserve};
+use crate::dsl::{Env, OpError, features, get_dataset, names};
+use crate::{Answer, Datasets, Scope, Task};
 
 /// The key that a user chose for an encryption root.
 #[derive(Debug, Clone)]
@@ -76,19 +82,59 @@ impl KeyPlan {
     /// Makes a new dataset one with these keys; returns its dir and key object.
     pub(crate) fn install(&self, tx: &mut Tx<'_>, dataset: u64) -> TxResult<(u64, u64)> {
         let dir = get_dataset(tx, dataset)?.dir_obj;
-        match self.root {
+        let object = match self.root {
             Some(root) => crypto::create(tx, dir, root, &self.stored)?,
             None => crypto::make_root(tx, dir, &self.stored, &self.user.location)?,
-        }
+        };
         crypto::mark(tx, dataset)?;
-        let object = crypto::key_object(tx, dir)?;
-        Ok((dir, object.ok_or(OpError::NotEncrypted)?))
+        Ok((dir, object))
+    }
+}
+
+/// The task of a change of a key. All of it is in one txg, but each key object is changed by a
+/// transaction of its own: there may be thousands.
+struct ChangeKey {
+    name: String,
+    change: KeyChange,
+    requester: Requester,
+    answer: Arc<Answer<()>>,
+}
+
+/// A change of a key before anything is changed.
+struct PlannedChange {
+    change: Rekeying,
+    /// The key objects, with their keys as the new key wraps them.
+    objects: BTreeMap<u64, Option<StoredKeys>>,
+    /// The tag of those of the dataset itself.
+    tag: Option<[u8; MAC_BYTES]>,
+}
+
+impl Task for ChangeKey {
+    fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
+        Box::pin(async move {
+            let (engine, txg) = (scope.engine, scope.context.txg);
+            let datasets = engine.datasets().by(&self.requester);
+            let env = datasets.env(txg);
+            let planned = datasets.plan_change(&env, self).await;
+            let Some(planned) = self.answer.unless_refused(planned)? else { return Ok(()) };
+            let PlannedChange { change, objects, tag } = planned;
+            // From here on the MOS has changed: a failure is one of the txg.
+            for (object, keys) in &objects {
+                engine.mos_apply(txg, |tx| change.rekey(tx, *object, keys.as_ref())).await?;
+            }
+            engine.mos_apply(txg, |tx| change.finish(tx, &env)).await?;
+            engine.views.changes.note(txg, &ChangedDatasets::below(&[self.name.as_str()]));
+            datasets.take_effect(txg, &change.effects(tag)).await?;
+            self.answer.put(Ok(()));
+            Ok(())
+        })
     }
 }
 
 impl Datasets<'_> {
     /// Generates the keys of a new dataset below `parent`, which is `None` for the root file system
-    /// of a new pool; `None` if the dataset is not to be encrypted.
+    /// of a new pool; `None` if the dataset is not to be encrypted, or its parent does not exist:
+    /// then the transaction refuses it.
     ///
     /// # Errors
     /// `Kind::KeyUnavailable` if the key of the parent's encryption root is needed and not loaded;
@@ -105,7 +151,10 @@ impl Datasets<'_> {
                 features::is_enabled(tx, "encryption")? && features::is_enabled(tx, "bookmark_v2")?;
             Ok((inherited, is_supported))
         };
-        let (inherited, is_supported) = self.engine.mos.inspect(look).await?;
+        let (inherited, is_supported) = match self.engine.mos.inspect(look).await {
+            Err(error) if error.kind() == Kind::NotFound => return Ok(None),
+            found => found?,
+        };
         let (root, suite, user) = match (wanted, inherited) {
             (NewEncryption::Off, _) | (NewEncryption::Inherited, None) => return Ok(None),
             (NewEncryption::Suite(_), None) => return Err(OpError::NoKey.into()),
@@ -142,7 +191,8 @@ impl Datasets<'_> {
 
     /// The key of an encryption root, if it is loaded.
     fn user_key_of(self, inherited: &crypto::Inherited) -> Result<UserKey> {
-        let key = self.engine.views.keys.root_key(inherited.root).ok_or(KeyError::NotLoaded)?;
+        let key = self.engine.views.keys.root_key(inherited.root, &inherited.tag);
+        let key = key.ok_or(KeyError::NotLoaded)?;
         let format = KeyFormat::from_value(inherited.format).map_err(KeyError::from)?;
         Ok(UserKey { key, format, pbkdf2: inherited.pbkdf2, location: String::new() })
     }
@@ -151,7 +201,8 @@ impl Datasets<'_> {
     pub(crate) fn note_keys(self, plan: &KeyPlan, dir: u64, object: u64) {
         self.engine.views.keys.add(object, Arc::clone(&plan.keys));
         if plan.root.is_none() {
-            self.engine.views.keys.add_root(dir, Arc::clone(&plan.user.key));
+            let root = RootKey { key: Arc::clone(&plan.user.key), tag: plan.stored.wrapped.mac };
+            self.engine.views.keys.add_root(dir, root);
         }
     }
 
@@ -161,21 +212,64 @@ impl Datasets<'_> {
     /// `Kind::KeyUnavailable` if a key that is needed is not loaded; [`OpError::NotEncrypted`],
     /// [`OpError::NotKeyRoot`], [`OpError::IsClone`], [`OpError::NoKey`].
     pub async fn change_key(self, name: &str, change: KeyChange) -> Result<()> {
-        let (target, store) = (name.to_owned(), Arc::clone(&self.engine.views.keys));
-        let work = change.clone();
-        let request = Request::half(4).changing(&[name]);
-        let dir = self
-            .operate(request, move |tx, env, effects| {
-                crypto::change(tx, env, effects, &target, &work, &store)
-            })
-            .await?;
-        match change {
-            KeyChange::Root(user) => self.engine.views.keys.add_root(dir, user.key),
-            KeyChange::Inherit | KeyChange::ForceInherit | KeyChange::ForceRoot => {
-                self.engine.views.keys.remove_root(dir);
+        let answer = Answer::new();
+        let (name, requester) = (name.to_owned(), self.requester.clone());
+        let task = ChangeKey { name, change, requester, answer: Arc::clone(&answer) };
+        self.engine.run_task(Box::new(task)).await?;
+        answer.take()
+    }
+
+    /// Finds all that changes with the key of a dataset, and wraps the keys anew. Changes nothing.
+    async fn plan_change(self, env: &Env, task: &ChangeKey) -> Result<PlannedChange> {
+        let (mos, store) = (&self.engine.mos, &self.engine.views.keys);
+        let check =
+            |tx: &mut Tx<'_>| crypto::check_change(tx, env, &task.name, &task.change, store);
+        let change = mos.inspect(check).await?;
+        let mut objects = BTreeMap::new();
+        let mut tag = None;
+        for (dir, object) in self.users_of(change.old_root, change.dir).await? {
+            // Clones have the key object of their origin.
+            if objects.contains_key(&object) {
+                continue;
+            }
+            let keys = match &change.wrap {
+                None => None,
+                Some((key, format, pbkdf2)) => {
+                    let guid = mos.inspect(|tx| zap::require_u64(tx, object, entry::GUID)).await?;
+                    let keys = store.block_keys(object, guid).ok_or(KeyError::NotLoaded)?;
+                    let wrapped = keys.wrap(key, new_iv()?).map_err(KeyError::from)?;
+                    Some(StoredKeys { wrapped, format: *format, pbkdf2: *pbkdf2 })
+                }
+            };
+            if dir == change.dir {
+                tag = keys.as_ref().map(|keys| keys.wrapped.mac);
+            }
+            objects.insert(object, keys);
+        }
+        let blocks = 4 + objects.len() as u64;
+        mos.inspect(|tx| room::check_pool(tx, env, Reserve::Half, blocks)).await?;
+        Ok(PlannedChange { change, objects, tag })
+    }
+
+    /// Returns the dirs that use an encryption root, from one of them on, with their key objects.
+    /// Each is looked at on its own: a closure over all of them would begin again with each block
+    /// that is not in memory.
+    async fn users_of(self, root: u64, from: u64) -> Result<Vec<(u64, u64)>> {
+        let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
+        let mut left = vec![KeyPath::First(from)];
+        while let Some(path) = left.pop() {
+            let look = |tx: &mut Tx<'_>| {
+                let Some((dir, object)) = key_user(tx, root, path)? else { return Ok(None) };
+                Ok(Some((dir, object, key_paths(tx, dir)?)))
+            };
+            if let Some((dir, object, paths)) = self.engine.mos.inspect(look).await?
+                && seen.insert(dir)
+            {
+                found.push((dir, object));
+                left.extend(paths);
             }
         }
-        Ok(())
+        Ok(found)
     }
 
     /// Closes the heads of the datasets whose encryption root has this dir, so that none keeps the

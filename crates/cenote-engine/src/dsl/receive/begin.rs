@@ -24,8 +24,6 @@ pub(crate) struct Facts {
     pub(crate) owned: BTreeSet<u64>,
     /// Whether the existing target has changed since the source of the increment.
     pub(crate) is_modified: bool,
-    /// Whether the target does not exist.
-    pub(crate) is_new: bool,
     /// Type of the existing target, or of the origin.
     pub(crate) kind: Option<ObjSetType>,
     /// Whether the object set of the target or origin has another shape than that of a raw stream.
@@ -176,8 +174,8 @@ fn into_new(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, facts: &Facts) -> TxRe
     }
     let object = create::unlogged(tx, env, &new.target, origin)?;
     let mut installed = None;
-    match (origin, &new.keys, &facts.plan) {
-        (None, Some(sent), _) if new.is_raw() => {
+    match (origin, new.raw_keys(), &facts.plan) {
+        (None, Some(sent), _) => {
             let dir = get_dataset(tx, object)?.dir_obj;
             crypto::make_root(tx, dir, &sent.keys, "prompt")?;
             crypto::mark(tx, object)?;

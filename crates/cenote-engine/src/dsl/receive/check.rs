@@ -113,8 +113,7 @@ pub(super) fn encryption(
     facts: &Facts,
     dir: u64,
 ) -> TxResult<()> {
-    let (guid, sent) = (crypto::guid_of(tx, dir)?, new.keys.as_ref().filter(|_| new.is_raw()));
-    match (guid, sent) {
+    match (crypto::guid_of(tx, dir)?, new.raw_keys()) {
         (None, Some(_)) => Err(ReceiveRefusal::RawOntoPlain.into()),
         (Some(guid), Some(sent)) if guid != sent.keys.wrapped.guid => {
             Err(ReceiveRefusal::OtherKey.into())
@@ -124,9 +123,9 @@ pub(super) fn encryption(
             Err(ReceiveRefusal::EmbeddedOntoEncrypted.into())
         }
         (Some(_), None) => {
-            let object = crypto::key_object(tx, dir)?.unwrap_or(0);
-            let is_loaded = facts.keys.is_loaded(object);
-            if is_loaded { Ok(()) } else { Err(ReceiveRefusal::KeyNotLoaded.into()) }
+            let found = crypto::key_and_guid(tx, dir)?;
+            let keys = found.and_then(|(object, guid)| facts.keys.block_keys(object, guid));
+            if keys.is_some() { Ok(()) } else { Err(ReceiveRefusal::KeyNotLoaded.into()) }
         }
     }
 }
@@ -134,7 +133,7 @@ pub(super) fn encryption(
 /// Checks that the IVs of the source of a raw increment are those of the sender's: else blocks
 /// that are not sent are not those of the sender.
 fn iv_set(tx: &mut Tx<'_>, new: &NewReceive, source: u64) -> TxResult<()> {
-    let Some(sent) = new.keys.as_ref().filter(|_| new.is_raw() && !new.is_full()) else {
+    let Some(sent) = new.raw_keys().filter(|_| !new.is_full()) else {
         return Ok(());
     };
     if tunables::DISABLE_IVSET_GUID_CHECK.get() != 0 {

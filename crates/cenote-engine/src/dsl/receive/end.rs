@@ -51,7 +51,7 @@ pub(crate) fn end(
     if received.is_child {
         into_existing(tx, env, effects, new, received)
     } else {
-        let snapshot = seal(tx, env, effects, new, object)?;
+        let snapshot = seal(tx, env, new, object)?;
         resume::remove(tx, object)?;
         Ok(snapshot)
     }
@@ -86,7 +86,7 @@ fn into_existing(
     }
     check_room(tx, env, target, child)?;
     swap::swap(tx, env, child, target)?;
-    let snapshot = seal(tx, env, effects, new, target)?;
+    let snapshot = seal(tx, env, new, target)?;
     destroy::head_impl(tx, env, effects, child)?;
     effects.replaced.push(target);
     Ok(snapshot)
@@ -130,13 +130,7 @@ fn check_room(tx: &mut Tx<'_>, env: &Env, target: u64, child: u64) -> TxResult<(
 
 /// Takes the snapshot of a received head, with the guid and the creation time that it has at the
 /// sender. From here on the dataset is consistent.
-fn seal(
-    tx: &mut Tx<'_>,
-    env: &Env,
-    effects: &mut Effects,
-    new: &NewReceive,
-    head: u64,
-) -> TxResult<u64> {
+fn seal(tx: &mut Tx<'_>, env: &Env, new: &NewReceive, head: u64) -> TxResult<u64> {
     let mut phys = get_dataset(tx, head)?;
     phys.flags.remove(DatasetFlags::INCONSISTENT);
     put_dataset(tx, head, &phys)?;
@@ -145,16 +139,11 @@ fn seal(
     taken.creation_time = new.creation_time;
     taken.guid = new.to_guid;
     put_dataset(tx, object, &taken)?;
-    if let (Some(sent), true) = (&new.keys, new.is_raw()) {
+    if let Some(sent) = new.raw_keys() {
         if let Some(guid) = sent.to_ivset {
             crypto::set_ivset(tx, object, guid)?;
         }
-        // The sender may have changed the user's key.
-        if let Some(key) = crypto::key_object(tx, taken.dir_obj)? {
-            crypto::store(tx, key, &sent.keys)?;
-            // Children must not be encrypted with the one before.
-            effects.lost_roots.extend(crypto::root_of(tx, taken.dir_obj)?);
-        }
+        crypto::wrap_as_sent(tx, taken.dir_obj, &sent.keys)?;
     }
     history::log(tx, env, "snapshot", object, "")?;
     Ok(object)

@@ -140,6 +140,11 @@ impl NewReceive {
         self.features.contains(StreamFeatures::RAW)
     }
 
+    /// What the stream says of its keys, if it is raw: others may say something that is not meant.
+    pub(crate) fn raw_keys(&self) -> Option<&SentKeys> {
+        self.keys.as_ref().filter(|_| self.is_raw())
+    }
+
     /// Whether an increment can be received on a source that is redacted with respect to these
     /// snapshots: it has what the source lacks, lacks it too, or replaced it (spec 07 B11).
     pub(crate) fn fits_redacted(&self, of_source: &[u64]) -> bool {

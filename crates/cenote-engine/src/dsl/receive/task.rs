@@ -17,6 +17,7 @@ use cenote_ondisk::objset::ZIL_HEADER_LEN;
 use cenote_rt::{BoxFuture, Kind, Result, ensure};
 
 use crate::dsl::api::datasets::parent_of;
+use crate::dsl::crypto::SentKeys;
 use crate::dsl::operation::{Body, Request};
 use crate::dsl::receive::begin::{self, Begun, Facts};
 use crate::dsl::receive::end::{self, Received};
@@ -102,8 +103,8 @@ impl Datasets<'_> {
         }
         let set = self.read_root(root).await?;
         facts.kind = Some(set.kind());
-        let sent = new.keys.as_ref().filter(|_| new.is_raw());
-        facts.has_other_root = sent.is_some_and(|sent| !sent.root.fits(&set.phys().meta_dnode));
+        let fits = |sent: &SentKeys| sent.root.fits(&set.phys().meta_dnode);
+        facts.has_other_root = new.raw_keys().is_some_and(|sent| !fits(sent));
         Ok(())
     }
 
@@ -121,7 +122,6 @@ impl Datasets<'_> {
                 facts.is_modified = self.differs(&target, &source).await?;
             }
         } else if let Some(origin) = &new.origin {
-            facts.is_new = true;
             let look = |tx: &mut Tx<'_>| {
                 let origin = names::snapshot_of(tx, origin)?;
                 Root::of(tx, origin)
@@ -132,8 +132,9 @@ impl Datasets<'_> {
                 Err(error) if error.kind() == Kind::NotFound || error.kind() == Kind::Invalid => {}
                 Err(error) => return Err(error),
             }
-        } else {
-            facts.is_new = true;
+        } else if !new.is_raw() {
+            let parent = parent_of(&new.target);
+            facts.plan = self.plan_keys(parent, &new.choices.encryption).await?;
         }
         Ok(facts)
     }
@@ -151,17 +152,7 @@ impl BeginReceive {
         let facts = datasets.receive_facts(&self.new).await?;
         let target = self.new.target.as_str();
         let request = Request::normal(8).below(parent_of(target)).changing(&[target]);
-        let mut facts = facts;
-        if !self.new.is_raw() && self.new.origin.is_none() && facts.is_new {
-            let plan = datasets.plan_keys(parent_of(target), &self.new.choices.encryption).await;
-            facts.plan = match plan {
-                // The transaction will refuse it: there is no parent.
-                Err(error) if error.kind() == Kind::NotFound => None,
-                plan => plan?,
-            };
-        }
-        let (new, facts) = (self.new.clone(), facts);
-        let plan = facts.plan.clone();
+        let (new, plan) = (self.new.clone(), facts.plan.clone());
         let body: Body<Begun> =
             Arc::new(move |tx, env, effects| begin::begin(tx, env, effects, &new, &facts));
         let (begun, effects) = datasets.perform(scope.context.txg, &request, &body).await?;
@@ -177,7 +168,7 @@ impl BeginReceive {
         let object = begun.object;
         let dir = engine.mos.inspect(|tx| get_dataset(tx, object)).await?.dir_obj;
         // Blocks of a raw stream are not encrypted again.
-        let sent = self.new.keys.as_ref().filter(|_| self.new.is_raw());
+        let sent = self.new.raw_keys();
         let keys = match sent {
             Some(_) => HeadKeys::Locked,
             None => engine.datasets().head_keys(dir).await?,

@@ -12,9 +12,8 @@ use std::collections::BTreeMap;
 
 use cenote_device::model::{Op, Params};
 use cenote_device::pattern;
-use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, NewDataset, NewEncryption};
+use cenote_engine::{ApplyOptions, Engine, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zap::Value;
@@ -115,19 +114,9 @@ async fn work(plan: Plan) -> Result<Outcome> {
     let engine = machine.create_pool(Redundancy::Raidz(nparity), ashift).await?;
     let is_packed = plan.purpose == Purpose::Compressed;
     let compression = if is_packed { COMPRESSION_LZ4 } else { COMPRESSION_OFF };
-    let fill = Box::new(|_: &mut Tx<'_>| Ok(()));
     let props = vec![("compression".to_owned(), Value::U64(compression))];
-    let name = "tank/a".to_owned();
-    engine
-        .datasets()
-        .create(NewDataset {
-            name,
-            kind: ObjSetType::Other,
-            props,
-            encryption: NewEncryption::Inherited,
-            fill,
-        })
-        .await?;
+    let new = NewDataset { props, ..NewDataset::new("tank/a", ObjSetType::Other) };
+    engine.datasets().create(new).await?;
     engine.sync().await?;
     let mut files = Vec::new();
     for (number, record) in (0..).zip(&plan.records) {

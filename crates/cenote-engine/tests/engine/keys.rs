@@ -1,0 +1,114 @@
+//! Keys that change beside everything else: whatever is created can be opened with the key of its
+//! encryption root.
+
+use std::sync::Arc;
+
+use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_engine::{Engine, KeyChange, NewDataset, NewEncryption, UserKey};
+use cenote_ondisk::objset::ObjSetType;
+use cenote_poolkit::PoolBuilder;
+use cenote_rt::{Result, block_on};
+use futures_util::future::{join, join_all};
+
+fn key(number: u8) -> UserKey {
+    UserKey {
+        key: Arc::new(WrappingKey::from_bytes([number; 32])),
+        format: KeyFormat::Raw,
+        pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
+        location: "prompt".to_owned(),
+    }
+}
+
+async fn create(engine: &Engine, name: &str, encryption: NewEncryption) -> Result<()> {
+    let new = NewDataset { encryption, ..NewDataset::new(name, ObjSetType::Zfs) };
+    engine.datasets().create(new).await.map(drop)
+}
+
+fn root(number: u8) -> NewEncryption {
+    NewEncryption::Root(Some(Suite::Aes256Gcm), key(number))
+}
+
+/// Unloads the key of a root and loads it again. All datasets with these names must have keys then.
+async fn load_again(engine: &Engine, root: &str, number: u8, names: &[String]) {
+    let view = engine.view().await.unwrap();
+    let dataset = view.dataset(root).await.unwrap();
+    view.unload_key(&dataset).await.unwrap();
+    view.load_key(&dataset, &[number; 32]).await.unwrap();
+    for name in names {
+        let info = view.dataset(name).await.unwrap().key_info().await.unwrap().unwrap();
+        assert!(view.keys().is_loaded(&info), "{name} cannot be opened with the key of {root}");
+    }
+}
+
+#[test]
+fn datasets_that_are_created_while_the_key_changes_can_be_opened() {
+    block_on(2, async {
+        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
+        let (engine, _devices) = builder.create_in_memory().await;
+        create(&engine, "tank/r", root(0)).await.unwrap();
+        let mut names = Vec::new();
+        for round in 1..=10 {
+            let new: Vec<_> = (0..4).map(|number| format!("tank/r/{round}-{number}")).collect();
+            let creating = new.iter().map(|name| create(&engine, name, NewEncryption::Inherited));
+            let change = KeyChange::Root(key(round));
+            let changing = engine.datasets().change_key("tank/r", change);
+            let (changed, created) = join(changing, join_all(creating)).await;
+            changed.unwrap();
+            created.into_iter().for_each(|done| done.unwrap());
+            names.extend(new);
+            load_again(&engine, "tank/r", round, &names).await;
+        }
+        // A child of its parent is created where a child stops being a root.
+        create(&engine, "tank/r/kid", root(77)).await.unwrap();
+        let inheriting = engine.datasets().change_key("tank/r/kid", KeyChange::Inherit);
+        let creating = create(&engine, "tank/r/kid/below", NewEncryption::Inherited);
+        let (changed, created) = join(inheriting, creating).await;
+        changed.and(created).unwrap();
+        names.extend(["tank/r/kid".to_owned(), "tank/r/kid/below".to_owned()]);
+        load_again(&engine, "tank/r", 10, &names).await;
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_promoted_clone_has_the_key_of_its_origin() {
+    block_on(2, async {
+        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
+        let (engine, _devices) = builder.create_in_memory().await;
+        create(&engine, "tank/p", root(1)).await.unwrap();
+        engine.snapshots().create(vec!["tank/p@s".to_owned()]).await.unwrap();
+        engine.datasets().clone_snapshot("tank/p@s", "tank/pc", Vec::new()).await.unwrap();
+        engine.datasets().promote("tank/pc").await.unwrap();
+        create(&engine, "tank/pc/first", NewEncryption::Inherited).await.unwrap();
+        engine.datasets().change_key("tank/pc", KeyChange::Root(key(2))).await.unwrap();
+        create(&engine, "tank/pc/second", NewEncryption::Inherited).await.unwrap();
+        engine.datasets().promote("tank/p").await.unwrap();
+        create(&engine, "tank/p/third", NewEncryption::Inherited).await.unwrap();
+        let names =
+            ["p", "pc", "pc/first", "pc/second", "p/third"].map(|name| format!("tank/{name}"));
+        load_again(&engine, "tank/p", 2, &names).await;
+    })
+    .unwrap();
+}
+
+/// The command that unloads a key looks at a state of the pool: what was created since keeps its
+/// keys, if they are of another root.
+#[test]
+fn unloading_a_key_leaves_others_alone() {
+    block_on(2, async {
+        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
+        let (engine, _devices) = builder.create_in_memory().await;
+        create(&engine, "tank/a", root(1)).await.unwrap();
+        create(&engine, "tank/b", root(2)).await.unwrap();
+        let view = engine.view().await.unwrap();
+        create(&engine, "tank/a/new", NewEncryption::Inherited).await.unwrap();
+        view.unload_key(&view.dataset("tank/b").await.unwrap()).await.unwrap();
+        drop(view);
+        let view = engine.view().await.unwrap();
+        for (name, is_loaded) in [("tank/a", true), ("tank/a/new", true), ("tank/b", false)] {
+            let info = view.dataset(name).await.unwrap().key_info().await.unwrap().unwrap();
+            assert_eq!(view.keys().is_loaded(&info), is_loaded, "{name}");
+        }
+    })
+    .unwrap();
+}
