@@ -174,12 +174,12 @@ pub(super) async fn load(
     let mut left = TRIES;
     loop {
         left -= 1;
-        let (material, is_typed) = if place != KeyPlace::Prompt {
-            (source.key_at(location).map_err(failed)?, false)
-        } else {
+        let (material, is_typed) = if place == KeyPlace::Prompt {
             let is_raw = format == crypto::KeyFormat::Raw;
             let prompt = format!("Enter {} for '{name}':", asked(format));
             source.ask_key(&prompt, is_raw, io).map_err(|error| failed(error.to_string()))?
+        } else {
+            (source.key_at(location).map_err(failed)?, false)
         };
         let done = if is_trial {
             try_key(&key, &material).await
@@ -239,7 +239,9 @@ pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult 
         engine.datasets().close_encrypted(root).await?;
         // Nothing more is created with this key; what was is in the next view.
         dataset.pool().keys().remove_root(root);
-        engine.sync().await?;
+        if !engine.is_read_only() {
+            engine.sync().await?;
+        }
         let view = engine.view().await?;
         view.unload_key(&view.dataset(name).await?).await
     };

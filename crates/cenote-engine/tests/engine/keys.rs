@@ -54,7 +54,7 @@ fn datasets_that_are_created_while_the_key_changes_can_be_opened() {
             let changing = engine.datasets().change_key("tank/r", change);
             let (changed, created) = join(changing, join_all(creating)).await;
             changed.unwrap();
-            created.into_iter().for_each(|done| done.unwrap());
+            created.into_iter().collect::<Result<Vec<_>>>().unwrap();
             names.extend(new);
             load_again(&engine, "tank/r", round, &names).await;
         }

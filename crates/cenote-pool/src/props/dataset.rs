@@ -375,7 +375,7 @@ impl DatasetProps {
             }
             ("keyguid", Some(key)) => number(key.wrapped.guid),
             ("keystatus", Some(key)) => {
-                number(if self.dataset.pool().keys().is_loaded(&key) { 2 } else { 1 })
+                number(if self.dataset.pool().keys().is_loaded(key) { 2 } else { 1 })
             }
             ("encryptionroot" | "keyguid" | "keystatus", None) => None,
             ("volblocksize", _) => match self.zpl.as_ref().and_then(|zpl| zpl.get(property.name)) {

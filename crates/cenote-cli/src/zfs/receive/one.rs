@@ -113,7 +113,9 @@ impl Command {
             before: &before,
         };
         let is_raw = record.features.contains(StreamFeatures::RAW);
-        let is_allowed = self.overrides.check_encryption(is_raw, record.from_guid == 0);
+        // A package may have increments of a dataset that it creates.
+        let is_new = record.from_guid == 0 || in_stream.is_some();
+        let is_allowed = self.overrides.check_encryption(is_raw, is_new);
         is_allowed.map_err(|why| place.what.failed(why))?;
         let mut plan = props::plan(head, at, &self.overrides, in_stream)?;
         self.keep_permitted(engine, head, &mut plan).await?;
