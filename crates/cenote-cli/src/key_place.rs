@@ -57,7 +57,9 @@ pub fn read_key_at(location: &str) -> Result<Vec<u8>, String> {
     match KeyPlace::of(location) {
         Some(KeyPlace::File(file)) => read_key_file(file)
             .map_err(|error| format!("Failed to open key material file: {}", words(&error))),
-        Some(KeyPlace::Url(url)) => fetch(url),
+        // The library panics if the client's key does not belong to its certificate.
+        Some(KeyPlace::Url(url)) => std::panic::catch_unwind(|| fetch(url))
+            .unwrap_or_else(|_| Err(format!("Failed to connect to {url}"))),
         Some(KeyPlace::Prompt) | None => Err("Invalid keylocation.".to_owned()),
     }
 }
@@ -72,10 +74,9 @@ pub(crate) fn read_key_file(file: &str) -> std::io::Result<Vec<u8>> {
 /// Gets a key from a web server.
 fn fetch(url: &str) -> Result<Vec<u8>, String> {
     let failed = |why: &dyn std::fmt::Display| format!("Failed to connect to {url}: {why}");
-    let mut config = Agent::config_builder().timeout_global(Some(TIMEOUT));
-    if url.starts_with("https:") {
-        config = config.tls_config(tls().map_err(|error| failed(&error))?);
-    }
+    // Also for an address without TLS: it may lead to another one.
+    let config = Agent::config_builder().timeout_global(Some(TIMEOUT));
+    let config = config.tls_config(tls().map_err(|error| failed(&error))?);
     let agent: Agent = config.build().into();
     let answer = agent.get(url).call().map_err(|error| match error {
         ureq::Error::StatusCode(status) => format!("Couldn't GET {url}: {status}"),
@@ -109,6 +110,9 @@ fn tls() -> std::io::Result<TlsConfig> {
         .root_certs(RootCerts::Specific(Arc::new(roots)));
     if let Some(file) = named(CLIENT_CERTIFICATE) {
         let chain: Vec<_> = pem(&file)?.into_iter().filter_map(certificate).collect();
+        if chain.is_empty() {
+            return Err(Error::other("the client has no certificate"));
+        }
         let key = pem(&named(CLIENT_KEY).unwrap_or(file))?;
         let key = key.into_iter().find_map(private_key);
         let key = key.ok_or_else(|| Error::other("the client has no private key"))?;

@@ -88,7 +88,15 @@ pub struct KeyInfo {
 impl KeyInfo {
     /// Reads the key object.
     pub async fn load(mos: &Arc<ObjSet>, object: u64) -> Result<Self> {
-        let entries: BTreeMap<_, _> = mos::entries(mos, object).await?.into_iter().collect();
+        mos.read(|objects| Self::read(objects, object)).await
+    }
+
+    /// Reads the key object.
+    ///
+    /// # Errors
+    /// `Kind::Corrupt` if it lacks something.
+    pub fn read(objects: &mut dyn ReadObjects, object: u64) -> TxResult<Self> {
+        let entries: BTreeMap<_, _> = mos::named(objects, object)?.into_iter().collect();
         let number = |key: &str| entries.get(key).and_then(Value::first);
         let required = |key: &'static str| {
             number(key).ok_or_else(|| mos::corrupt(object)(DslError::Missing { object, key }))
@@ -207,6 +215,13 @@ struct Loaded {
     roots: BTreeMap<u64, RootKey>,
 }
 
+/// Keys that are about to be unloaded.
+#[derive(Debug)]
+pub struct TakenKeys {
+    root: Option<(u64, RootKey)>,
+    blocks: Vec<(u64, Arc<BlockKeys>)>,
+}
+
 /// The key of an encryption root.
 #[derive(Debug, Clone)]
 pub struct RootKey {
@@ -227,6 +242,21 @@ impl KeyStore {
     // Held for a lookup.
     fn lock(&self) -> MutexGuard<'_, Loaded> {
         self.0.lock()
+    }
+
+    /// Takes the key of an encryption root and the keys of these key objects out of the store.
+    pub fn take(&self, root: u64, objects: &[u64]) -> TakenKeys {
+        let mut loaded = self.lock();
+        let blocks = objects.iter().filter_map(|object| loaded.blocks.remove_entry(object));
+        let blocks = blocks.collect();
+        TakenKeys { root: loaded.roots.remove_entry(&root), blocks }
+    }
+
+    /// Puts back what was taken.
+    pub fn put_back(&self, taken: TakenKeys) {
+        let mut loaded = self.lock();
+        loaded.roots.extend(taken.root);
+        loaded.blocks.extend(taken.blocks);
     }
 
     /// Returns the keys of the key object for the master key `guid`, if loaded. Another key object
@@ -320,22 +350,11 @@ impl Pool {
     /// # Errors
     /// A [`KeyError`].
     pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
-        let info = self.loaded_root(dataset).await?;
-        self.keys().remove_root(info.root_dir);
-        self.keys().remove(info.object);
-        for object in self.key_objects(info.root_dir).await {
-            self.keys().remove(object);
-        }
+        let info = dataset.loaded_root().await?;
+        let mut objects = self.key_objects(info.root_dir).await;
+        objects.push(info.object);
+        drop(self.keys().take(info.root_dir, &objects));
         Ok(())
-    }
-
-    /// Reads the key object of an encryption root whose key is loaded.
-    async fn loaded_root(&self, dataset: &Dataset) -> Result<KeyInfo> {
-        let info = self.root_key(dataset).await.map_err(|e| e.in_dataset(dataset.name()))?;
-        if !self.keys().is_loaded(&info) {
-            return Err(Error::from(KeyError::NotLoaded).in_dataset(dataset.name()));
-        }
-        Ok(info)
     }
 
     /// Returns the key objects of all dirs that use an encryption root. Damaged dirs are left out.
@@ -366,6 +385,18 @@ impl Pool {
 }
 
 impl Dataset {
+    /// Reads the key object of an encryption root whose key is loaded.
+    ///
+    /// # Errors
+    /// A [`KeyError`].
+    pub async fn loaded_root(&self) -> Result<KeyInfo> {
+        let info = self.pool().root_key(self).await.map_err(|e| e.in_dataset(self.name()))?;
+        if !self.pool().keys().is_loaded(&info) {
+            return Err(Error::from(KeyError::NotLoaded).in_dataset(self.name()));
+        }
+        Ok(info)
+    }
+
     /// Returns the key object of the dataset, if it is encrypted.
     pub async fn key_info(&self) -> Result<Option<KeyInfo>> {
         match self.dir().crypto_key_object(self.mos()).await? {

@@ -251,10 +251,12 @@ fn write_answers(
             }
             Kind::AskKeyAt => {
                 let location = String::from_utf8_lossy(&payload);
-                let reply = match key_place::read_key_at(&location) {
-                    Ok(key) => Reply::Read(key),
-                    Err(why) => Reply::Failed(why),
+                let read = if may_ask_for_files(&replies) {
+                    key_place::read_key_at(&location)
+                } else {
+                    Err("the daemon of another user may not read key files".to_owned())
                 };
+                let reply = read.map_or_else(Reply::Failed, Reply::Read);
                 send_reply(&mut replies, &reply);
             }
             Kind::AskInput => {
@@ -269,6 +271,12 @@ fn write_answers(
         }
     }
     failed
+}
+
+/// Whether the daemon may have what this process can read: root's, and the user's own.
+fn may_ask_for_files(daemon: &UnixStream) -> bool {
+    let owner = socket_peercred(daemon).map(|peer| peer.uid);
+    owner.is_ok_and(|owner| owner.is_root() || owner == rustix::process::geteuid())
 }
 
 fn send_reply(replies: &mut UnixStream, reply: &Reply) {

@@ -300,6 +300,49 @@ fn a_new_key_of_the_sender_locks_nobody_out() {
     leave(&house);
 }
 
+/// A package brings the sender's keys to datasets that were given another one here, and to new ones
+/// below them.
+#[test]
+fn packages_bring_the_keys_of_the_sender() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-package");
+    with_root(&house);
+    let location = format!("file://{}", house.text("key"));
+    house.run("zfs snapshot -r t/e@one");
+    let own = with_key(&house, "own", "a passphrase of this place");
+    house.run(&format!(
+        "zfs create -o encryption=on -o keyformat=passphrase -o pbkdf2iters=100000 \
+         -o keylocation={own} -o canmount=off t/p"
+    ));
+    receives(&house, "-u t/p/r", &send(&house, "-w -R t/e@one"));
+    house.run(&format!("zfs load-key -L {location} t/p/r"));
+    house.run("zfs change-key -i t/p/r");
+    let names = ["t/p", "t/p/r", "t/p/r/kid"];
+    let roots = || names.map(|name| value(&house, "encryptionroot", name));
+    assert_eq!(roots(), ["t/p"; 3]);
+    fill(&house.path("e"), 1);
+    house.run("zfs create t/e/later");
+    house.run("zfs snapshot -r t/e@two");
+    receives(&house, "-u -F t/p/r", &send(&house, "-w -R -I @one t/e@two"));
+    assert_eq!(roots(), ["t/p", "t/p/r", "t/p/r"]);
+    house.run("zpool export t");
+    house.run(&format!("zpool import -N -d {} t", house.text("pool")));
+    house.run("zfs load-key t/p");
+    house.run(&format!("zfs load-key -L {location} t/p/r"));
+    for name in ["t/p/r", "t/p/r/kid", "t/p/r/later"] {
+        assert_eq!(value(&house, "keystatus", name), "available", "{name}");
+    }
+    // What comes below a loaded root can be opened at once.
+    house.run("zfs load-key t/e");
+    house.run("zfs create t/e/last");
+    house.run("zfs snapshot -r t/e@three");
+    receives(&house, "-u -F t/p/r", &send(&house, "-w -R -I @two t/e@three"));
+    assert_eq!(value(&house, "keystatus,encryptionroot", "t/p/r/last"), "available,t/p/r");
+    leave(&house);
+}
+
 /// A clone shares its key object with its origin, wherever it is, and what is below it uses the same
 /// root. All of them follow when the key of that root changes.
 #[test]

@@ -336,16 +336,16 @@ async fn check_inheritance(
         return Err(failed("Root dataset cannot inherit key."));
     };
     let parent = existing(source, parent).await?;
-    let Some(key) = parent.key_info().await? else {
+    if !parent.is_encrypted().await? {
         return Err(failed("Parent must be encrypted."));
-    };
-    if !has_key(source, &parent, &key, loads, io).await? {
+    }
+    if !has_root_key(source, &parent, loads, io).await? {
         return Err(failed("Parent key must be loaded."));
     }
     Ok(())
 }
 
-/// Whether the key of a dataset is loaded; with `loads` it is, unless that fails.
+/// Whether the keys of a dataset are loaded; with `loads` they are, unless that fails.
 async fn has_key(
     source: &Source,
     dataset: &Dataset,
@@ -353,10 +353,24 @@ async fn has_key(
     loads: bool,
     io: &mut Io<'_>,
 ) -> Result<bool, Exit> {
-    let is_loaded = || dataset.pool().keys().is_loaded(key);
+    if loads {
+        has_root_key(source, dataset, true, io).await?;
+    }
+    Ok(dataset.pool().keys().is_loaded(key))
+}
+
+/// Whether the key of a dataset's encryption root is loaded; with `loads` it is, unless that fails.
+async fn has_root_key(
+    source: &Source,
+    dataset: &Dataset,
+    loads: bool,
+    io: &mut Io<'_>,
+) -> Result<bool, Exit> {
+    let name = dataset.encryption_root().await?.unwrap_or_default();
+    let root = existing(source, &name).await?;
+    let Some(key) = root.key_info().await? else { return Ok(false) };
+    let is_loaded = || dataset.pool().keys().is_root_loaded(&key);
     if loads && !is_loaded() {
-        let root = dataset.encryption_root().await?.unwrap_or_default();
-        let root = existing(source, &root).await?;
         keys::load(source, &root, None, false, io).await?;
     }
     Ok(is_loaded())

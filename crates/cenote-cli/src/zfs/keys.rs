@@ -234,16 +234,13 @@ pub(super) async fn unload(source: &Source, dataset: &Dataset) -> CommandResult 
     let pool = dataset.pool().name();
     let engine = source.session.as_ref().map(|session| session.pool(pool)).transpose()?;
     let unloaded = async {
-        let Some(engine) = engine else { return dataset.pool().unload_key(dataset).await };
-        // Heads that are open for nobody keep their keys until they are closed.
-        engine.datasets().close_encrypted(root).await?;
-        // Nothing more is created with this key; what was is in the next view.
-        dataset.pool().keys().remove_root(root);
-        if !engine.is_read_only() {
-            engine.sync().await?;
+        match engine.filter(|engine| !engine.is_read_only()) {
+            Some(engine) => {
+                dataset.loaded_root().await?;
+                engine.datasets().unload_key(root).await
+            }
+            None => dataset.pool().unload_key(dataset).await,
         }
-        let view = engine.view().await?;
-        view.unload_key(&view.dataset(name).await?).await
     };
     let Err(error) = unloaded.await else { return Ok(()) };
     Err(failed(match error.cause::<KeyError>() {

@@ -363,7 +363,12 @@ fn unmount_one(source: &Source, what: &str, parsed: &Parsed) -> CommandResult {
         if parsed.has('u') {
             // File systems below it were unmounted before it.
             let after = session.host.mounts();
-            for (name, _) in before.iter().rev().filter(|mount| !after.contains(mount)) {
+            let is_below = |name: &str| {
+                name.strip_prefix(&dataset)
+                    .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+            };
+            let gone = before.iter().rev().filter(|mount| !after.contains(mount));
+            for (name, _) in gone.filter(|(name, _)| is_below(name)) {
                 lock(source, name).await?;
             }
         }

@@ -15,7 +15,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cenote_codec::crypto::{
-    KEY_VERSION_CURRENT, MAC_BYTES, Pbkdf2, Suite, WrappedKeys, WrappingKey,
+    BlockKeys, KEY_VERSION_CURRENT, MAC_BYTES, Pbkdf2, Suite, WrappedKeys, WrappingKey,
 };
 use cenote_dmu::live::SentRoot;
 use cenote_dmu::zap::edit as zap;
@@ -25,7 +25,7 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::KeyError;
 use cenote_pool::dsl::dataset::origin_txg;
-use cenote_pool::keys::{KeyPath, KeyStore, RootKey, key_paths, key_user};
+use cenote_pool::keys::{KeyInfo, KeyPath, KeyStore, RootKey, key_paths, key_user};
 use cenote_pool::mos::extra_value;
 use cenote_rt::Error;
 
@@ -76,13 +76,6 @@ pub(crate) fn root_of(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<u64>> {
 pub(crate) fn key_and_guid(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<(u64, u64)>> {
     let Some(object) = key_object(tx, dir)? else { return Ok(None) };
     Ok(Some((object, zap::require_u64(tx, object, entry::GUID)?)))
-}
-
-/// Returns the tag of the wrapped keys in a key object.
-fn tag_of(tx: &mut Tx<'_>, object: u64) -> TxResult<[u8; MAC_BYTES]> {
-    let tag = zap::lookup(tx, object, entry::MAC)?;
-    let tag = tag.as_ref().and_then(Value::as_bytes).and_then(|bytes| bytes.try_into().ok());
-    tag.ok_or_else(|| Error::corrupt(KeyError::FieldLength(entry::MAC)).in_object(0, object).into())
 }
 
 /// Returns the guid of the master key of a dir, if it is encrypted.
@@ -154,15 +147,6 @@ fn change_count(tx: &mut Tx<'_>, object: u64, delta: i64) -> TxResult<u64> {
     Ok(after)
 }
 
-/// Returns the format of the key that wraps those of a dir, and its parameters.
-fn settings(tx: &mut Tx<'_>, dir: u64) -> TxResult<(u64, Pbkdf2)> {
-    let object = key_object(tx, dir)?.ok_or(OpError::NotEncrypted)?;
-    let format = zap::require_u64(tx, object, entry::KEYFORMAT)?;
-    let salt = zap::require_u64(tx, object, entry::PBKDF2_SALT)?;
-    let iterations = zap::require_u64(tx, object, entry::PBKDF2_ITERS)?;
-    Ok((format, Pbkdf2 { salt, iterations }))
-}
-
 /// What a new dataset inherits from its parent.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Inherited {
@@ -188,13 +172,12 @@ impl Inherited {
 /// Returns what a dataset below this dir inherits, if the dir is encrypted.
 pub(crate) fn inherited(tx: &mut Tx<'_>, dir: u64) -> TxResult<Option<Inherited>> {
     let Some(object) = key_object(tx, dir)? else { return Ok(None) };
-    let suite = zap::require_u64(tx, object, entry::SUITE)?;
-    let root = zap::require_u64(tx, object, entry::ROOT_DDOBJ)?;
+    let KeyInfo { wrapped: own, root_dir: root, .. } = KeyInfo::read(tx, object)?;
     let Some(object) = key_object(tx, root)? else {
         return Err(invariant(format!("encryption root {root} has no key object")));
     };
-    let ((format, pbkdf2), tag) = (settings(tx, root)?, tag_of(tx, object)?);
-    Ok(Some(Inherited { root, suite, format, pbkdf2, tag }))
+    let KeyInfo { wrapped, format_value: format, pbkdf2, .. } = KeyInfo::read(tx, object)?;
+    Ok(Some(Inherited { root, suite: own.suite, format, pbkdf2, tag: wrapped.mac }))
 }
 
 /// Creates the key object of a dir, and returns it.
@@ -233,32 +216,39 @@ pub(crate) fn store(tx: &mut Tx<'_>, object: u64, keys: &StoredKeys) -> TxResult
     Ok(())
 }
 
-/// Takes over the wrapped keys that a raw increment has: the sender may have changed the key that
-/// wraps them. The keys themselves are those that the dir has.
+/// Takes over the wrapped keys that a raw increment has, if they are others: the sender may have
+/// changed the key that wraps them. The keys themselves are those that the dir has.
 ///
-/// No key is lost here. What the key of another dir wraps stays as it is. Descendants that use
-/// the key of this dir cannot be wrapped with the new one, which nobody here knows: they become
-/// encryption roots with the key that they have, until increments of them arrive.
+/// No key is lost here. The dir is an encryption root then, since nobody here knows whether the key
+/// of another one is the sender's. Descendants that use its root cannot be reached through it any
+/// more, or be wrapped with a key that nobody here knows: they become encryption roots with the key
+/// that they have, until increments of them arrive.
 pub(crate) fn wrap_as_sent(tx: &mut Tx<'_>, dir: u64, sent: &StoredKeys) -> TxResult<()> {
     let Some(object) = key_object(tx, dir)? else { return Ok(()) };
-    let is_root = zap::require_u64(tx, object, entry::ROOT_DDOBJ)? == dir;
-    if !is_root || tag_of(tx, object)? == sent.wrapped.mac {
+    let info = KeyInfo::read(tx, object)?;
+    if info.wrapped.mac == sent.wrapped.mac {
         return Ok(());
     }
     // The dir and its clones, which share its key object.
-    let mut left = vec![dir];
+    let (mut seen, mut left) = (BTreeSet::from([dir]), vec![dir]);
     while let Some(at) = left.pop() {
         for path in key_paths(tx, at)? {
-            let Some((user, its_object)) = key_user(tx, dir, path)? else { continue };
+            let Some((user, its_object)) = key_user(tx, info.root_dir, path)? else { continue };
             if its_object == object {
-                left.push(user);
+                if seen.insert(user) {
+                    left.push(user);
+                }
                 continue;
             }
-            for (_, object) in users(tx, dir, user)? {
+            for (_, object) in users(tx, info.root_dir, user)? {
                 zap::update(tx, object, entry::ROOT_DDOBJ, user)?;
             }
             set_location(tx, user, Some("prompt"))?;
         }
+    }
+    if info.root_dir != dir {
+        zap::update(tx, object, entry::ROOT_DDOBJ, dir)?;
+        set_location(tx, dir, Some("prompt"))?;
     }
     store(tx, object, sent)
 }
@@ -300,6 +290,8 @@ pub(crate) struct Rekeying {
     new_root: u64,
     /// The new key, unless the keys stay wrapped as they are.
     pub(crate) wrap: Option<(Arc<WrappingKey>, u64, Pbkdf2)>,
+    /// A loaded key that opens the keys as they are wrapped.
+    pub(crate) opening: Option<Arc<WrappingKey>>,
     location: Option<String>,
 }
 
@@ -332,11 +324,16 @@ pub(crate) fn check_change(
         (true, Some(parent)) => parent.root,
         (true, None) => return Err(OpError::NoKey.into()),
     };
-    if let (KeyChange::ForceInherit, Some(parent)) = (change, &of_parent)
-        && settings(tx, dir)? != (parent.format, parent.pbkdf2)
-    {
-        // The parent's key cannot be the one that wraps the keys here.
-        return Err(OpError::OtherKey.into());
+    let mut opening = None;
+    if let (KeyChange::ForceInherit, Some(parent)) = (change, &of_parent) {
+        let object = key_object(tx, dir)?.ok_or(OpError::NotEncrypted)?;
+        let info = KeyInfo::read(tx, object)?;
+        opening = store.root_key(parent.root, &parent.tag);
+        let is_opened = opening.as_ref().is_none_or(|key| opens(key, &info));
+        if (info.format_value, info.pbkdf2) != (parent.format, parent.pbkdf2) || !is_opened {
+            // The parent's key is not the one that wraps the keys here.
+            return Err(OpError::OtherKey.into());
+        }
     }
     let wrap = match (change, of_parent) {
         (KeyChange::Root(user), _) => {
@@ -353,7 +350,11 @@ pub(crate) fn check_change(
         KeyChange::ForceRoot => Some("prompt".to_owned()),
         KeyChange::Inherit | KeyChange::ForceInherit => None,
     };
-    Ok(Rekeying { head, dir, old_root, new_root, wrap, location })
+    Ok(Rekeying { head, dir, old_root, new_root, wrap, opening, location })
+}
+
+fn opens(key: &WrappingKey, info: &KeyInfo) -> bool {
+    BlockKeys::unwrap(key, &info.wrapped).is_ok()
 }
 
 impl Rekeying {

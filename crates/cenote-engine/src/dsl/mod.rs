@@ -56,6 +56,7 @@ use std::collections::BTreeSet;
 use std::ops::Deref;
 use std::sync::Arc;
 
+use cenote_codec::crypto::BlockKeys;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult, TxStop};
@@ -147,6 +148,8 @@ pub(crate) struct Effects {
     /// Key objects that were destroyed, and dirs that are no longer encryption roots.
     pub(crate) lost_keys: Vec<u64>,
     pub(crate) lost_roots: Vec<u64>,
+    /// Keys of key objects that can be opened from now on.
+    pub(crate) new_keys: Vec<(u64, Arc<BlockKeys>)>,
     /// New keys of encryption roots, by dir; and dirs that gave their keys to another.
     pub(crate) new_roots: Vec<(u64, RootKey)>,
     pub(crate) moved_roots: Vec<(u64, u64)>,

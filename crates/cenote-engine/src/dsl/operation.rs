@@ -111,23 +111,15 @@ impl<T: Send + 'static> Task for Operation<T> {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let datasets = scope.engine.datasets().by(&self.requester);
-            match datasets.perform(scope.context.txg, &self.request, &self.body).await {
-                // Other errors left the MOS unchanged.
-                Err(error) if error.kind() == Kind::Invariant => Err(error),
-                Ok((value, effects)) => {
-                    // From here on the MOS has changed: a failure is one of the txg.
-                    datasets.take_effect(scope.context.txg, &effects).await?;
-                    if effects.takes_deferred {
-                        deferral::forget_marks(scope);
-                    }
-                    self.answer.put(Ok(value));
-                    Ok(())
-                }
-                Err(error) => {
-                    self.answer.put(Err(error));
-                    Ok(())
-                }
+            let done = datasets.perform(scope.context.txg, &self.request, &self.body).await;
+            let Some((value, effects)) = self.answer.unless_failed(done)? else { return Ok(()) };
+            // From here on the MOS has changed: a failure is one of the txg.
+            datasets.take_effect(scope.context.txg, &effects).await?;
+            if effects.takes_deferred {
+                deferral::forget_marks(scope);
             }
+            self.answer.put(Ok(value));
+            Ok(())
         })
     }
 }
@@ -295,6 +287,7 @@ impl Datasets<'_> {
         let keys = &self.engine.views.keys;
         effects.lost_keys.iter().for_each(|object| keys.remove(*object));
         effects.lost_roots.iter().for_each(|dir| keys.remove_root(*dir));
+        effects.new_keys.iter().for_each(|(object, new)| keys.add(*object, Arc::clone(new)));
         effects.moved_roots.iter().for_each(|(from, to)| keys.move_root(*from, *to));
         // In the task that stores them: the next task wraps the keys of new datasets with them.
         effects.new_roots.iter().for_each(|(dir, root)| keys.add_root(*dir, root.clone()));

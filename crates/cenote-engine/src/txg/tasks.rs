@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use cenote_dmu::{Tx, TxResult};
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::{BoxFuture, Result};
+use cenote_rt::{BoxFuture, Kind, Result};
 
 use crate::Engine;
 use crate::config::{Config, ConfigChanger};
@@ -73,6 +73,22 @@ impl<T> Answer<T> {
 
     pub(crate) fn put(&self, result: Result<T>) {
         *self.0.lock() = Some(result);
+    }
+
+    /// Like [`unless_refused`](Self::unless_refused), for a change that was made whole or not at
+    /// all: whatever was damaged, the MOS is as it was.
+    ///
+    /// # Errors
+    /// A broken invariant.
+    pub(crate) fn unless_failed<V>(&self, change: Result<V>) -> Result<Option<V>> {
+        match change {
+            Ok(changed) => Ok(Some(changed)),
+            Err(error) if error.kind() == Kind::Invariant => Err(error),
+            Err(error) => {
+                self.put(Err(error));
+                Ok(None)
+            }
+        }
     }
 
     /// Returns the change that a task made. An error of the request is its answer, and leaves

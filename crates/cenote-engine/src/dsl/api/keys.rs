@@ -10,21 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_codec::crypto::{
-    BlockKeys, HMAC_KEY_BYTES, IV_BYTES, KeyFormat, MAC_BYTES, MASTER_KEY_MAX_BYTES, Pbkdf2,
-    SecretBytes, Suite, WrappingKey,
+    BlockKeys, HMAC_KEY_BYTES, IV_BYTES, KeyFormat, MASTER_KEY_MAX_BYTES, Pbkdf2, SecretBytes,
+    Suite, WrappingKey,
 };
-use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::dsl::crypto as entry;
 use cenote_pool::KeyError;
 use cenote_pool::dsl::deleg::Requester;
-use cenote_pool::keys::{KeyPath, RootKey, key_paths, key_user};
+use cenote_pool::keys::{KeyInfo, KeyPath, RootKey, key_paths, key_user};
 use cenote_rt::{BoxFuture, Error, Kind, Result, secret_bytes};
 
 use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::crypto::{self, Rekeying, StoredKeys};
 use crate::dsl::room::{self, Reserve};
-use crate::dsl::{Env, OpError, features, get_dataset, names};
+use crate::dsl::{Effects, Env, OpError, features, get_dataset, names};
 use crate::{Answer, Datasets, Scope, Task};
 
 /// The key that a user chose for an encryption root.
@@ -105,8 +103,7 @@ struct PlannedChange {
     change: Rekeying,
     /// The key objects, with their keys as the new key wraps them.
     objects: BTreeMap<u64, Option<StoredKeys>>,
-    /// The tag of those of the dataset itself.
-    tag: Option<[u8; MAC_BYTES]>,
+    effects: Effects,
 }
 
 impl Task for ChangeKey {
@@ -116,15 +113,15 @@ impl Task for ChangeKey {
             let datasets = engine.datasets().by(&self.requester);
             let env = datasets.env(txg);
             let planned = datasets.plan_change(&env, self).await;
-            let Some(planned) = self.answer.unless_refused(planned)? else { return Ok(()) };
-            let PlannedChange { change, objects, tag } = planned;
+            let Some(planned) = self.answer.unless_failed(planned)? else { return Ok(()) };
+            let PlannedChange { change, objects, effects } = planned;
             // From here on the MOS has changed: a failure is one of the txg.
             for (object, keys) in &objects {
                 engine.mos_apply(txg, |tx| change.rekey(tx, *object, keys.as_ref())).await?;
             }
             engine.mos_apply(txg, |tx| change.finish(tx, &env)).await?;
             engine.views.changes.note(txg, &ChangedDatasets::below(&[self.name.as_str()]));
-            datasets.take_effect(txg, &change.effects(tag)).await?;
+            datasets.take_effect(txg, &effects).await?;
             self.answer.put(Ok(()));
             Ok(())
         })
@@ -225,18 +222,23 @@ impl Datasets<'_> {
         let check =
             |tx: &mut Tx<'_>| crypto::check_change(tx, env, &task.name, &task.change, store);
         let change = mos.inspect(check).await?;
-        let mut objects = BTreeMap::new();
-        let mut tag = None;
+        let (mut objects, mut tag, mut opened) = (BTreeMap::new(), None, Vec::new());
         for (dir, object) in self.users_of(change.old_root, change.dir).await? {
             // Clones have the key object of their origin.
             if objects.contains_key(&object) {
                 continue;
             }
+            let info = mos.inspect(|tx| KeyInfo::read(tx, object)).await?;
+            if let Some(key) = &change.opening
+                && let Ok(keys) = BlockKeys::unwrap(key, &info.wrapped)
+            {
+                opened.push((object, Arc::new(keys)));
+            }
             let keys = match &change.wrap {
                 None => None,
                 Some((key, format, pbkdf2)) => {
-                    let guid = mos.inspect(|tx| zap::require_u64(tx, object, entry::GUID)).await?;
-                    let keys = store.block_keys(object, guid).ok_or(KeyError::NotLoaded)?;
+                    let keys = store.block_keys(object, info.wrapped.guid);
+                    let keys = keys.ok_or(KeyError::NotLoaded)?;
                     let wrapped = keys.wrap(key, new_iv()?).map_err(KeyError::from)?;
                     Some(StoredKeys { wrapped, format: *format, pbkdf2: *pbkdf2 })
                 }
@@ -248,7 +250,8 @@ impl Datasets<'_> {
         }
         let blocks = 4 + objects.len() as u64;
         mos.inspect(|tx| room::check_pool(tx, env, Reserve::Half, blocks)).await?;
-        Ok(PlannedChange { change, objects, tag })
+        let effects = Effects { new_keys: opened, ..change.effects(tag) };
+        Ok(PlannedChange { change, objects, effects })
     }
 
     /// Returns the dirs that use an encryption root, from one of them on, with their key objects.
@@ -272,20 +275,31 @@ impl Datasets<'_> {
         Ok(found)
     }
 
-    /// Closes the heads of the datasets whose encryption root has this dir, so that none keeps the
-    /// keys that are about to be unloaded.
+    /// Unloads the key of the encryption root with this dir for all that use it, and closes their
+    /// heads.
     ///
     /// # Errors
     /// `Kind::Busy` if one is in use; errors of a sync.
-    pub async fn close_encrypted(self, root: u64) -> Result<()> {
-        // Without changes, every head has the keys that are asked for when it is opened.
-        if self.engine.is_read_only {
-            return Ok(());
-        }
+    pub async fn unload_key(self, root: u64) -> Result<()> {
         // Changes are written with the keys that they were made with, and a closed head has no log:
         // the next one to open it would not know where the log ends.
         let _logs = self.engine.intent_logs().drain().await?;
+        // No task creates a dataset with these keys meanwhile.
         let _between = self.engine.txgs.syncing.lock().await;
+        let users = self.users_of(root, root).await?;
+        let objects: Vec<u64> = users.into_iter().map(|(_, object)| object).collect();
+        // Before heads are looked at: none is opened with these keys from here on.
+        let store = &self.engine.views.keys;
+        let taken = store.take(root, &objects);
+        let closed = self.close_users(root).await;
+        if closed.is_err() {
+            store.put_back(taken);
+        }
+        closed
+    }
+
+    /// Closes the heads of the datasets that use an encryption root.
+    async fn close_users(self, root: u64) -> Result<()> {
         let mut closed = Vec::new();
         for head in self.engine.heads.all().into_iter().filter(|head| head.is_encrypted()) {
             let look = |tx: &mut Tx<'_>| {

@@ -270,7 +270,7 @@ impl Task for EndReceive {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>> {
         Box::pin(async move {
             let ended = self.end(scope).await;
-            let Some(((), effects)) = self.answer.unless_refused(ended)? else { return Ok(()) };
+            let Some(((), effects)) = self.answer.unless_failed(ended)? else { return Ok(()) };
             scope.engine.datasets().take_effect(scope.context.txg, &effects).await?;
             self.answer.put(Ok(()));
             Ok(())
