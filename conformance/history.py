@@ -9,7 +9,7 @@ history.py pass FOLDER POOL TO        writes what was received as streams again,
 `zfs` is the first one in the path. With HISTORY_MOUNTS=1 snapshots are mounted to be read; else they
 are read in .zfs/snapshot. A pool is mounted at HISTORY_ROOT/POOL.
 """
-import hashlib, json, os, random, stat, subprocess, sys
+import glob, hashlib, json, os, random, stat, subprocess, sys, time
 
 ROOT = os.environ.get("HISTORY_ROOT", "/mnt")
 KINDS = ("chain", "all", "package", "large", "raw", "bookmark", "small", "plain", "clone", "volume")
@@ -112,9 +112,20 @@ def change(rng, top):
                     handle.truncate(size + rng.randint(1, 900_000))
 
 
+def device(name):
+    """The block device of a volume or of its snapshot, with udev or without."""
+    if os.environ.get("HISTORY_MOUNTS"):
+        for path in glob.glob("/dev/zd*"):
+            told = subprocess.run(["/usr/lib/udev/zvol_id", path], stdout=subprocess.PIPE, text=True)
+            if told.stdout.strip() == name:
+                return path
+    return None
+
+
 def act(rng, dataset):
-    if os.path.exists("/dev/zvol/" + dataset):
-        with open("/dev/zvol/" + dataset, "r+b") as volume:
+    volume = device(dataset)
+    if volume:
+        with open(volume, "r+b") as volume:
             for _ in range(30):
                 volume.seek(rng.randint(0, 1900) * 4096)
                 volume.write(rng.randbytes(4096 * rng.randint(1, 9)))
@@ -159,13 +170,11 @@ def manifest(snapshot):
         if not os.environ.get("HISTORY_MOUNTS"):
             return None  # read where volumes are block devices
         zfs("set", "snapdev=visible", dataset)
-        device = "/dev/zvol/" + snapshot
-        subprocess.run(["udevadm", "settle"])
         for _ in range(100):
-            if os.path.exists(device):
+            if device(snapshot):
                 break
-            subprocess.run(["sleep", "0.1"])
-        return [["volume", digest(device)]]
+            time.sleep(0.1)
+        return [["volume", digest(device(snapshot))]]
     if not os.environ.get("HISTORY_MOUNTS"):
         return listing(os.path.join(path(dataset), ".zfs/snapshot", short))
     at = os.path.join(ROOT, "history")
@@ -224,7 +233,6 @@ class History:
         if self.kind == "volume":
             options = ["-V", "8M", "-s", "-o", "volblocksize=8K"]
         zfs("create", *options, self.top)
-        subprocess.run(["udevadm", "settle"], stderr=subprocess.DEVNULL)
 
     def make(self):
         self.create()
@@ -312,8 +320,10 @@ def take(folder, pool):
                     zfs("receive", *stream["receive"], "-u", top, stdin=file)
             if told["kind"] == "raw":
                 zfs("load-key", "-L", "file://" + os.path.join(folder, seed, "key"), top)
-            for dataset in zfs("list", "-H", "-r", "-t", "filesystem", "-o", "name", top, stdout=subprocess.PIPE, text=True).stdout.split():
-                subprocess.run(["zfs", "mount", dataset], check=True)
+            if told["kind"] != "volume":
+                said = zfs("list", "-H", "-r", "-o", "name", top, stdout=subprocess.PIPE, text=True)
+                for dataset in said.stdout.split():
+                    zfs("mount", dataset)
             found = {name[len(top):]: manifest(name) for name in snapshots(top)}
             wrong = list(differences(told["manifests"], found))
         except (subprocess.CalledProcessError, OSError) as error:
