@@ -4,10 +4,11 @@
 use std::sync::Arc;
 
 use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_device::{Device as _, ImageDevice};
 use cenote_engine::{Engine, KeyChange, NewDataset, NewEncryption, UserKey};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_poolkit::PoolBuilder;
-use cenote_rt::{Result, block_on};
+use cenote_rt::{Buf, Kind, Result, block_on};
 use futures_util::future::{join, join_all};
 
 fn key(number: u8) -> UserKey {
@@ -22,6 +23,10 @@ fn key(number: u8) -> UserKey {
 async fn create(engine: &Engine, name: &str, encryption: NewEncryption) -> Result<()> {
     let new = NewDataset { encryption, ..NewDataset::new(name, ObjSetType::Zfs) };
     engine.datasets().create(new).await.map(drop)
+}
+
+async fn pool() -> (Arc<Engine>, Vec<Arc<ImageDevice>>) {
+    PoolBuilder::disks(1).with_file_system().with_seed(1).create_in_memory().await
 }
 
 fn root(number: u8) -> NewEncryption {
@@ -43,8 +48,7 @@ async fn load_again(engine: &Engine, root: &str, number: u8, names: &[String]) {
 #[test]
 fn datasets_that_are_created_while_the_key_changes_can_be_opened() {
     block_on(2, async {
-        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
-        let (engine, _devices) = builder.create_in_memory().await;
+        let (engine, _devices) = pool().await;
         create(&engine, "tank/r", root(0)).await.unwrap();
         let mut names = Vec::new();
         for round in 1..=10 {
@@ -73,8 +77,7 @@ fn datasets_that_are_created_while_the_key_changes_can_be_opened() {
 #[test]
 fn a_promoted_clone_has_the_key_of_its_origin() {
     block_on(2, async {
-        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
-        let (engine, _devices) = builder.create_in_memory().await;
+        let (engine, _devices) = pool().await;
         create(&engine, "tank/p", root(1)).await.unwrap();
         engine.snapshots().create(vec!["tank/p@s".to_owned()]).await.unwrap();
         engine.datasets().clone_snapshot("tank/p@s", "tank/pc", Vec::new()).await.unwrap();
@@ -91,13 +94,44 @@ fn a_promoted_clone_has_the_key_of_its_origin() {
     .unwrap();
 }
 
+/// Damage is found before anything is changed: the command fails, and the pool goes on.
+#[test]
+fn a_damaged_key_object_does_not_stop_the_pool() {
+    block_on(2, async {
+        let (engine, devices) = pool().await;
+        create(&engine, "tank/r", root(1)).await.unwrap();
+        create(&engine, "tank/r/kid", NewEncryption::Inherited).await.unwrap();
+        engine.sync().await.unwrap();
+        let view = engine.view().await.unwrap();
+        let info = view.dataset("tank/r/kid").await.unwrap().key_info().await.unwrap().unwrap();
+        let dnode = view.mos().dnode(info.object).await.unwrap();
+        for blkid in 0..dnode.block_count() {
+            let Some(bp) = dnode.block_pointer(0, blkid).await.unwrap() else { continue };
+            for dva in bp.dvas() {
+                let tree = engine.store().tree();
+                for range in tree.layout_ranges(dva, bp.psize(), bp.physical_birth()) {
+                    let garbage = vec![Buf::from(vec![7; 512])];
+                    devices[0].write(range.offset, garbage).await.unwrap();
+                }
+            }
+        }
+        drop((view, dnode));
+        engine.store().clear_cache();
+        let change = KeyChange::Root(key(2));
+        let error = engine.datasets().change_key("tank/r", change).await.unwrap_err();
+        assert_eq!(error.kind(), Kind::Checksum, "{error:?}");
+        create(&engine, "tank/r/other", NewEncryption::Inherited).await.unwrap();
+        load_again(&engine, "tank/r", 1, &["tank/r".to_owned(), "tank/r/other".to_owned()]).await;
+    })
+    .unwrap();
+}
+
 /// The command that unloads a key looks at a state of the pool: what was created since keeps its
 /// keys, if they are of another root.
 #[test]
 fn unloading_a_key_leaves_others_alone() {
     block_on(2, async {
-        let builder = PoolBuilder::disks(1).with_file_system().with_seed(1);
-        let (engine, _devices) = builder.create_in_memory().await;
+        let (engine, _devices) = pool().await;
         create(&engine, "tank/a", root(1)).await.unwrap();
         create(&engine, "tank/b", root(2)).await.unwrap();
         let view = engine.view().await.unwrap();

@@ -256,11 +256,8 @@ impl Snapshot {
         if !dataset.phys().is_snapshot() || dataset.phys().guid != self.guid {
             return Err(ReceiveError::OtherSnapshot.into());
         }
-        let set = if self.is_raw && dataset.is_encrypted().await? {
-            dataset.open_without_key().await?
-        } else {
-            dataset.open().await?
-        };
+        let set =
+            if self.is_raw { dataset.open_without_key().await? } else { dataset.open().await? };
         *self.set.lock() = Some(Arc::clone(&set));
         Ok(set)
     }
@@ -301,9 +298,7 @@ impl Snapshot {
             return Ok(Outcome::Good);
         }
         let is_found = if self.is_raw {
-            store
-                .restore(&bp, pin, std::iter::once(stored(&bp, payload.to_vec())).flatten())
-                .await?
+            store.restore(&bp, pin, stored(&bp, payload.to_vec()).into_iter()).await?
         } else {
             let kind = dnode.phys().object_type;
             let (contents, sent) = self.contents(record, kind, payload).await?;
