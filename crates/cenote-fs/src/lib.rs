@@ -15,6 +15,7 @@
 
 pub mod access;
 pub mod acl;
+mod counted;
 pub mod diff;
 mod directory;
 pub mod edit;
@@ -35,6 +36,7 @@ mod xattr;
 pub use cenote_dmu::{Extent, Lost};
 pub use cenote_ondisk::acl::{Ace, Acl, Who};
 pub use cenote_ondisk::znode::{FileAttributes, Fuid, PFlags, Time};
+pub use counted::space_by_owner;
 pub use directory::{Entry, ReadDir};
 pub use error::FsError;
 pub use filesystem::{CaseSensitivity, FileSystem, NameRules};

@@ -154,21 +154,27 @@ impl DnodePhys {
         let needed = core.slots() * DNODE_SLOT_LEN;
         let short = CorruptDnode::Length { len: bytes.len(), needed };
         let body = bytes.get(DNODE_CORE_LEN..needed).ok_or(short)?;
-        let (pointers, rest) =
-            body.split_at_checked(usize::from(core.nblkptr) * BLOCK_PTR_LEN).ok_or(short)?;
+        let too_long = |capacity| CorruptDnode::BonusLength { len: core.bonus_len, capacity };
         let flags = DnodeFlags::from_bits_retain(core.flags);
-        let (bonus_area, spill) = if flags.contains(DnodeFlags::SPILL_BLKPTR) {
-            // Three pointers in one slot leave no room for a spill pointer.
-            let (area, spill) = rest
-                .split_last_chunk::<BLOCK_PTR_LEN>()
-                .ok_or(CorruptDnode::BonusLength { len: core.bonus_len, capacity: 0 })?;
-            (area, Some(BlockPtr::from_bytes(spill)))
+        let mut pointers_len = usize::from(core.nblkptr) * BLOCK_PTR_LEN;
+        let (body, spill) = if flags.contains(DnodeFlags::SPILL_BLKPTR) {
+            let (before, spill) = body.split_last_chunk::<BLOCK_PTR_LEN>().ok_or(too_long(0))?;
+            // OpenZFS gives the list of a redaction three pointers, and writes the pointer to its
+            // spill block over the second half of the last one, which it does not use then.
+            if pointers_len > before.len() {
+                pointers_len -= BLOCK_PTR_LEN;
+                let is_unused = before.iter().skip(pointers_len).all(|byte| *byte == 0);
+                if !is_unused || core.bonus_len != 0 {
+                    return Err(too_long(0));
+                }
+            }
+            (before, Some(BlockPtr::from_bytes(spill)))
         } else {
-            (rest, None)
+            (body, None)
         };
+        let (pointers, bonus_area) = body.split_at_checked(pointers_len).ok_or(short)?;
         if usize::from(core.bonus_len) > bonus_area.len() {
-            let capacity = bonus_area.len();
-            return Err(CorruptDnode::BonusLength { len: core.bonus_len, capacity });
+            return Err(too_long(bonus_area.len()));
         }
         Ok(Some(core.into_dnode(BlockPtr::all_in(pointers).collect(), bonus_area.to_vec(), spill)))
     }
@@ -490,6 +496,29 @@ mod tests {
             assert_eq!(DnodePhys::decode(&bytes), Err(expected));
         }
         assert!(DnodePhys::decode(&dsl_dir()[..511]).is_err());
+    }
+
+    /// The list of a redaction with respect to 40 snapshots, of OpenZFS 2.3.2: its third pointer
+    /// and the pointer to its spill block overlap.
+    #[test]
+    fn a_spill_pointer_may_lie_over_an_unused_pointer() {
+        let mut bytes = vec![0; DNODE_SLOT_LEN];
+        bytes[..13].copy_from_slice(&[195, 17, 1, 3, 195, 0, 0, 5, 0, 1, 0, 0, 0]);
+        // One sector on vdev 0, as the first place of the block.
+        bytes[384..400].copy_from_slice(&words::to_bytes(&[1, 0x97_0f00]));
+        bytes[432..440].copy_from_slice(&words::to_bytes(&[0x8007_0207_0000_0000]));
+        let dnode = DnodePhys::decode(&bytes).unwrap().unwrap();
+        assert_eq!((dnode.nblkptr(), dnode.bonus_area.len()), (2, 64));
+        assert!(dnode.blkptrs.iter().all(BlockPtr::is_hole));
+        let spill = dnode.spill().unwrap();
+        assert_eq!(spill.to_bytes()[..], bytes[384..]);
+        // It is written with room for both.
+        bytes[3] = 2;
+        assert_eq!(dnode.encode(), bytes);
+        bytes[3] = 3;
+        bytes[320] = 1;
+        let overlap = CorruptDnode::BonusLength { len: 0, capacity: 0 };
+        assert_eq!(DnodePhys::decode(&bytes), Err(overlap));
     }
 
     #[test]

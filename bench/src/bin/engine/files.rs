@@ -19,17 +19,17 @@ const SMALL: usize = 1000;
 /// Bytes of the cache: all files fit.
 const CACHE: u64 = 1 << 30;
 /// Files of a directory.
-const PER_DIRECTORY: u64 = 10_000;
+pub(crate) const PER_DIRECTORY: u64 = 10_000;
 /// Entries that a listing asks for at a time.
 const PAGE: usize = 1000;
 /// Parts of a large directory that are timed separately.
 const PARTS: u64 = 10;
 
-fn name(number: u64) -> Vec<u8> {
+pub(crate) fn name(number: u64) -> Vec<u8> {
     format!("file-{number:07}").into_bytes()
 }
 
-async fn new_directory(mount: &Mount, me: &Credentials, name: &str) -> Result<u64> {
+pub(crate) async fn new_directory(mount: &Mount, me: &Credentials, name: &str) -> Result<u64> {
     let new = NewNode::new(NewKind::Directory, 0o755);
     Ok(mount.create(me, mount.root(), name.as_bytes(), &new).await?.object)
 }

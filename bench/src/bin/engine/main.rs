@@ -12,6 +12,7 @@ mod random;
 mod raw;
 mod resync;
 mod scrub;
+mod sendable;
 mod space;
 mod synced;
 mod throttle;
@@ -38,6 +39,8 @@ engine resync DIR attach|rebuild|replace|remove|expand   add a file, and wait un
 engine throttle DIR SECONDS READERS  scrubs beside random 8K reads, with each throttle
 engine simulated GB                 a simulated pool larger than memory is written and read
 engine space SEGMENTS               the allocator alone
+engine sendable DIR MIB RECORDSIZE FILES   a file, small files, two snapshots: for sends
+engine snapshots DIR COUNT          so many snapshots of one file, each with a change
 engine files DIR COUNT              files of 1 KB: made, looked at, read, removed
 engine directory DIR COUNT          so many empty files in one directory
 engine cached DIR MIB READS         8K of a file of 8K records at a time, from memory
@@ -71,6 +74,8 @@ fn main() {
         "resync" => cenote_rt::block_on(0, resync::run(&args)),
         "throttle" => cenote_rt::block_on(0, throttle::run(&args)),
         "simulated" => cenote_rt::block_on(0, large::simulated(&args)),
+        "sendable" => cenote_rt::block_on(0, sendable::run(&args)),
+        "snapshots" => cenote_rt::block_on(0, sendable::snapshots(&args)),
         "space" => cenote_rt::block_on(0, space::run(&args)),
         "files" => cenote_rt::block_on(0, files::run(&args)),
         "directory" => cenote_rt::block_on(0, files::directory(&args)),

@@ -192,3 +192,29 @@ fn redactions_are_refused_as_by_openzfs() {
     assert_eq!(house.run("zfs list -H -o name -t bookmark"), "t/r1#again\nt/r1#copy\nt/r1#plain\n");
     leave(&house);
 }
+
+/// More redaction snapshots than fit in the dnode of the list: they are in its spill block.
+#[test]
+fn lists_name_many_snapshots() {
+    let house = House::new("redacting-many");
+    house.create("none");
+    house.run("zfs create -o mountpoint=none t/a");
+    house.run("zfs snapshot t/a@one");
+    let clones: Vec<String> = (0..40).map(|number| format!("t/r{number}")).collect();
+    for clone in &clones {
+        house.run(&format!("zfs clone t/a@one {clone}"));
+    }
+    let snapshots: Vec<String> = clones.iter().map(|clone| format!("{clone}@x")).collect();
+    let snapshots = snapshots.join(" ");
+    house.run(&format!("zfs snapshot {snapshots}"));
+    for mark in ["first", "book"] {
+        house.run(&format!("zfs redact t/a@one {mark} {snapshots}"));
+    }
+    house.run("zfs destroy t/a#first");
+    let told = house.run("zfs get -H -o value redact_snaps t/a#book");
+    assert_eq!(told.trim_end().split(',').count(), clones.len(), "{told}");
+    let feature = "zpool get -H -o value feature@redaction_list_spill t";
+    assert_eq!(house.run(feature), "active\n");
+    assert!(!send(&house, "--redact book t/a@one").is_empty());
+    leave(&house);
+}

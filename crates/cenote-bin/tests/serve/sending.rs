@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 use cenote_testkit::golden::golden;
 use cenote_testkit::streams::recorded_stream;
 
-use crate::daemon::House;
+use crate::daemon::{House, has_fuse};
+use crate::receiving::{leave, receives, send};
 
 /// Of a pool that is imported read-only.
 #[test]
@@ -68,4 +69,28 @@ fn sends_of_a_pool_in_use_hold_their_snapshot() {
     }
     assert!(house.run("daemon status").starts_with("running"));
     house.run("zpool export g-zvol");
+}
+
+/// A file system or volume itself, of a pool in use: what was written before is in the stream.
+#[test]
+fn heads_are_sent_unless_they_are_mounted() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("sending-heads");
+    house.create("none");
+    house.run(&format!("zfs create -o mountpoint={} t/a", house.text("a")));
+    let file = house.path("a").join("file");
+    std::fs::write(&file, vec![7; 300_000]).unwrap();
+    let (status, said) = house.fails("zfs send t/a");
+    assert_eq!(
+        (status, said.trim_end()),
+        (1, "warning: cannot send 't/a': target is busy; if a filesystem, it must not be mounted")
+    );
+    house.run("zfs unmount t/a");
+    let stream = send(&house, "t/a");
+    receives(&house, "-u t/b", &stream);
+    house.run(&format!("zfs set mountpoint={} t/b", house.text("b")));
+    assert_eq!(std::fs::read(house.path("b").join("file")).unwrap(), vec![7; 300_000]);
+    leave(&house);
 }

@@ -357,12 +357,16 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
             Err(_) => return Err(cannot("dataset does not exist")),
         },
     };
+    // What is below a file system may be of any type; a volume has snapshots and bookmarks alone.
     let is_refused = match item.kind() {
-        "filesystem" => !types.filesystem,
-        "volume" => !types.volume,
+        "filesystem" => !types.filesystem && !is_walking,
+        "volume" => {
+            let has_suffixes = types.snapshot || types.bookmark;
+            !types.volume && !(is_walking && has_suffixes)
+        }
         _ => false,
     };
-    if is_refused && !is_walking {
+    if is_refused {
         return Err(cannot("operation not applicable to datasets of this type"));
     }
     Ok(item)

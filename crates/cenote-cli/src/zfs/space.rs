@@ -108,7 +108,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
             let text = "operation is only applicable to filesystems and their snapshots";
             return Err(Exit::failed(text));
         }
-        let rows = dataset.space_by_owner(owner).await;
+        let rows = cenote_fs::space_by_owner(&dataset, owner).await;
         let rows = rows.map_err(|error| contents_failure(name, &error))?;
         let names = if parsed.has('n') { Vec::new() } else { system_names(owner) };
         let mut entries: Vec<Entry> = rows

@@ -95,6 +95,27 @@ fn refreservation_of_new_volumes_covers_all_their_blocks() {
 }
 
 /// Properties with names and values of the maximum length can be stored.
+/// A volume is listed by the types that it or something of it has; a file system may have any type
+/// below it.
+#[test]
+fn list_refuses_a_volume_of_which_nothing_can_be_listed() {
+    let shed = Shed::new("types", 1);
+    shed.succeeds("zpool create t d0");
+    shed.succeeds("zfs create -s -V 2M t/v");
+    shed.succeeds("zfs snapshot t/v@s");
+    let refused = "cannot open 't/v': operation not applicable to datasets of this type";
+    shed.fails("zfs list -t filesystem t/v", refused);
+    shed.fails("zfs list -r -t filesystem t/v", refused);
+    for (line, want) in [
+        ("-r -t filesystem t", "t\n"),
+        ("-r -t volume t", "t/v\n"),
+        ("-r -t snapshot t/v", "t/v@s\n"),
+        ("-r -t bookmark t/v", ""),
+    ] {
+        assert_eq!(shed.succeeds(&format!("zfs list -H -o name {line}")), want, "{line}");
+    }
+}
+
 #[test]
 fn set_stores_properties_of_the_maximum_length() {
     let shed = Shed::new("longest", 1);

@@ -79,6 +79,17 @@ pub enum Owned {
     InSpill,
 }
 
+/// A step of counting anew what each owner has ([`Tx::recount`](crate::Tx::recount)).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Recount {
+    /// Objects that are written from now on are no longer accounted, and lose their marks.
+    Forget,
+    /// Nothing is accounted to anybody; objects that are written from now on are.
+    Begin,
+    /// Every object is accounted.
+    End,
+}
+
 /// Finds the owner of an object in its bonus or spill block (spec 02 §13).
 pub trait OwnerProbe: Send + Sync {
     /// Returns the owner; `spill` is given on the second call, if the first returned `InSpill` and

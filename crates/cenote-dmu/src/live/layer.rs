@@ -16,6 +16,7 @@ use cenote_rt::Buf;
 use cenote_rt::seeded::{Bug, is_on};
 
 use super::SentRoot;
+use super::context::Recount;
 use super::error::LiveError;
 use super::footprint::{DnodeFootprint, Footprint, ObjectFootprint};
 
@@ -79,6 +80,8 @@ pub(super) struct Layer {
     pub(super) zil_header: Option<[u8; ZIL_HEADER_LEN]>,
     /// New flags of the set.
     pub(super) flags: Option<ObjSetFlags>,
+    /// Step of counting anew what each owner has.
+    pub(super) recount: Option<Recount>,
     /// What a stream says of the root of a set that is received without its keys.
     pub(super) sent_root: Option<SentRoot>,
     /// What protects blocks of dnodes that another pool has encrypted, by their number.
@@ -335,6 +338,7 @@ impl Layer {
         self.objects.is_empty()
             && self.zil_header.is_none()
             && self.flags.is_none()
+            && self.recount.is_none()
             && self.sent_root.is_none()
     }
 
@@ -368,6 +372,7 @@ impl Layer {
         }
         self.zil_header = later.zil_header.or(self.zil_header);
         self.flags = later.flags.or(self.flags);
+        self.recount = later.recount.or(self.recount);
         self.sent_root = later.sent_root.or(self.sent_root);
         self.seals.extend(later.seals);
         self.count_delta += later.count_delta;

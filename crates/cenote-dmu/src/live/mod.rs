@@ -62,7 +62,9 @@ mod view;
 mod write;
 
 pub use blocks::{Blocks, ReadBlocks};
-pub use context::{BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, SyncContext, Synced};
+pub use context::{
+    BlockSink, Facts, Owned, Owner, OwnerProbe, PolicySource, Recount, SyncContext, Synced,
+};
 pub use early::EarlyBlock;
 pub use error::LiveError;
 pub use extent::BlockRun;

@@ -210,7 +210,8 @@ pub(super) fn new_dnode(spec: &ObjectSpec, slots: usize) -> Result<DnodePhys, Li
         0 => tunables::DEFAULT_IBS.get() as u8,
         shift => shift.clamp(12, 17),
     };
-    let pointers = blkptr_count(spec.bonus_type, spec.bonus_len, slots);
+    let behind = spec.bonus_len + if spec.has_spill { BLOCK_PTR_LEN } else { 0 };
+    let pointers = blkptr_count(spec.bonus_type, behind, slots);
     let area = slots * DNODE_SLOT_LEN - DNODE_CORE_LEN - pointers * BLOCK_PTR_LEN;
     Ok(DnodePhys {
         object_type: spec.object_type,

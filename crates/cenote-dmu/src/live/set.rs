@@ -60,6 +60,8 @@ pub(super) struct State {
     /// Layers, from the oldest to the newest.
     pub(super) layers: VecDeque<Entry>,
     pub(super) cursor: Cursor,
+    /// Whether written objects lose the marks of being accounted ([`Recount::Forget`]).
+    pub(super) is_forgetting: bool,
     /// The highest closed txg: it and earlier ones accept no changes.
     pub(super) closed: u64,
 }
@@ -142,6 +144,7 @@ impl Live {
             is_syncing: false,
             layers: VecDeque::new(),
             cursor,
+            is_forgetting: false,
             closed: 0,
         };
         let indirect_shift = AtomicU8::new(0);

@@ -69,6 +69,8 @@ pub struct ObjectSpec {
     pub bonus_type: ObjectType,
     /// Length of the bonus, which is zeroed.
     pub bonus_len: usize,
+    /// Whether it leaves room for the pointer to a spill block.
+    pub has_spill: bool,
     /// Number of dnode slots of 512 bytes, 1 to 32; 0: 1.
     pub slots: usize,
 }
@@ -84,6 +86,7 @@ impl ObjectSpec {
             indirect_shift: 0,
             bonus_type: ObjectType::NONE,
             bonus_len: 0,
+            has_spill: false,
             slots: 1,
         }
     }
@@ -92,6 +95,12 @@ impl ObjectSpec {
     #[must_use]
     pub const fn with_bonus(self, bonus_type: ObjectType, bonus_len: usize) -> Self {
         Self { bonus_type, bonus_len, ..self }
+    }
+
+    /// The object with room for the pointer to a spill block.
+    #[must_use]
+    pub const fn with_spill(self) -> Self {
+        Self { has_spill: true, ..self }
     }
 
     /// The object with this number.

@@ -10,6 +10,7 @@ use cenote_ondisk::dnode::DnodePhys;
 use cenote_rt::{Buf, Error};
 
 use super::alloc::Cursor;
+use super::context::Recount;
 use super::layer::{Layer, ObjectLayer};
 use super::set::Entry;
 use super::stop::TxResult;
@@ -143,6 +144,17 @@ impl<'a> Tx<'a> {
     pub fn object_count(&self) -> u64 {
         let below: i64 = self.source.below.iter().map(|below| below.layer.count_delta).sum();
         self.source.base.root.fill().saturating_add_signed(below + self.overlay.count_delta)
+    }
+
+    /// Writes the dnode of an object again, as it is.
+    pub fn rewrite_dnode(&mut self, object: u64) -> TxResult<()> {
+        self.touch(object)?;
+        Ok(())
+    }
+
+    /// Takes a step of counting anew what each owner has, from this txg on.
+    pub fn recount(&mut self, step: Recount) {
+        self.overlay.recount = Some(step);
     }
 
     /// The changes of an object in the overlay.

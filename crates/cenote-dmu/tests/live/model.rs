@@ -399,6 +399,7 @@ fn random_spec(rng: &mut Rng) -> ObjectSpec {
         indirect_shift: if rng.below(4) == 0 { 17 } else { 12 + rng.below(3) as u8 },
         bonus_type,
         bonus_len: rng.below(321) as usize,
+        has_spill: false,
         slots,
     }
 }

@@ -78,12 +78,11 @@ impl Engine {
         self.throttle.dirty.load(Ordering::Acquire)
     }
 
-    /// Starts the task that syncs in the background until the pool is dropped.
+    /// Starts the task that syncs in the background until the pool is dropped, unless it runs.
     pub fn start_sync_task(self: &Arc<Self>) {
-        if self.is_read_only {
+        if self.is_read_only || self.throttle.has_sync_task.swap(true, Ordering::AcqRel) {
             return;
         }
-        self.throttle.has_sync_task.store(true, Ordering::Release);
         deadman::start(self);
         let (engine, wake) = (Arc::downgrade(self), Arc::clone(&self.throttle.wake));
         cenote_rt::spawn_background(async move {

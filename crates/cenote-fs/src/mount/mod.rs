@@ -36,12 +36,14 @@ mod holes;
 mod inode_cache;
 mod names;
 mod open;
+mod recount;
 mod rollback;
 mod statfs;
 mod sync;
 mod xattr;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Weak};
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
@@ -73,6 +75,10 @@ type SnapshotList = Vec<(String, u64)>;
 
 /// A file system that is open for reading and writing.
 pub struct Mount {
+    /// Itself, for work in the background.
+    me: Weak<Self>,
+    /// Whether the first change starts counting what each owner has ([`recount`]).
+    must_recount: AtomicBool,
     name: String,
     engine: Arc<Engine>,
     head: Arc<Head>,
@@ -168,6 +174,9 @@ impl Mount {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
         }
         let value = self.apply(charge, cred, change).await?;
+        if self.must_recount.swap(false, Ordering::Relaxed) {
+            recount::start(self);
+        }
         if self.head.log().must_commit(false) {
             self.make_durable(None).await?;
         }

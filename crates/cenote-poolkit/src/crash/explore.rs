@@ -21,6 +21,7 @@ use cenote_pool::{Candidate, OpenOptions, Pool};
 use cenote_rt::Rng;
 use cenote_testkit::cuts::keep;
 
+use super::keys;
 use super::model::{self, BLOCK, History, State};
 use super::workload::{Layout, Run};
 use crate::audit::Auditor;
@@ -282,6 +283,9 @@ impl Resumed<'_> {
             .await
             .map_err(|error| format!("{error:?}"))?;
         let recovered = recorder.len() as u64;
+        let view = engine.view().await.map_err(|error| format!("{error:?}"))?;
+        keys::load_all(&view).await.map_err(|error| format!("{error:?}"))?;
+        drop(view);
         let end = self.change(&engine, &recorder).await.map_err(|error| format!("{error:?}"))?;
         let log = recorder.log();
         let mut points = 0;

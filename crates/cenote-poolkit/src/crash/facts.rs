@@ -76,6 +76,10 @@ pub async fn of_datasets(pool: &Arc<Pool>, datasets: &[Dataset]) -> Result<Facts
         };
         for entry in entries(pool, props).await? {
             let name = String::from_utf8_lossy(entry.key.name().unwrap_or_default()).into_owned();
+            // It goes with the encryption root, which changes with the origins of clones.
+            if name == "keylocation" {
+                continue;
+            }
             add(&mut facts, dataset.name(), name, text(&entry.value));
         }
     }

@@ -8,6 +8,7 @@
 
 pub mod explore;
 pub mod facts;
+pub mod keys;
 pub mod model;
 pub mod order;
 pub mod workload;

@@ -8,6 +8,7 @@ use cenote_pool::{Dataset, Pool, leaks};
 use cenote_rt::Rng;
 
 use super::facts::{self, Facts, POOL};
+use super::keys;
 
 /// Block size of the tests' objects.
 pub const BLOCK: usize = 4096;
@@ -105,6 +106,7 @@ pub async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
 /// # Errors
 /// A difference.
 pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
+    keys::load_all(pool).await.map_err(fail)?;
     let mut found = Vec::new();
     for head in pool.datasets().await.map_err(fail)? {
         let snapshots = head.snapshots().await.map_err(fail)?;

@@ -1,14 +1,13 @@
 //! Contents of objects: WRITE, WRITE_EMBEDDED, SPILL, FREE (spec 07 B9.4).
 
 use cenote_block::SentForm;
-use cenote_codec::compress::Compression;
-use cenote_dmu::{Tx, TxResult};
 use cenote_engine::Charge;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::stream::{Embedded, Range, Spill, Write};
 use cenote_rt::{Buf, Result};
 
+use super::batch::{Block, Contents, Piece};
 use super::{DNODE_COST, ReceiveError, Receiver, objects, payload};
 
 /// Bytes of block pointers and the levels above them that a block is charged.
@@ -22,10 +21,15 @@ pub(super) struct Shape {
 }
 
 impl Shape {
-    /// Returns the maximum that a write of `len` bytes writes.
-    pub(super) fn charge(self, len: u64) -> Charge {
-        // One more: a write may begin and end within blocks.
-        let blocks = len.div_ceil(self.block_size.max(1)).saturating_add(1);
+    /// Returns the maximum that writes of so many bytes at these offsets write.
+    pub(super) fn charge(self, writes: impl IntoIterator<Item = (u64, u64)>) -> Charge {
+        let size = self.block_size.max(1);
+        let count = |(offset, len): (u64, u64)| {
+            // One more, if it may begin and end within blocks.
+            let is_whole = offset.is_multiple_of(size) && len.is_multiple_of(size);
+            len.div_ceil(size).saturating_add(u64::from(!is_whole))
+        };
+        let blocks = writes.into_iter().map(count).fold(0, u64::saturating_add);
         Charge::write(blocks.saturating_mul(POINTER_COST).saturating_add(DNODE_COST))
             .with_blocks(blocks, self.block_size)
     }
@@ -47,26 +51,16 @@ impl Receiver {
     ) -> Result<()> {
         let (object, offset) = (record.object, record.offset);
         let point = self.point_at(object, offset, bytes)?;
-        let shape = self.shape(object).await?;
-        let (expanded, form, endian) = match record.compression {
-            0 => (stored, None, self.endian),
+        let shape = self.shape_of(object).await?;
+        let contents = match record.compression {
+            0 => Contents::Ready(payload::block(stored, 0, shape.kind, self.endian), None),
             // A block of a type to be swapped is not sent compressed.
             compression => {
-                let len = record.logical_len as usize;
-                let place = (object, offset);
-                let (expanded, form) = payload::expand(place, stored, compression, len).await?;
-                // A form that needs a feature which the stream does not name may not be allowed
-                // here: then the block is compressed as the dataset says.
-                let is_allowed = form.compression != Compression::Zstd || self.rules.has_zstd;
-                (expanded, Some(form).filter(|_| is_allowed), Endian::Little)
+                Contents::Compressed { stored, compression, has_zstd: self.rules.has_zstd }
             }
         };
-        let data = payload::block(expanded, 0, shape.kind, endian);
-        self.change(shape.charge(data.len() as u64), Some(point), |tx| {
-            put(tx, object, offset, &data, form.as_ref())?;
-            Ok(((), true))
-        })
-        .await
+        let piece = Piece { offset, len: record.logical_len, contents };
+        self.add((object, shape), piece, point).await
     }
 
     pub(super) async fn write_embedded(
@@ -95,8 +89,10 @@ impl Receiver {
         let data = payload::block(expanded, record.len as usize, shape.kind, self.endian);
         // The bytes of a block of words are in the order of the sender.
         let form = Some(form).filter(|_| self.endian == Endian::Little);
-        self.change(shape.charge(data.len() as u64), Some(point), |tx| {
-            put(tx, object, offset, &data, form.as_ref())?;
+        let charge = shape.charge([(offset, data.len() as u64)]);
+        let block = Block { offset, data, form };
+        self.change(charge, Some(point), |tx| {
+            block.put(tx, object)?;
             Ok(((), true))
         })
         .await
@@ -130,24 +126,4 @@ impl Receiver {
         })
         .await
     }
-}
-
-/// Writes bytes; a whole block without copying it, and in the form in which it was sent.
-fn put(
-    tx: &mut Tx<'_>,
-    object: u64,
-    offset: u64,
-    data: &Buf,
-    form: Option<&SentForm>,
-) -> TxResult<()> {
-    let dnode = tx.find(object)?.ok_or(ReceiveError::NoObject { object })?;
-    let size = dnode.data_block_size();
-    if data.len() as u64 == size && offset.is_multiple_of(size) {
-        let (blkid, data) = (offset / size, data.clone());
-        return match form {
-            Some(form) => tx.write_sent_block(object, blkid, data, form.clone()),
-            None => tx.write_block(object, blkid, data),
-        };
-    }
-    tx.write(object, offset, data)
 }

@@ -10,7 +10,8 @@
 //! after the other. A record is applied in a transaction on the received head, like a change of a
 //! file: it is admitted by the quotas and the space of the pool, and waits while too many changes
 //! are in memory. A receive that runs out of space fails with `Kind::NoSpace` or `Kind::Quota`, and
-//! has then changed nothing that users see. One record is in memory at a time.
+//! has then changed nothing that users see. Writes are made while the next ones are read
+//! ([`batch`]): two batches are in memory, each of 1 MiB or of one larger record.
 //!
 //! Compressed and embedded blocks keep the form in which they were sent, whatever the compression
 //! of the receiving dataset is. They are expanded first: a form that cannot be read is refused, and
@@ -25,6 +26,7 @@
 //!
 //! Blocks of raw streams are stored as they are ([`raw`]). Deduplicated streams are refused.
 
+mod batch;
 mod data;
 mod error;
 mod heal;
@@ -45,8 +47,9 @@ use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::stream::{Begin, HeaderType, ObjectFlags, Record, RecordLimits, StreamFeatures};
 use cenote_ondisk::zap::Value;
 use cenote_pool::dsl::deleg::Requester;
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Error, JoinHandle, Kind, Result};
 
+use batch::Batch;
 pub use error::ReceiveError;
 pub use heal::{Healed, Healer};
 use objects::{ObjectRules, Put};
@@ -100,6 +103,10 @@ pub struct Receiver {
     /// The newest resume point.
     point: ReceivePoint,
     highest_object: u64,
+    /// Writes that are collected.
+    batch: Option<Batch>,
+    /// Writes that are being made.
+    in_flight: Option<JoinHandle<Result<()>>>,
     is_ended: bool,
 }
 
@@ -136,6 +143,8 @@ impl Receiver {
             raw,
             last: None,
             highest_object: 0,
+            batch: None,
+            in_flight: None,
             is_ended: false,
         })
     }
@@ -150,7 +159,8 @@ impl Receiver {
     ///
     /// # Errors
     /// [`ReceiveError`] for a record that cannot be applied; `Kind::NoSpace`, `Kind::Quota`; errors
-    /// of the pool. After an error the receive can only be aborted.
+    /// of the pool, also those of records before this one. After an error the receive can only
+    /// be aborted.
     pub async fn apply(&mut self, item: Item) -> Result<()> {
         if self.is_ended {
             return Err(ReceiveError::Misplaced { name: item.record.name() }.into());
@@ -159,6 +169,9 @@ impl Receiver {
         check(&item, &self.limits)?;
         let bytes = item.offset.saturating_add(item.stored_len());
         let is_raw = self.raw.is_some();
+        if !matches!(item.record, Record::Write(_)) {
+            self.settle().await?;
+        }
         match &item.record {
             Record::Object(object) if is_raw => self.object_raw(object, &item.payload, bytes).await,
             Record::Write(write) if is_raw => self.write_raw(write, item.payload, bytes).await,
@@ -209,7 +222,9 @@ impl Receiver {
     ///
     /// # Errors
     /// The errors of [`cenote_engine::Receives::abort`].
-    pub async fn abort(self) -> Result<()> {
+    pub async fn abort(mut self) -> Result<()> {
+        // A write that fails was not received; what was behind it is dropped with it.
+        let _ = self.settle().await;
         self.engine.receives().abort(self.reception).await
     }
 

@@ -23,6 +23,7 @@ use cenote_ondisk::stream::{
 };
 use cenote_rt::{Buf, BufMut, Result};
 
+use super::batch::{Contents, Piece};
 use super::objects::{self, ObjectRules, Put};
 use super::{DNODE_COST, ReceiveError, Receiver};
 use crate::CryptKeyData;
@@ -148,7 +149,7 @@ impl Receiver {
             return Err(ReceiveError::ForeignOrder { object }.into());
         }
         let point = self.point_at(object, offset, bytes)?;
-        let shape = self.shape(object).await?;
+        let shape = self.shape_of(object).await?;
         let wanted = record.logical_len;
         if wanted != shape.block_size || !offset.is_multiple_of(wanted) {
             let found = shape.block_size;
@@ -156,11 +157,8 @@ impl Receiver {
         }
         let form = form(object, stored, record.compression, &record.cipher, self.rules)?;
         let data = self.raw("WRITE")?.unknown(wanted as usize);
-        self.change(shape.charge(wanted), Some(point), |tx| {
-            tx.write_sent_block(object, offset / wanted, data.clone(), form.clone())?;
-            Ok(((), true))
-        })
-        .await
+        let contents = Contents::Ready(data, Some(form));
+        self.add((object, shape), Piece { offset, len: wanted, contents }, point).await
     }
 
     pub(super) async fn spill_raw(&mut self, record: &Spill, stored: Vec<u8>) -> Result<()> {

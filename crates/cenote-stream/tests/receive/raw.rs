@@ -1,12 +1,20 @@
 //! Raw streams: encrypted datasets are received without their keys.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_dmu::live::{Owned, OwnerProbe};
 use cenote_engine::{KeyChange, NewDataset, NewEncryption, ReceiveRefusal, UserKey};
-use cenote_ondisk::objset::ObjSetType;
+use cenote_fs::Mount;
+use cenote_fs::access::Credentials;
+use cenote_fs::edit::{NewKind, NewNode, SetAttributes};
+use cenote_fs::format::FsOwners;
+use cenote_ondisk::objset::{ObjSetFlags, ObjSetType};
 use cenote_ondisk::stream::{Range, Record};
 use cenote_pool::Pool;
+use cenote_pool::dsl::Dataset;
+use cenote_pool::props::{SpaceOwner, SpaceRow};
 use cenote_rt::{Kind, block_on};
 use cenote_stream::{Item, ReceiveOptions};
 use cenote_testkit::compare;
@@ -108,6 +116,92 @@ fn an_increment_brings_the_key_of_the_sender_back() {
         }
         view.load_key(&view.dataset("tank/p").await.unwrap(), &[9; 32]).await.unwrap();
         load_key(&view, &golden, "tank/p/got", "pass").await;
+    })
+    .unwrap();
+}
+
+/// Space and objects by owner, as the objects of a file system say.
+async fn counted(dataset: &Dataset, owner: SpaceOwner) -> BTreeMap<u64, (u64, u64)> {
+    let probe = FsOwners { counts_objects: true, counts_projects: true };
+    let mut sums: BTreeMap<u64, (u64, u64)> = BTreeMap::new();
+    let mut dnodes = dataset.open().await.unwrap().dnodes(1);
+    while let Some(dnode) = dnodes.next().await {
+        let dnode = dnode.unwrap();
+        let mut owned = probe.owner(dnode.phys(), None);
+        if owned == Owned::InSpill {
+            owned = probe.owner(dnode.phys(), dnode.spill().await.unwrap().as_deref());
+        }
+        let Owned::By(of) = owned else { continue };
+        let id = match owner {
+            SpaceOwner::User => of.uid,
+            SpaceOwner::Group => of.gid,
+            SpaceOwner::Project => of.project,
+        };
+        let sum = sums.entry(id).or_default();
+        *sum = (sum.0 + 512 + dnode.phys().used_bytes(), sum.1 + 1);
+    }
+    sums
+}
+
+fn sums(rows: Vec<SpaceRow>) -> BTreeMap<u64, (u64, u64)> {
+    rows.into_iter().map(|row| (row.id, (row.used, row.objects_used))).collect()
+}
+
+/// What each owner has is counted with the key: when somebody asks, and for good from the first
+/// change on. That includes what had been counted before an increment changed it.
+#[test]
+fn what_owners_have_is_counted_with_the_key() {
+    let Some(golden) = golden("g-send2") else { return };
+    block_on(2, async {
+        let target = Target::new().await;
+        let probe = FsOwners { counts_objects: true, counts_projects: true };
+        target.engine.datasets().set_owner_probe(Arc::new(probe));
+        let forced = ReceiveOptions { is_forced: true, ..into("tank/got") };
+        for (stream, options) in [("enc-raw", into("tank/got")), ("enc-raw-inc", forced)] {
+            let stream = recorded_stream(&golden, stream);
+            target.receive(&stream.bytes, &options).await.unwrap();
+            let view = target.engine.view().await.unwrap();
+            let dataset = view.dataset("tank/got").await.unwrap();
+            if dataset.open().await.is_err() {
+                load_key(&view, &golden, "tank/got", "pass").await;
+            }
+            for owner in SpaceOwner::ALL {
+                let asked = cenote_fs::space_by_owner(&dataset, owner).await.unwrap();
+                assert_eq!(sums(asked), counted(&dataset, owner).await, "{owner:?}, asked");
+            }
+            drop((dataset, view));
+
+            // The first mount ends in the middle of that, the second one goes on changing files.
+            for is_cut in [true, false] {
+                let mount = Mount::open(&target.engine, "tank/got").await.unwrap();
+                let live = Arc::clone(mount.head().live());
+                let is_complete = || live.flags().contains(ObjSetFlags::USERACCOUNTING_COMPLETE);
+                let (me, new) = (Credentials::root(), NewNode::new(NewKind::Regular, 0o644));
+                for number in 0.. {
+                    let name = format!("{is_cut} {number}").into_bytes();
+                    let made = mount.create(&me, mount.root(), &name, &new).await.unwrap();
+                    let uid = Some(number);
+                    let change = SetAttributes { uid, ..SetAttributes::default() };
+                    mount.set_attributes(&me, made.object, &change).await.unwrap();
+                    if number % 2 == 1 {
+                        mount.unlink(&me, mount.root(), &name).await.unwrap();
+                    }
+                    if is_complete() || is_cut {
+                        break;
+                    }
+                    target.engine.sync().await.unwrap();
+                }
+            }
+            let view = target.engine.view().await.unwrap();
+            let dataset = view.dataset("tank/got").await.unwrap();
+            for owner in SpaceOwner::ALL {
+                let stored = dataset.space_by_owner(owner).await.unwrap();
+                let counted = counted(&dataset, owner).await;
+                assert!(!counted.is_empty());
+                assert_eq!(sums(stored), counted, "{owner:?}, stored");
+            }
+        }
+        target.judge("counted", &["-dddd"]).await;
     })
     .unwrap();
 }

@@ -162,6 +162,8 @@ impl Command {
         }
         let source = self.source.clone();
         Box::pin(Writer::run(&source, &pool, Some(line), io, async |engine, io| {
+            // Of a pool that this command opened: what was received is written meanwhile.
+            engine.start_sync_task();
             self.all(Some(engine), &mut stream, first, io).await
         }))
         .await

@@ -111,9 +111,19 @@ impl Place {
         }
     }
 
-    async fn view(&self) -> Result<Arc<Pool>, Exit> {
+    /// Has what was written before in the views of the pool from now on.
+    pub(super) async fn settle(&self) -> Result<(), Exit> {
+        match self {
+            Self::Engine(engine) if !engine.is_read_only() => Ok(engine.sync().await.map(drop)?),
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the state of the pool in which these parts are found. A head is read from it, too.
+    async fn view(&self, parts: &[Part]) -> Result<Arc<Pool>, Exit> {
+        let has_head = parts.iter().any(|part| !part.name.contains('@'));
         Ok(match self {
-            Self::Engine(engine) if engine.is_read_only() => {
+            Self::Engine(engine) if engine.is_read_only() || has_head => {
                 engine.view_for(WHOLE_POOL_TIME).await?
             }
             Self::Engine(engine) => engine.view().await?,
@@ -134,7 +144,7 @@ impl Place {
         let mut left = READ_ATTEMPTS;
         while prepared.is_empty() {
             left -= 1;
-            let view = self.view().await?;
+            let view = self.view(parts).await?;
             for part in parts.iter().take(AT_ONCE) {
                 match part.prepare(&view, options).await {
                     Ok((target, send)) => prepared.push(self.prepared(target, send)),

@@ -29,11 +29,11 @@ pub(super) async fn plan(
         if command.has_estimate() {
             return Err(cannot_send(&name, "Invalid argument"));
         }
-        if !place.is_constant() {
-            // It would change while it is sent.
-            let why = "of a pool that is open for writing only snapshots can be sent";
+        if !place.is_constant() && target.pool().presence().is_mounted(target.object()) {
+            let why = "target is busy; if a filesystem, it must not be mounted";
             return Err(cannot_send(&name, why));
         }
+        place.settle().await?;
     }
     let failed = |error: Error| failure(&name, &error);
     let from = increment::Source::find(command.from.as_deref(), &target).await?;

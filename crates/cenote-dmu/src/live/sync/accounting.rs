@@ -10,6 +10,16 @@
 //! The accounting objects have their dnodes in the root block. They are created with the first
 //! accounted object, and are changed only here, through a transaction on the tree that was synced
 //! last (spec 02 §13).
+//!
+//! What a stream brought without keys is not accounted: owners are encrypted. With the keys it is
+//! counted anew, while the set is in use ([`Recount`]):
+//!
+//! ```text
+//!   Forget   objects that are written lose their marks, and their owners the amounts; the caller
+//!            has every object written that has a mark
+//!   Begin    what is left in the accounting objects is not right, and goes; no object has a mark
+//!   End      the caller has had every object written again: the accounting is complete
+//! ```
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -25,12 +35,15 @@ use super::tree::is_damage;
 use super::{Change, SyncPass, special_mut};
 use crate::dnode::SPILL_BLKID;
 use crate::live::alloc::Cursor;
-use crate::live::context::{Owned, Owner, OwnerProbe};
+use crate::live::context::{Owned, Owner, OwnerProbe, Recount};
 use crate::live::layer::{Layer, SpillChange};
 use crate::live::stop::{TxResult, TxStop};
 use crate::live::tx::{Source, Tx};
 use crate::live::view::{Fetched, Tree};
 use crate::zap::edit;
+
+/// Flags of a dnode that is accounted.
+const MARKS: DnodeFlags = DnodeFlags::USERUSED_ACCOUNTED.union(DnodeFlags::USEROBJUSED_ACCOUNTED);
 
 /// Amounts to add, by accounting object and key.
 type Deltas = BTreeMap<(u64, String), i64>;
@@ -92,9 +105,13 @@ impl SyncPass<'_> {
         }
     }
 
-    /// Sets the flags that mark a dnode as accounted.
+    /// Sets the flags that mark a dnode as accounted, or removes them.
     pub(super) fn mark_accounted(&self, object: u64, dnode: &mut DnodePhys) {
         if object >= PROJECTUSED_OBJECT {
+            return;
+        }
+        if self.is_forgetting {
+            dnode.flags.remove(MARKS);
             return;
         }
         if let Some(probe) = self.probe() {
@@ -111,18 +128,26 @@ impl SyncPass<'_> {
         tree: &Tree,
         phys: &mut ObjSetPhys,
         changes: &[Change],
+        recount: Option<Recount>,
     ) -> Result<()> {
         let Some(probe) = self.probe() else { return Ok(()) };
-        if tree.root.is_hole() {
+        if tree.root.is_hole() || recount == Some(Recount::End) {
             phys.flags.insert(ObjSetFlags::USERACCOUNTING_COMPLETE);
             phys.flags.set(ObjSetFlags::USEROBJACCOUNTING_COMPLETE, probe.counts_objects());
             phys.flags.set(ObjSetFlags::PROJECTQUOTA_COMPLETE, probe.counts_projects());
         }
         let deltas = deltas(changes, probe);
-        if deltas.is_empty() {
+        let is_anew = recount == Some(Recount::Begin);
+        if deltas.is_empty() && !is_anew {
             return Ok(());
         }
-        let layer = self.edit_special(tree, |tx| apply(tx, &deltas)).await?;
+        let edit = |tx: &mut Tx<'_>| {
+            if is_anew {
+                forget_all(tx)?;
+            }
+            apply(tx, &deltas)
+        };
+        let layer = self.edit_special(tree, edit).await?;
         for (object, changes) in &layer.objects {
             let before = tree.phys.special_dnode(*object).cloned();
             let change = self.write_object(*object, changes, before).await?;
@@ -167,6 +192,18 @@ fn apply(tx: &mut Tx<'_>, deltas: &Deltas) -> TxResult<()> {
             edit::format(tx, *object, edit::ZapOptions::default())?;
         }
         edit::increment(tx, *object, key.as_str(), *delta)?;
+    }
+    Ok(())
+}
+
+/// Removes what is accounted to anybody.
+fn forget_all(tx: &mut Tx<'_>) -> TxResult<()> {
+    for object in [USERUSED_OBJECT, GROUPUSED_OBJECT, PROJECTUSED_OBJECT] {
+        if tx.find(object)?.is_some() {
+            for entry in edit::entries(tx, object)? {
+                edit::remove(tx, object, &entry.key)?;
+            }
+        }
     }
     Ok(())
 }

@@ -45,7 +45,7 @@ use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, Result, Semaphore, SemaphorePermit, ensure};
 
 use super::blocks::Blocks;
-use super::context::{Facts, Owner, SyncContext, Synced};
+use super::context::{Facts, Owner, Recount, SyncContext, Synced};
 use super::error::LiveError;
 use super::layer::{Head, Layer};
 use super::set::Live;
@@ -67,6 +67,8 @@ pub(super) struct SyncPass<'a> {
     pub(super) context: &'a SyncContext<'a>,
     /// Whether the set is encrypted.
     is_encrypted: bool,
+    /// Whether written objects lose the marks of being accounted.
+    is_forgetting: bool,
     /// Its keys, if they are loaded.
     keys: Option<Arc<SealKeys>>,
     in_flight: Semaphore,
@@ -92,8 +94,8 @@ pub(super) struct Block {
 
 /// Runs a pass.
 pub(super) async fn run(live: &Live, context: &SyncContext<'_>) -> Result<Synced> {
-    let (layer, tree) = start(live, context.txg)?;
-    let result = write(live, context, &layer, &tree).await;
+    let Started { layer, tree, is_forgetting } = start(live, context.txg)?;
+    let result = write(live, context, &layer, &tree, is_forgetting).await;
     let mut state = live.lock();
     state.is_syncing = false;
     let (synced, tree, changes) = result?;
@@ -111,9 +113,17 @@ pub(super) async fn run(live: &Live, context: &SyncContext<'_>) -> Result<Synced
     Ok(synced)
 }
 
-/// Seals the layer with the changes since the last pass, and returns it with the tree to write it
-/// over.
-fn start(live: &Live, txg: u64) -> Result<(Arc<Layer>, Tree)> {
+/// What a pass writes.
+struct Started {
+    /// The changes since the last pass.
+    layer: Arc<Layer>,
+    /// The tree to write them over.
+    tree: Tree,
+    is_forgetting: bool,
+}
+
+/// Seals the layer with the changes since the last pass.
+fn start(live: &Live, txg: u64) -> Result<Started> {
     let mut state = live.lock();
     let is_older = |e: &super::set::Entry| e.txg < txg;
     let found = match state.synced_txg {
@@ -131,8 +141,14 @@ fn start(live: &Live, txg: u64) -> Result<(Arc<Layer>, Tree)> {
         entry.is_sealed = true;
         Arc::clone(&entry.layer)
     });
+    let layer = layer.unwrap_or_default();
+    match layer.recount {
+        Some(Recount::Forget) => state.is_forgetting = true,
+        Some(Recount::Begin | Recount::End) => state.is_forgetting = false,
+        None => {}
+    }
     state.is_syncing = true;
-    Ok((layer.unwrap_or_default(), state.synced.clone()))
+    Ok(Started { layer, tree: state.synced.clone(), is_forgetting: state.is_forgetting })
 }
 
 async fn write(
@@ -140,6 +156,7 @@ async fn write(
     context: &SyncContext<'_>,
     layer: &Layer,
     tree: &Tree,
+    is_forgetting: bool,
 ) -> Result<(Synced, Tree, Vec<Change>)> {
     if layer.is_empty() && !tree.root.is_hole() {
         let facts = Facts::default();
@@ -153,6 +170,7 @@ async fn write(
         kind: tree.phys.kind,
         context,
         is_encrypted: context.policy.policy(&ROOT)?.is_encrypted,
+        is_forgetting,
         keys: live.blocks.keys(),
         in_flight: Semaphore::new((IN_FLIGHT_MAX / IN_FLIGHT_UNIT) as usize),
         facts: Mutex::with_default(Rank::PassFacts),
@@ -164,9 +182,9 @@ async fn write(
     }
     let (meta_dnode, changes) = pass.write_objects(layer, &phys.meta_dnode).await?;
     phys.meta_dnode = meta_dnode;
-    pass.account(tree, &mut phys, &changes).await?;
-    phys.zil_header = layer.zil_header.unwrap_or(phys.zil_header);
     phys.flags = layer.flags.unwrap_or(phys.flags);
+    pass.account(tree, &mut phys, &changes, layer.recount).await?;
+    phys.zil_header = layer.zil_header.unwrap_or(phys.zil_header);
     phys.len = phys.len.max(context.policy.root_len());
     pass.authenticate(&mut phys)?;
     let root = pass.write_root(&phys, &tree.root).await?;

@@ -1,13 +1,15 @@
 //! Operations on datasets and snapshots, and their effects on the model.
 
-use cenote_engine::RedactionPart;
+use cenote_engine::{KeyChange, RedactionPart};
 use cenote_ondisk::redaction::RedactionEntry;
 use cenote_ondisk::zap::Value;
 use cenote_rt::Result;
 
-use super::{Script, allowed, round_of};
+use super::{KEY_ROUNDS, Script, allowed, round_of};
 use crate::crash::facts::{list_text, text};
+use crate::crash::keys;
 use crate::crash::model::BLOCK;
+use crate::pools;
 
 /// Values of `compression`: off, lz4, gzip-6.
 const COMPRESSIONS: [u64; 3] = [2, 15, 10];
@@ -163,6 +165,30 @@ impl Script {
         self.move_dataset(&from, &format!("{head}@{new}"));
         self.acknowledge("rename of a snapshot");
         Ok(())
+    }
+
+    /// Changes the key of an encrypted head, which is then an encryption root; makes one if there
+    /// is none.
+    pub(super) async fn change_key(&mut self, round: u64) -> Result<()> {
+        let mut encrypted = Vec::new();
+        for head in self.engine.view().await?.datasets().await? {
+            if head.encryption_root().await?.is_some() {
+                encrypted.push(head.name().to_owned());
+            }
+        }
+        match self.pick(&encrypted) {
+            None => {
+                let new = keys::encrypted(pools::dataset(&format!("tank/e{round}")));
+                self.create_head(new, "creating an encrypted head").await
+            }
+            Some(name) => {
+                let change = KeyChange::Root(keys::key(round / KEY_ROUNDS));
+                if allowed(self.engine.datasets().change_key(&name, change).await)?.is_some() {
+                    self.acknowledge("changing a key");
+                }
+                Ok(())
+            }
+        }
     }
 
     /// Returns the datasets that have such a fact.

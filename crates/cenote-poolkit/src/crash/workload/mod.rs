@@ -9,7 +9,7 @@ use std::sync::Arc;
 use cenote_device::{Device, Image, ImageDevice, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{ApplyOptions, Engine, Head};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{Redundancy, VdevClass};
@@ -28,11 +28,13 @@ const GANG_PERCENT: u64 = 4;
 const INITIALIZE_CHUNK: u64 = 64 << 10;
 /// The fact that a head is a clone.
 const ORIGIN: &str = "origin";
+/// Rounds between two changes of keys.
+const KEY_ROUNDS: u64 = 4;
 /// Blocks of an object.
 const BLOCKS: u64 = 200;
 
 /// Operations of a run, each at least once.
-pub const OPERATIONS: [&str; 45] = [
+pub const OPERATIONS: [&str; 47] = [
     "create",
     "sync",
     "write",
@@ -40,6 +42,8 @@ pub const OPERATIONS: [&str; 45] = [
     "creating an object",
     "freeing an object",
     "creating a head",
+    "creating an encrypted head",
+    "changing a key",
     "destroying a head",
     "snapshot",
     "snapshots of all",
@@ -208,6 +212,9 @@ pub async fn run(
         script.write().await?;
         script.administer(round).await?;
         script.clear_away().await?;
+        if round % KEY_ROUNDS == 0 {
+            script.change_key(round).await?;
+        }
         script.change_pool(round).await?;
     }
     script.engine.export().await?;
@@ -342,9 +349,16 @@ impl Script {
     }
 
     async fn new_head(&mut self, name: &str) -> Result<()> {
-        self.engine.datasets().create(pools::dataset(name)).await?;
+        self.create_head(pools::dataset(name), "creating a head").await
+    }
+
+    async fn create_head(&mut self, new: NewDataset, what: &'static str) -> Result<()> {
+        let name = &new.name.clone();
+        if allowed(self.engine.datasets().create(new).await)?.is_none() {
+            return Ok(());
+        }
         self.state.datasets.insert(name.into(), BTreeMap::new());
-        self.acknowledge("creating a head");
+        self.acknowledge(what);
         self.new_object(name).await?;
         self.engine.sync().await?;
         self.acknowledge("creating an object");

@@ -12,6 +12,7 @@ use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 use super::{DEVICE_SIZE, Layout, Script};
 use crate::builder::new_vdev;
 use crate::crash::facts::{POOL, text};
+use crate::crash::keys;
 use crate::crash::model::UPGRADES;
 
 /// Rounds after which the sequence restarts.
@@ -181,6 +182,7 @@ impl Script {
         self.history.note_opening(self.engine.uberblock().txg);
         let devices = self.devices.clone();
         self.engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
+        keys::load_all(&self.engine.view().await?).await?;
         self.acknowledge("import");
         Ok(())
     }
