@@ -512,7 +512,7 @@ mod tests {
         assert!(dnode.blkptrs.iter().all(BlockPtr::is_hole));
         let spill = dnode.spill().unwrap();
         assert_eq!(spill.to_bytes()[..], bytes[384..]);
-        // It is written with room for both.
+        // Written again, it has room for both.
         bytes[3] = 2;
         assert_eq!(dnode.encode(), bytes);
         bytes[3] = 3;

@@ -32,10 +32,15 @@ impl RunningChecksum {
             Endian::Little => fletcher4(bytes),
             Endian::Big => fletcher4_be(bytes),
         };
+        self.add(added, bytes.len());
+    }
+
+    /// Adds `len` bytes by their fletcher4, in the order of the stream.
+    pub fn add(&mut self, added: [u64; 4], len: usize) {
         // Each sum adds up the one before it, once for each word: after n words the earlier sums
         // have been added n, n(n+1)/2 and n(n+1)(n+2)/6 times. These are whole numbers that may
         // exceed 64 bits before the division.
-        let once = u128::from(bytes.len() as u64 / 4);
+        let once = u128::from(len as u64 / 4);
         let twice = once * (once + 1) / 2;
         let thrice = twice * (once + 2) / 3;
         let times = [1, once as u64, twice as u64, thrice as u64];

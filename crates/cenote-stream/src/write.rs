@@ -2,6 +2,7 @@
 
 use std::io::{self, Write};
 
+use cenote_codec::fletcher::fletcher4;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::{CHECKSUM_AT, Record, RecordBytes, set_checksum_words};
 
@@ -16,6 +17,18 @@ pub fn frame(
     endian: Endian,
     record: &Record,
     payload: &[u8],
+    is_package: bool,
+) -> RecordBytes {
+    let bytes = frame_record(checksum, endian, record, is_package);
+    checksum.feed(payload);
+    bytes
+}
+
+/// Like [`frame`], without the payload.
+fn frame_record(
+    checksum: &mut RunningChecksum,
+    endian: Endian,
+    record: &Record,
     is_package: bool,
 ) -> RecordBytes {
     let mut bytes = match record {
@@ -35,7 +48,6 @@ pub fn frame(
         set_checksum_words(&mut bytes, endian, checksum.words());
         checksum.feed(bytes.split_at(CHECKSUM_AT).1);
     }
-    checksum.feed(payload);
     bytes
 }
 
@@ -62,8 +74,25 @@ impl<W: Write> StreamWriter<W> {
     /// # Panics
     /// If the payload's length is not what the record says: the stream would be unreadable.
     pub fn write(&mut self, record: &Record, payload: &[u8]) -> io::Result<()> {
+        self.write_summed(record, payload, fletcher4(payload))
+    }
+
+    /// Writes a record like [`write`](Self::write), with the fletcher4 of its payload.
+    ///
+    /// # Errors
+    /// The target's.
+    ///
+    /// # Panics
+    /// As [`write`](Self::write).
+    pub fn write_summed(
+        &mut self,
+        record: &Record,
+        payload: &[u8],
+        sums: [u64; 4],
+    ) -> io::Result<()> {
         assert_eq!(record.payload_len(), payload.len() as u64, "payload of {}", record.name());
-        let bytes = frame(&mut self.checksum, Endian::Little, record, payload, false);
+        let bytes = frame_record(&mut self.checksum, Endian::Little, record, false);
+        self.checksum.add(sums, payload.len());
         self.put(&bytes, payload)
     }
 

@@ -19,9 +19,9 @@ use cenote_ondisk::nvlist::NvList;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::stream::{Range, Record};
 use cenote_pool::{OpenOptions, Pool, ScanOptions, import};
-use cenote_rt::{Buf, Kind, Result, block_on, tunables};
+use cenote_rt::{Kind, Result, block_on, tunables};
 use cenote_stream::ResumePoint;
-use cenote_stream::send::{From, RecordSink, Redaction, SendOptions, SendPlan};
+use cenote_stream::send::{From, Payload, RecordSink, Redaction, SendOptions, SendPlan};
 use cenote_stream::{Item, StreamReader, StreamWriter};
 use cenote_testkit::golden::{Golden, golden};
 use cenote_testkit::streams::{RecordedStream, recorded};
@@ -80,7 +80,7 @@ impl Command {
 struct Collected(Vec<(Record, Vec<u8>)>);
 
 impl RecordSink for Collected {
-    async fn put(&mut self, record: &Record, payload: Buf) -> Result<()> {
+    async fn put(&mut self, record: &Record, payload: Payload) -> Result<()> {
         assert_eq!(record.payload_len(), payload.len() as u64, "{record:?}");
         self.0.push((record.clone(), payload.to_vec()));
         Ok(())

@@ -357,7 +357,7 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
             Err(_) => return Err(cannot("dataset does not exist")),
         },
     };
-    // What is below a file system may be of any type; a volume has snapshots and bookmarks alone.
+    // Datasets of any type may be below a file system; a volume has snapshots and bookmarks alone.
     let is_refused = match item.kind() {
         "filesystem" => !types.filesystem && !is_walking,
         "volume" => {

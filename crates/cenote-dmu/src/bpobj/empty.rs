@@ -28,12 +28,15 @@ pub fn is_shared(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
     Ok(zap::lookup_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)? == Some(object))
 }
 
-/// Returns an empty bpobj for a user that may never add entries.
-pub fn acquire_empty(tx: &mut dyn Objects) -> TxResult<u64> {
+/// Returns empty bpobjs for so many users that may never add entries, mostly the same.
+pub fn acquire_empty(tx: &mut dyn Objects, users: usize) -> TxResult<Vec<u64>> {
     let has_freed = counts_freed(tx)?;
     let Some((table, count)) = count_of(tx, EMPTY_BPOBJ_FEATURE)? else {
-        return create(tx, BLOCK_SIZE, has_freed);
+        return (0..users).map(|_| create(tx, BLOCK_SIZE, has_freed)).collect();
     };
+    if users == 0 {
+        return Ok(Vec::new());
+    }
     let object = if count == 0 {
         let object = create(tx, BLOCK_SIZE, has_freed)?;
         zap::insert(tx, DIRECTORY, key::EMPTY_BPOBJ, object)?;
@@ -41,8 +44,8 @@ pub fn acquire_empty(tx: &mut dyn Objects) -> TxResult<u64> {
     } else {
         zap::require_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)?
     };
-    zap::update(tx, table, EMPTY_BPOBJ_FEATURE, count.wrapping_add(1))?;
-    Ok(object)
+    zap::update(tx, table, EMPTY_BPOBJ_FEATURE, count.wrapping_add(users as u64))?;
+    Ok(vec![object; users])
 }
 
 /// Drops one reference to the shared empty bpobj.

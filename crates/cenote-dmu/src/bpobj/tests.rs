@@ -225,8 +225,8 @@ fn empty_bpobj_feature_counts_references() {
             })
             .unwrap()
     };
-    let one = model.apply(|tx| acquire_empty(tx)).unwrap();
-    let two = model.apply(|tx| acquire_empty(tx)).unwrap();
+    let one = model.apply(|tx| acquire_empty(tx, 1)).unwrap()[0];
+    let two = model.apply(|tx| acquire_empty(tx, 1)).unwrap()[0];
     assert_eq!((one, count(&mut model)), (two, 2));
     assert!(model.apply(|tx| is_shared(tx, one)).unwrap());
     let parent = model.apply(|tx| create(tx, BLOCK_SIZE, false)).unwrap();

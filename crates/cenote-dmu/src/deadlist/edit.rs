@@ -7,7 +7,7 @@
 //! key. A deadlist in the format before pool version 26 is one bpobj: it can be appended to, merged
 //! from and freed.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::deadlist::{DEADLIST_PHYS_LEN, DeadlistPhys};
@@ -24,11 +24,13 @@ use crate::zap::edit::{self as zap, ZapOptions, hex_key};
 
 pub use super::{keys, space, space_range};
 
+/// The object of a deadlist.
+const SPEC: ObjectSpec = ObjectSpec::new(ObjectType::DEADLIST, 0)
+    .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
+
 /// Creates a deadlist without keys.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
-    let spec = ObjectSpec::new(ObjectType::DEADLIST, 0)
-        .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
-    zap::create(tx, &spec, ZapOptions::default())
+    zap::create(tx, &SPEC, ZapOptions::default())
 }
 
 /// Creates a deadlist with the keys of `source` that are less than `max_txg`, and no blocks.
@@ -43,11 +45,10 @@ pub fn clone_keys(tx: &mut dyn Objects, source: u64, max_txg: u64) -> TxResult<u
 
 /// Creates a deadlist with these keys, and no blocks.
 pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) -> TxResult<u64> {
-    let object = create(tx)?;
-    for key in keys {
-        add_key(tx, object, key)?;
-    }
-    Ok(object)
+    let keys: BTreeSet<String> = keys.into_iter().map(hex_key).collect();
+    let lists = bpobj::acquire_empty(tx, keys.len())?;
+    let entries: Vec<_> = keys.into_iter().zip(lists).collect();
+    zap::create_filled(tx, &SPEC, &entries)
 }
 
 /// Calls `visit` for every block, by ascending key.
@@ -95,8 +96,10 @@ pub fn insert_all(tx: &mut dyn Objects, object: u64, blocks: &[BpobjEntry]) -> T
 
 /// Adds a key without blocks; in practice the greatest one.
 pub fn add_key(tx: &mut dyn Objects, object: u64, key: u64) -> TxResult<()> {
-    let list = bpobj::acquire_empty(tx)?;
-    zap::insert(tx, object, &hex_key(key), list)
+    for list in bpobj::acquire_empty(tx, 1)? {
+        zap::insert(tx, object, &hex_key(key), list)?;
+    }
+    Ok(())
 }
 
 /// Removes a key; its blocks move to the next lower one.

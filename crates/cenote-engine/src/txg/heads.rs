@@ -57,9 +57,9 @@ struct Recounting {
 
 /// The right to count. It ends when this is dropped.
 #[derive(Debug)]
-pub struct RecountTurn(Arc<Head>);
+pub struct RecountPermit(Arc<Head>);
 
-impl RecountTurn {
+impl RecountPermit {
     /// Waits until nobody has the right, and takes it.
     pub async fn take(head: &Arc<Head>) -> Self {
         let Recounting { is_running, ended } = &head.recounting;
@@ -74,7 +74,7 @@ impl RecountTurn {
     }
 }
 
-impl Drop for RecountTurn {
+impl Drop for RecountPermit {
     fn drop(&mut self) {
         self.0.recounting.is_running.store(false, Ordering::Release);
         self.0.recounting.ended.notify_waiters();

@@ -42,8 +42,7 @@ mod statfs;
 mod sync;
 mod xattr;
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
@@ -58,6 +57,7 @@ use crate::error::FsError;
 use crate::range_lock::RangeLocks;
 
 use self::inode_cache::InodeCache;
+use self::recount::Recounter;
 
 pub use crate::edit::{DirEntry, ReadDirPage};
 pub use attributes::Attributes;
@@ -75,10 +75,8 @@ type SnapshotList = Vec<(String, u64)>;
 
 /// A file system that is open for reading and writing.
 pub struct Mount {
-    /// Itself, for work in the background.
-    me: Weak<Self>,
-    /// Whether the first change starts counting what each owner has ([`recount`]).
-    must_recount: AtomicBool,
+    /// Counts what each owner has.
+    recounter: Recounter,
     name: String,
     engine: Arc<Engine>,
     head: Arc<Head>,
@@ -174,9 +172,7 @@ impl Mount {
             return Err(Error::new(Kind::ReadOnly, FsError::ReadOnly));
         }
         let value = self.apply(charge, cred, change).await?;
-        if self.must_recount.swap(false, Ordering::Relaxed) {
-            recount::start(self);
-        }
+        self.recounter.note_change(self);
         if self.head.log().must_commit(false) {
             self.make_durable(None).await?;
         }

@@ -1,7 +1,6 @@
 //! Opens and closes a file system, and holds nodes.
 
-use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 
 use cenote_dmu::TxResult;
 use cenote_dmu::live::Prefetcher;
@@ -12,7 +11,8 @@ use cenote_rt::{Error, Kind, Result};
 
 use super::control::Virtual;
 use super::inode_cache::InodeCache;
-use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now, recount};
+use super::recount::Recounter;
+use super::{ATTRIBUTES_COST, Attributes, Mount, Shared, lock, now};
 use crate::access::{self, Credentials, OpenFor};
 use crate::acl::Want;
 use crate::edit::{self, Facts, Inode, Op, permit};
@@ -108,10 +108,8 @@ impl Mount {
         let shared = head.share(Arc::new(shared));
         // The shared state may have been read long ago by another mount.
         shared.facts.set_settings(settings);
-        let must_recount = AtomicBool::new(!is_read_only && recount::is_needed(&head));
         let mount = Arc::new_cyclic(|me| Self {
-            me: Weak::clone(me),
-            must_recount,
+            recounter: Recounter::new(me, &head),
             name: dataset.to_owned(),
             engine: Arc::clone(engine),
             settings_count: Mutex::new(Rank::FsSettingsCount, head.settings_count()),

@@ -10,14 +10,15 @@
 //!   3  End      the accounting is complete.   a sync
 //! ```
 //!
-//! It begins again with the first change of the next mount if the file system is unmounted, or the process dies, before
-//! its end: step 1 takes back what was accounted in step 2.
+//! It begins again with the first change of the next mount if the file system is unmounted, or the
+//! process dies, before its end: step 1 takes back what was accounted in step 2.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use cenote_dmu::live::Recount;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{ApplyOptions, Charge, Engine, Head, RecountTurn};
+use cenote_engine::{ApplyOptions, Charge, Engine, Head, RecountPermit};
 use cenote_ondisk::dnode::{DNODE_SLOTS_MAX, DnodeFlags, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
@@ -30,19 +31,38 @@ const LOOKED_AT: u64 = 32 * DNODE_SLOTS_MAX as u64;
 /// Bytes of dnodes that one transaction writes again, at most.
 const COST: u64 = LOOKED_AT * 512;
 
+/// Starts counting with the first change of a file system.
+#[derive(Debug)]
+pub(super) struct Recounter {
+    mount: Weak<Mount>,
+    is_needed: AtomicBool,
+}
+
+impl Recounter {
+    pub(super) fn new(mount: &Weak<Mount>, head: &Head) -> Self {
+        Self { mount: Weak::clone(mount), is_needed: AtomicBool::new(is_needed(head)) }
+    }
+
+    /// A change was made.
+    pub(super) fn note_change(&self, mount: &Mount) {
+        if self.is_needed.load(Ordering::Relaxed) && self.is_needed.swap(false, Ordering::Relaxed) {
+            start(mount, Weak::clone(&self.mount));
+        }
+    }
+}
+
 /// Whether what each owner has was not counted. Sets that are not encrypted were counted as they
 /// were written, or are older than accounting.
-pub(super) fn is_needed(head: &Head) -> bool {
+fn is_needed(head: &Head) -> bool {
     let is_complete = head.live().flags().contains(ObjSetFlags::USERACCOUNTING_COMPLETE);
     !is_complete && head.is_encrypted()
 }
 
 /// Starts counting.
-pub(super) fn start(mount: &Mount) {
-    let (engine, head) = (Arc::downgrade(&mount.engine), Arc::clone(&mount.head));
-    let mount = Weak::clone(&mount.me);
+fn start(of: &Mount, mount: Weak<Mount>) {
+    let (engine, head) = (Arc::downgrade(&of.engine), Arc::clone(&of.head));
     cenote_rt::spawn_background(async move {
-        let turn = RecountTurn::take(&head).await;
+        let permit = RecountPermit::take(&head).await;
         // Another mount may have counted.
         if !is_needed(&head) {
             return;
@@ -50,7 +70,7 @@ pub(super) fn start(mount: &Mount) {
         drop(head);
         // What ends it, such as a pool that is exported, stops all other work as well.
         let _ = run(&engine, &mount).await;
-        drop(turn);
+        drop(permit);
     });
 }
 

@@ -1,5 +1,5 @@
-//! Keys of encrypted datasets. Each change of a key takes the next one of a few: which of them opens
-//! a dataset after a cut is not predicted, but one of them does.
+//! Keys of encrypted datasets. Each change of a key takes the next one of a few: which of them
+//! opens a dataset after a cut is not predicted, but one of them does.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
 use cenote_engine::{NewDataset, NewEncryption, UserKey};
 use cenote_pool::keys::KeyError;
 use cenote_pool::{Dataset, Pool};
-use cenote_rt::{Error, Kind, Result};
+use cenote_rt::{Kind, Result};
 
 /// Number of keys.
 const KEYS: u64 = 5;
@@ -45,13 +45,14 @@ pub async fn load_all(pool: &Arc<Pool>) -> Result<()> {
 }
 
 async fn load(pool: &Arc<Pool>, root: &Dataset) -> Result<()> {
-    for number in 0..KEYS {
+    let mut number = 0;
+    loop {
         let Err(error) = pool.load_key(root, &material(number)).await else { return Ok(()) };
+        number += 1;
         match error.cause::<KeyError>() {
             Some(KeyError::AlreadyLoaded) => return Ok(()),
-            _ if error.kind() == Kind::WrongKey => {}
+            _ if error.kind() == Kind::WrongKey && number < KEYS => {}
             _ => return Err(error),
         }
     }
-    Err(Error::new(Kind::WrongKey, "no key opens it").in_dataset(root.name()))
 }

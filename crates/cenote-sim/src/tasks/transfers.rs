@@ -5,8 +5,8 @@ use std::sync::Arc;
 use cenote_engine::Engine;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::stream::Record;
-use cenote_rt::{Buf, Kind, Result};
-use cenote_stream::send::{From, RecordSink, SendOptions, SendPlan};
+use cenote_rt::{Kind, Result};
+use cenote_stream::send::{From, Payload, RecordSink, SendOptions, SendPlan};
 use cenote_stream::{Item, ReceiveError, ReceiveOptions, Receiver};
 
 use crate::model::datasets::Transfer;
@@ -23,7 +23,7 @@ struct Sink<'a> {
 }
 
 impl RecordSink for Sink<'_> {
-    async fn put(&mut self, record: &Record, payload: Buf) -> Result<()> {
+    async fn put(&mut self, record: &Record, payload: Payload) -> Result<()> {
         let (record, payload, offset) = (record.clone(), payload.to_vec(), self.offset);
         let item = Item { record, payload, offset, is_package: false };
         self.offset += item.stored_len();

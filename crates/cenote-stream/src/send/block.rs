@@ -14,6 +14,8 @@ use cenote_ondisk::stream::{
 };
 use cenote_rt::{Buf, BufMut, Result, tunables};
 
+use super::Payload;
+
 /// Number of the checksum function "off": the record has no checksum of the block.
 const NO_CHECKSUM: u8 = 2;
 /// Fills blocks that cannot be read, with `zfs_send_corrupt_data`.
@@ -27,7 +29,7 @@ const KEY_COMPRESSION: Bits<32, 7> = Bits;
 const KEY_IS_ENCRYPTED: u64 = 1 << 39;
 
 /// A record with its payload.
-pub(super) type Sent = (Record, Buf);
+pub(super) type Sent = (Record, Payload);
 
 /// The form in which a stream has its blocks.
 #[derive(Debug, Clone, Copy)]
@@ -125,7 +127,7 @@ impl Form {
             physical_len: u32::try_from(bp.embedded_psize()).ok()?,
         });
         payload.resize(payload.len().next_multiple_of(8), 0);
-        Some((record, Buf::from(payload)))
+        Some((record, Buf::from(payload).into()))
     }
 
     async fn write(&self, dnode: &Arc<Dnode>, bp: &BlockPtr, blkid: u64) -> Result<Vec<Sent>> {
@@ -145,14 +147,14 @@ impl Form {
             flags: self.flags(bp),
             ..self.plain_write(dnode, bp, blkid)
         };
-        Ok(vec![(Record::Write(record), payload)])
+        Ok(vec![(Record::Write(record), payload.into())])
     }
 
     /// The records of a block that is sent as its user sees it.
     fn logical(&self, dnode: &Dnode, bp: &BlockPtr, blkid: u64, block: &Buf) -> Vec<Sent> {
         let whole = self.plain_write(dnode, bp, blkid);
         if !self.is_split(bp) {
-            return vec![(Record::Write(whole), block.clone())];
+            return vec![(Record::Write(whole), block.clone().into())];
         }
         let step = SMALL_BLOCK_MAX as usize;
         let pieces = (0..block.len()).step_by(step).filter_map(|start| {
@@ -162,7 +164,7 @@ impl Form {
                 logical_len: payload.len() as u64,
                 ..whole
             };
-            Some((Record::Write(record), payload))
+            Some((Record::Write(record), payload.into()))
         });
         pieces.collect()
     }
@@ -229,14 +231,14 @@ impl Form {
         if !self.is_raw() {
             let block = dnode.spill().await?;
             let zeros = || BufMut::zeroed(bp.lsize() as usize).freeze();
-            return Ok((Record::Spill(record), block.unwrap_or_else(zeros)));
+            return Ok((Record::Spill(record), block.unwrap_or_else(zeros).into()));
         }
         let payload = dnode.read_stored(bp, SPILL_BLKID, StoredForm::AsOnDisk).await?;
         record.flags.set(ObjectFlags::RAW_BYTESWAPPED, bp.endian() == Endian::Big);
         record.compression = bp.compression_id();
         record.compressed_len = payload.len() as u64;
         record.cipher = cipher_of(bp);
-        Ok((Record::Spill(record), payload))
+        Ok((Record::Spill(record), payload.into()))
     }
 }
 

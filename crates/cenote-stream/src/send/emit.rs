@@ -1,9 +1,9 @@
 //! Emits records: adjacent ranges of holes become one record (spec 07 B5.1).
 
 use cenote_ondisk::stream::{FreeObjects, Range, Record};
-use cenote_rt::{Buf, Result};
+use cenote_rt::Result;
 
-use super::RecordSink;
+use super::{Payload, RecordSink};
 
 /// Gives records to a sink, and keeps the last range back as long as it may grow.
 pub(super) struct Emitter<'s, S> {
@@ -20,7 +20,7 @@ impl<'s, S: RecordSink> Emitter<'s, S> {
     }
 
     /// Emits a record, after the pending range.
-    pub(super) async fn put(&mut self, record: &Record, payload: Buf) -> Result<()> {
+    pub(super) async fn put(&mut self, record: &Record, payload: Payload) -> Result<()> {
         self.flush().await?;
         self.sink.put(record, payload).await
     }
@@ -28,7 +28,7 @@ impl<'s, S: RecordSink> Emitter<'s, S> {
     /// Emits the pending range.
     pub(super) async fn flush(&mut self) -> Result<()> {
         match self.pending.take() {
-            Some(record) => self.sink.put(&record, Buf::empty()).await,
+            Some(record) => self.sink.put(&record, Payload::empty()).await,
             None => Ok(()),
         }
     }
@@ -46,7 +46,7 @@ impl<'s, S: RecordSink> Emitter<'s, S> {
         let len = if offset.checked_add(len).is_none() { Range::TO_THE_END } else { len };
         let record = Record::Free(Range { object, offset, len, to_guid: self.to_guid });
         if is_last {
-            return self.sink.put(&record, Buf::empty()).await;
+            return self.sink.put(&record, Payload::empty()).await;
         }
         self.pending = Some(record);
         Ok(())

@@ -4,7 +4,7 @@
 //!   Walk ──────────────────> Merge ─────────> Reader ───────────> Emitter ──────> RecordSink
 //!    |  dnode blocks,          |  without       |  reads ahead,     |  merges
 //!    |  dnodes, pointers       |  what is       |  one task         |  ranges
-//!                              |  redacted      |  per block
+//!                              |  redacted      |  for some blocks
 //! ```
 //!
 //! A [`SendPlan`] fixes what is sent: the BEGIN record with its features, the first txg, the form
@@ -20,7 +20,7 @@
 //! blocks (spec 07 B15, defects 1 and 2).
 //!
 //! Guarantees
-//! * SEND-1  Payloads in memory: less than the queue length and one block more.
+//! * SEND-1  Payloads in memory: less than the queue length and what one task reads more.
 //! * SEND-2  After an error nothing follows, and no END: a receiver cannot take a part for the
 //!   whole.
 
@@ -29,6 +29,7 @@ mod emit;
 mod estimate;
 mod from;
 mod merge;
+mod payload;
 mod plan;
 mod read;
 mod redaction;
@@ -37,10 +38,11 @@ mod walk;
 use std::future::Future;
 
 use cenote_ondisk::stream::Record;
-use cenote_rt::{Buf, Kind, Result};
+use cenote_rt::{Kind, Result};
 
 pub use estimate::{Estimate, estimate};
 pub use from::From;
+pub use payload::Payload;
 pub use plan::SendPlan;
 pub use redaction::{Redaction, redact};
 
@@ -51,7 +53,8 @@ pub trait RecordSink: Send {
     ///
     /// # Errors
     /// Any error ends the send.
-    fn put(&mut self, record: &Record, payload: Buf) -> impl Future<Output = Result<()>> + Send;
+    fn put(&mut self, record: &Record, payload: Payload)
+    -> impl Future<Output = Result<()>> + Send;
 }
 
 /// How blocks are sent.

@@ -21,7 +21,7 @@ use super::emit::Emitter;
 use super::merge::Merge;
 use super::read::{Next, Reader};
 use super::walk::{Step, Walk};
-use super::{From, RecordSink, SendError, SendOptions};
+use super::{From, Payload, RecordSink, SendError, SendOptions};
 use crate::{BeginPayload, CryptKeyData, MetaDnodeGeometry, ResumePoint, ResumeToken};
 
 /// Version of key objects that raw sends need.
@@ -175,7 +175,7 @@ impl SendPlan {
         let steps = Merge::new(walk, set, &self.left_out, &self.restored);
         let mut reader = Reader::new(steps, self.form);
         let begin = Record::Begin(Box::new(self.begin.clone()));
-        sink.put(&begin, Buf::from(self.payload.clone())).await?;
+        sink.put(&begin, Buf::from(self.payload.clone()).into()).await?;
         let blocks = set.meta_dnode().geometry().max_block.saturating_add(1);
         let object_end = blocks.saturating_mul(set.slots_per_block());
         let to_guid = self.form.to_guid;
@@ -194,14 +194,14 @@ impl SendPlan {
         if !self.is_whole {
             return emitter.flush().await;
         }
-        emitter.put(&Record::End(End { to_guid, ..End::default() }), Buf::empty()).await
+        emitter.put(&Record::End(End { to_guid, ..End::default() }), Payload::empty()).await
     }
 
     async fn emit<S: RecordSink>(&self, step: Step, emitter: &mut Emitter<'_, S>) -> Result<()> {
         match step {
             Step::ObjectRange { bp, first, slots } if self.is_raw() => {
                 let range = self.object_range(&bp, first, slots);
-                emitter.put(&Record::ObjectRange(range), Buf::empty()).await
+                emitter.put(&Record::ObjectRange(range), Payload::empty()).await
             }
             Step::FreeObjects { first, count } => emitter.free_objects(first, count).await,
             Step::Object { dnode, bp } => self.emit_object(&dnode, &bp, emitter).await,
@@ -232,7 +232,7 @@ impl SendPlan {
         emitter: &mut Emitter<'_, S>,
     ) -> Result<()> {
         let (record, bonus) = self.object(dnode, bp)?;
-        emitter.put(&Record::Object(record), bonus).await?;
+        emitter.put(&Record::Object(record), bonus.into()).await?;
         // Without it a truncated file would keep its end at the receiver.
         let end = dnode.phys().data_len_max();
         emitter.free(dnode.object(), end, Range::TO_THE_END).await?;

@@ -7,9 +7,9 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::stream::{Record, object_type};
 use cenote_ondisk::zap::Value;
 use cenote_pool::Pool;
-use cenote_rt::{Buf, Result, block_on};
+use cenote_rt::{Result, block_on};
 use cenote_stream::ReceiveOptions;
-use cenote_stream::send::{RecordSink, SendOptions, SendPlan};
+use cenote_stream::send::{Payload, RecordSink, SendOptions, SendPlan};
 use cenote_testkit::golden::golden;
 use cenote_testkit::streams::recorded_stream;
 
@@ -59,7 +59,7 @@ fn note(forms: &mut Forms, record: &Record, payload: &[u8]) {
 struct Collected(Forms);
 
 impl RecordSink for Collected {
-    async fn put(&mut self, record: &Record, payload: Buf) -> Result<()> {
+    async fn put(&mut self, record: &Record, payload: Payload) -> Result<()> {
         note(&mut self.0, record, &payload);
         Ok(())
     }

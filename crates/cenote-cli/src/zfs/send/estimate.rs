@@ -6,8 +6,8 @@ use cenote_ondisk::stream::{RECORD_LEN, Record};
 use cenote_pool::dsl::DslError;
 use cenote_pool::props::PropValue;
 use cenote_pool::{Dataset, DatasetKind, RedactionList};
-use cenote_rt::{Buf, Error};
-use cenote_stream::send::{Estimate, RecordSink, SendOptions, SendPlan, estimate};
+use cenote_rt::Error;
+use cenote_stream::send::{Estimate, Payload, RecordSink, SendOptions, SendPlan, estimate};
 
 use super::increment::Increment;
 use crate::nicenum;
@@ -132,7 +132,7 @@ pub(super) enum FromText<'a> {
 struct Counter(u64);
 
 impl RecordSink for Counter {
-    async fn put(&mut self, _record: &Record, payload: Buf) -> Result<(), Error> {
+    async fn put(&mut self, _record: &Record, payload: Payload) -> Result<(), Error> {
         self.0 += (RECORD_LEN + payload.len()) as u64;
         Ok(())
     }

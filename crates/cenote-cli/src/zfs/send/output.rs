@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cenote_ondisk::stream::Record;
-use cenote_rt::{Buf, Error, Kind, monotonic, wall_clock};
+use cenote_rt::{Error, Kind, monotonic, wall_clock};
 use cenote_stream::StreamWriter;
-use cenote_stream::send::RecordSink;
+use cenote_stream::send::{Payload, RecordSink};
 
 use super::command::Command;
 use super::failure;
@@ -120,8 +120,8 @@ impl<'io> Output<'io> {
         Ok(())
     }
 
-    fn write(&mut self, record: &Record, payload: &[u8]) -> io::Result<()> {
-        self.writer.write(record, payload)?;
+    fn write(&mut self, record: &Record, payload: &Payload) -> io::Result<()> {
+        self.writer.write_summed(record, payload, payload.sums())?;
         if !self.has_progress {
             return Ok(());
         }
@@ -144,7 +144,7 @@ impl<'io> Output<'io> {
 }
 
 impl RecordSink for Output<'_> {
-    async fn put(&mut self, record: &Record, payload: Buf) -> Result<(), Error> {
+    async fn put(&mut self, record: &Record, payload: Payload) -> Result<(), Error> {
         self.write(record, &payload).map_err(|error| {
             let kind = error.kind();
             self.failed = Some(error);

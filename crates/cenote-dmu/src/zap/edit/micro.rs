@@ -1,8 +1,10 @@
 //! Micro ZAPs: one slot is written per change; conversion of full ones (spec 03 §2, §6.1).
 
+use std::collections::BTreeMap;
+
 use cenote_ondisk::zap::micro::MicroEntry;
 use cenote_ondisk::zap::micro_edit::{
-    CONVERTED_SHIFT, MICRO_LEN_MAX, MICRO_STEP, Room, slot_bytes, slot_offset,
+    CONVERTED_SHIFT, MICRO_LEN_MAX, MICRO_STEP, Room, fits_slot, slot_bytes, slot_offset,
 };
 use cenote_ondisk::zap::{Entry, FatHeader, Key, KeyRef, MicroZap, Value, leaf_edit};
 use cenote_rt::Buf;
@@ -10,6 +12,9 @@ use cenote_rt::Buf;
 use super::{Body, Fat, Present, decode_micro, exists, open};
 use crate::live::TxResult;
 use crate::objects::Objects;
+
+/// Names with one hash in a new micro ZAP: fewer than a leaf can hold, if it is converted.
+const SAME_HASH_MAX: u32 = 16;
 
 /// Stores an entry that fits a slot; returns false if the ZAP must be converted to a fat one.
 pub(super) fn put(
@@ -63,6 +68,47 @@ fn put_grown(
     tx.set_block_size(object, block.len() as u64)?;
     tx.write_block(object, 0, block.into())?;
     Ok(true)
+}
+
+/// Stores entries in an empty ZAP, which gets fat if they do not fit.
+pub(super) fn fill(tx: &mut dyn Objects, object: u64, entries: &[(String, u64)]) -> TxResult<()> {
+    let Body::Micro(empty) = open(tx, object)? else {
+        return Err(exists(object, &KeyRef::Name(&[])));
+    };
+    let hash = decode_micro(object, &empty)?.hash();
+    // Names with one hash are told apart by how many came before.
+    let mut counts: BTreeMap<u64, u32> = BTreeMap::new();
+    let hashed: Vec<(u64, u32)> = entries
+        .iter()
+        .map(|(name, _)| {
+            let hash = hash.name(name.as_bytes());
+            let count = counts.entry(hash).or_default();
+            *count += 1;
+            (hash, *count - 1)
+        })
+        .collect();
+    let len = slot_offset(entries.len()).next_multiple_of(MICRO_STEP);
+    let fits = |name: &str| fits_slot(&KeyRef::from(name), &Value::U64(0));
+    let is_micro = len <= MICRO_LEN_MAX
+        && entries.iter().all(|(name, _)| fits(name))
+        && counts.values().all(|count| *count <= SAME_HASH_MAX);
+    if !is_micro {
+        let mut fat = convert(tx, object)?;
+        for ((name, value), (hash, cd)) in entries.iter().zip(hashed) {
+            let (key, value) = (Key::Name(name.clone().into_bytes()), Value::U64(*value));
+            fat.restore(&Entry { hash, cd, key, value })?;
+        }
+        return fat.finish();
+    }
+    let mut block = empty.to_vec();
+    block.truncate(slot_offset(0));
+    for (slot, ((name, value), (_, cd))) in entries.iter().zip(hashed).enumerate() {
+        let entry = MicroEntry { slot, name: name.as_bytes(), value: *value, cd };
+        block.extend(slot_bytes(Some(&entry)));
+    }
+    block.resize(len, 0);
+    tx.set_block_size(object, len as u64)?;
+    tx.write_block(object, 0, block.into())
 }
 
 /// Clears the slot of a name.

@@ -492,3 +492,33 @@ fn a_full_table_is_an_error() {
     }
     assert_eq!(kind_of(last), Kind::NoSpace);
 }
+
+/// A ZAP that is written at once has what one has whose entries were added, of every size, and can
+/// be changed like it.
+#[test]
+fn zaps_that_are_filled_at_once_are_like_others() {
+    for count in [0, 1, 7, 8, 300, 2047, 2048, 6000] {
+        let mut model = Model::default();
+        let entries: Vec<_> = (0..count).map(|number| (hex_key(number * 7), number)).collect();
+        let filled = model.apply(|tx| create_filled(tx, &SPEC, &entries)).unwrap();
+        let names = |entries: Vec<Entry>| -> BTreeMap<Key, Value> {
+            entries.into_iter().map(|entry| (entry.key, entry.value)).collect()
+        };
+        let wanted: BTreeMap<_, _> = entries
+            .iter()
+            .map(|(name, value)| (Key::Name(name.clone().into()), Value::U64(*value)))
+            .collect();
+        assert_eq!(names(read_all(&mut model, filled)), wanted, "{count}");
+        let (kind, is_micro) = (ZapKind::Micro, count <= 2047);
+        let block = model.apply(|tx| tx.block(filled, 0)).unwrap().unwrap();
+        assert_eq!(ZapKind::of(&block).unwrap() == kind, is_micro, "{count}");
+        model.apply(|tx| insert(tx, filled, "new", 1)).unwrap();
+        if count > 0 {
+            model.apply(|tx| remove(tx, filled, &hex_key(0))).unwrap();
+            assert_eq!(model.apply(|tx| lookup_u64(tx, filled, &hex_key(0))).unwrap(), None);
+        }
+        assert_eq!(model.apply(|tx| lookup_u64(tx, filled, "new")).unwrap(), Some(1));
+        let len = read_all(&mut model, filled).len() as u64;
+        assert_eq!(len, if count > 0 { count } else { 1 }, "{count}");
+    }
+}
