@@ -22,7 +22,7 @@ use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, corrupt, expect_type, fail};
 use crate::space::Space;
 
-pub use super::empty::{acquire_empty, is_shared, release_empty};
+pub use super::empty::{acquire_empty, is_shared, release_empty, shared_empty};
 pub use super::{header, is_empty, space};
 
 /// Data block size of all bpobjs except the pool's deferred frees.
@@ -103,7 +103,7 @@ pub fn append(tx: &mut dyn Objects, object: u64, new: &[BpobjEntry]) -> TxResult
 /// Makes `child` part of `object`; the previous owner must not use the number of `child` any more.
 pub fn append_all(tx: &mut dyn Objects, object: u64, child: u64) -> TxResult<()> {
     if is_shared(tx, child)? {
-        return release_empty(tx);
+        return release_empty(tx, 1);
     }
     ensure!("B2", object != child, "bpobj {object} would contain itself");
     let mut part = header(tx, child)?;
@@ -226,7 +226,7 @@ pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
 
 /// Frees a bpobj, or drops one reference if it is the shared empty one.
 pub fn release(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
-    if is_shared(tx, object)? { release_empty(tx) } else { free(tx, object) }
+    if is_shared(tx, object)? { release_empty(tx, 1) } else { free(tx, object) }
 }
 
 /// Returns a bpobj that can be appended to: a new one in place of the shared empty one. True if a
@@ -235,7 +235,7 @@ pub(crate) fn own(tx: &mut dyn Objects, object: u64) -> TxResult<(u64, bool)> {
     if !is_shared(tx, object)? {
         return Ok((object, false));
     }
-    release_empty(tx)?;
+    release_empty(tx, 1)?;
     let has_freed = empty::counts_freed(tx)?;
     Ok((create(tx, BLOCK_SIZE, has_freed)?, true))
 }

@@ -23,9 +23,14 @@ const FEATURES_FOR_WRITE: &str = "features_for_write";
 const EMPTY_BPOBJ_FEATURE: &str = "com.delphix:empty_bpobj";
 const LIVELIST_FEATURE: &str = "com.delphix:livelist";
 
+/// Returns the shared empty bpobj, if there is one.
+pub fn shared_empty(tx: &mut dyn Objects) -> TxResult<Option<u64>> {
+    zap::lookup_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)
+}
+
 /// Whether an object is the shared empty bpobj.
 pub fn is_shared(tx: &mut dyn Objects, object: u64) -> TxResult<bool> {
-    Ok(zap::lookup_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)? == Some(object))
+    Ok(shared_empty(tx)? == Some(object))
 }
 
 /// Returns empty bpobjs for so many users that may never add entries, mostly the same.
@@ -48,14 +53,20 @@ pub fn acquire_empty(tx: &mut dyn Objects, users: usize) -> TxResult<Vec<u64>> {
     Ok(vec![object; users])
 }
 
-/// Drops one reference to the shared empty bpobj.
-pub fn release_empty(tx: &mut dyn Objects) -> TxResult<()> {
+/// Drops so many references to the shared empty bpobj.
+pub fn release_empty(tx: &mut dyn Objects, users: u64) -> TxResult<()> {
+    if users == 0 {
+        return Ok(());
+    }
+    let found = count_of(tx, EMPTY_BPOBJ_FEATURE)?;
     // Checks B1.
-    let Some((table, count @ 1..)) = count_of(tx, EMPTY_BPOBJ_FEATURE)? else {
+    let Some((table, left)) =
+        found.and_then(|(table, count)| Some((table, count.checked_sub(users)?)))
+    else {
         return fail(Kind::Invariant, DIRECTORY, DmuError::EmptyBpobjCount);
     };
-    zap::update(tx, table, EMPTY_BPOBJ_FEATURE, count - 1)?;
-    if count == 1 {
+    zap::update(tx, table, EMPTY_BPOBJ_FEATURE, left)?;
+    if left == 0 {
         let object = zap::require_u64(tx, DIRECTORY, key::EMPTY_BPOBJ)?;
         zap::remove(tx, DIRECTORY, key::EMPTY_BPOBJ)?;
         free(tx, object)?;

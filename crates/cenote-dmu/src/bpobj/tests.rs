@@ -236,7 +236,7 @@ fn empty_bpobj_feature_counts_references() {
     assert_eq!(count(&mut model), 0);
     assert_eq!(model.apply(|tx| zap::lookup(tx, 1, "empty_bpobj")).unwrap(), None);
     assert!(!model.object_numbers().contains(&one));
-    let again = model.apply(|tx| release_empty(tx));
+    let again = model.apply(|tx| release_empty(tx, 1));
     assert_eq!(again.unwrap_err().kind(), Kind::Invariant);
 }
 
@@ -254,5 +254,5 @@ fn a_bpobj_within_itself_is_found() {
 }
 
 fn release_empty_of(tx: &mut dyn crate::objects::Objects) -> crate::live::TxResult<()> {
-    release_empty(tx)
+    release_empty(tx, 1)
 }

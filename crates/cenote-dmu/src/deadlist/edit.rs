@@ -133,8 +133,10 @@ pub fn move_to(tx: &mut dyn Objects, object: u64, target: u64, min: u64) -> TxRe
     Ok(moved)
 }
 
-/// Moves all blocks of `other` here; `other` remains without keys. `dsize` is called for blocks of
-/// an `other` in the old format, which is emptied.
+/// Moves all blocks of `other` here, and frees it. `dsize` is called for blocks of an `other` in the
+/// old format.
+///
+/// Each key is looked at once: most of many have no blocks.
 pub fn merge(
     tx: &mut dyn Objects,
     object: u64,
@@ -145,22 +147,34 @@ pub fn merge(
         let taken = bpobj::take(tx, other, usize::MAX, dsize)?;
         let blocks: Vec<BpobjEntry> =
             taken.blocks.iter().map(|bp| BpobjEntry::new(*bp, dsize(bp))).collect();
-        return insert_all(tx, object, &blocks);
+        insert_all(tx, object, &blocks)?;
+        return bpobj::free(tx, other);
     };
-    let mut sum = space(tx, object)?;
+    let Some(mut ours) = keys(tx, object)? else {
+        return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
+    };
+    let empty = bpobj::shared_empty(tx)?;
+    let (mut sum, mut released) = (space(tx, object)?, 0);
     for (key, list) in theirs {
-        let Some(ours) = keys(tx, object)? else {
-            return fail(Kind::Unsupported, object, DmuError::OldDeadlist);
-        };
         // Checks K1.
-        let Some((target, _)) = ours.range(..=key).next_back() else {
+        let Some((target, current)) = ours.range_mut(..=key).next_back() else {
             return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
         };
+        if Some(list) == empty {
+            released += 1;
+            continue;
+        }
         sum += bpobj::space(tx, list)?;
-        add_list(tx, object, &ours, *target, list)?;
-        zap::remove(tx, other, &hex_key(key))?;
+        if Some(*current) == empty {
+            released += 1;
+            *current = list;
+            zap::update(tx, object, &hex_key(*target), list)?;
+        } else {
+            bpobj::append_all(tx, *current, list)?;
+        }
     }
-    set_space(tx, other, Space::default())?;
+    zap::destroy(tx, other)?;
+    bpobj::release_empty(tx, released)?;
     set_space(tx, object, sum)
 }
 
@@ -169,9 +183,15 @@ pub fn free(tx: &mut dyn Objects, object: u64) -> TxResult<()> {
     let Some(keys) = keys(tx, object)? else {
         return bpobj::free(tx, object);
     };
+    let (empty, mut released) = (bpobj::shared_empty(tx)?, 0);
     for list in keys.into_values() {
-        bpobj::release(tx, list)?;
+        if Some(list) == empty {
+            released += 1;
+        } else {
+            bpobj::free(tx, list)?;
+        }
     }
+    bpobj::release_empty(tx, released)?;
     zap::destroy(tx, object)
 }
 
@@ -206,7 +226,7 @@ fn add_list(
         return fail(Kind::Invariant, object, DmuError::DeadlistRange { txg: key });
     };
     if bpobj::is_shared(tx, *current)? {
-        bpobj::release_empty(tx)?;
+        bpobj::release_empty(tx, 1)?;
         return zap::update(tx, object, &hex_key(key), list);
     }
     bpobj::append_all(tx, *current, list)

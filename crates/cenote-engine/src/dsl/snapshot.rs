@@ -237,7 +237,6 @@ pub(crate) fn destroy(tx: &mut Tx<'_>, env: &Env, object: u64) -> TxResult<()> {
     free_range(tx, dir_object, next.deadlist_obj, is_free_after)?;
     let tree = &env.tree;
     deadlist::merge(tx, next.deadlist_obj, snapshot.deadlist_obj, &|b| space::dsize(b, tree))?;
-    deadlist::free(tx, snapshot.deadlist_obj)?;
     if !is_kept {
         remove_clone_keys(tx, &dir, snapshot.creation_txg)?;
     }
