@@ -133,8 +133,8 @@ pub fn move_to(tx: &mut dyn Objects, object: u64, target: u64, min: u64) -> TxRe
     Ok(moved)
 }
 
-/// Moves all blocks of `other` here, and frees it. `dsize` is called for blocks of an `other` in the
-/// old format.
+/// Moves all blocks of `other` here, and frees it. `dsize` is called for blocks of an `other` in
+/// the old format.
 ///
 /// Each key is looked at once: most of many have no blocks.
 pub fn merge(
