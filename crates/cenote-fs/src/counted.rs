@@ -40,9 +40,10 @@ pub async fn space_by_owner(dataset: &Dataset, owner: SpaceOwner) -> Result<Vec<
             SpaceOwner::Project => found.project,
         };
         let row = rows.entry(id).or_insert(SpaceRow { id, ..SpaceRow::default() });
-        row.used += DNODE_SLOT_LEN as u64 + dnode.phys().used_bytes();
-        row.objects_used += 1;
+        let space = dnode.phys().used_bytes().saturating_add(DNODE_SLOT_LEN as u64);
+        row.used = row.used.saturating_add(space);
+        row.objects_used = row.objects_used.saturating_add(1);
     }
-    let has_any = |row: &SpaceRow| row.objects_used + row.quota + row.objects_quota > 0;
+    let has_any = |row: &SpaceRow| row.objects_used | row.quota | row.objects_quota != 0;
     Ok(rows.into_values().filter(has_any).collect())
 }
