@@ -24,13 +24,11 @@ use crate::zap::edit::{self as zap, ZapOptions, hex_key};
 
 pub use super::{keys, space, space_range};
 
-/// The object of a deadlist.
-const SPEC: ObjectSpec = ObjectSpec::new(ObjectType::DEADLIST, 0)
-    .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
-
 /// Creates a deadlist without keys.
 pub fn create(tx: &mut dyn Objects) -> TxResult<u64> {
-    zap::create(tx, &SPEC, ZapOptions::default())
+    let spec = ObjectSpec::new(ObjectType::DEADLIST, 0)
+        .with_bonus(ObjectType::DEADLIST_HDR, DEADLIST_PHYS_LEN);
+    zap::create(tx, &spec, ZapOptions::default())
 }
 
 /// Creates a deadlist with the keys of `source` that are less than `max_txg`, and no blocks.
@@ -45,10 +43,12 @@ pub fn clone_keys(tx: &mut dyn Objects, source: u64, max_txg: u64) -> TxResult<u
 
 /// Creates a deadlist with these keys, and no blocks.
 pub fn create_with(tx: &mut dyn Objects, keys: impl IntoIterator<Item = u64>) -> TxResult<u64> {
-    let keys: BTreeSet<String> = keys.into_iter().map(hex_key).collect();
+    let keys: BTreeSet<u64> = keys.into_iter().collect();
+    let object = create(tx)?;
     let lists = bpobj::acquire_empty(tx, keys.len())?;
-    let entries: Vec<_> = keys.into_iter().zip(lists).collect();
-    zap::create_filled(tx, &SPEC, &entries)
+    let entries: Vec<_> = keys.into_iter().map(hex_key).zip(lists).collect();
+    zap::fill(tx, object, &entries)?;
+    Ok(object)
 }
 
 /// Calls `visit` for every block, by ascending key.

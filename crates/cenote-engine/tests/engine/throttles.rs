@@ -11,7 +11,7 @@ use cenote_ondisk::scan::ScanFunc;
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools;
 use cenote_rt::tunables::{self, Tunable};
-use cenote_rt::{Rng, monotonic, simulate, sleep, spawn};
+use cenote_rt::{Kind, Rng, monotonic, simulate, sleep, spawn};
 use cenote_vdev::{DATA_START, IoClass};
 
 /// Bytes of the disk; those of its model, so that seeks are as long as they should be.
@@ -106,8 +106,11 @@ impl Fixture {
         let took = since(settled).as_secs_f64();
         let read = self.disk.stats().of(Op::Read).bytes - before.await.unwrap();
         let waited = scans.pass().wait.map_or(0, |wait| wait.percent);
-        if scans.is_running(ScanFunc::Scrub) {
-            scans.stop().await.unwrap();
+        // It may end meanwhile.
+        if scans.is_running(ScanFunc::Scrub)
+            && let Err(error) = scans.stop().await
+        {
+            assert_eq!(error.kind(), Kind::NotFound, "{error:?}");
         }
         let mut times = Vec::new();
         for read in reads {

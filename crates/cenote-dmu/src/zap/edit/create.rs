@@ -5,7 +5,6 @@ use cenote_ondisk::zap::fat::{BLOCK_SHIFT_MAX, BLOCK_SHIFT_MIN};
 use cenote_ondisk::zap::{FatHeader, NormFlags, ZapFlags, ZapHash, leaf_edit, micro_edit};
 use cenote_rt::Kind;
 
-use super::micro;
 use crate::live::{ObjectSpec, TxResult};
 use crate::objects::{Objects, fail};
 use crate::zap::ZapError;
@@ -26,20 +25,6 @@ pub struct ZapOptions {
 pub fn create(tx: &mut dyn Objects, spec: &ObjectSpec, options: ZapOptions) -> TxResult<u64> {
     let object = tx.allocate(spec)?;
     format(tx, object, options)?;
-    Ok(object)
-}
-
-/// Creates an object with a ZAP of numbers by name, whatever their count in the time that writing
-/// them takes. The names are different.
-pub fn create_filled(
-    tx: &mut dyn Objects,
-    spec: &ObjectSpec,
-    entries: &[(String, u64)],
-) -> TxResult<u64> {
-    let object = create(tx, spec, ZapOptions::default())?;
-    if !entries.is_empty() {
-        micro::fill(tx, object, entries)?;
-    }
     Ok(object)
 }
 

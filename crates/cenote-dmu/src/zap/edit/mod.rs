@@ -33,7 +33,8 @@ pub use super::read::{
     Page, contains, entries, entries_from, find, len, lookup, lookup_normalized, lookup_u64,
     name_of, require_u64,
 };
-pub use create::{ZapOptions, create, create_filled, format};
+pub use create::{ZapOptions, create, format};
+pub use micro::fill;
 pub use numbered::{contains_number, hex_key, insert_number, numbers, remove_number};
 
 /// What to do if the key exists.

@@ -500,7 +500,8 @@ fn zaps_that_are_filled_at_once_are_like_others() {
     for count in [0, 1, 7, 8, 300, 2047, 2048, 6000] {
         let mut model = Model::default();
         let entries: Vec<_> = (0..count).map(|number| (hex_key(number * 7), number)).collect();
-        let filled = model.apply(|tx| create_filled(tx, &SPEC, &entries)).unwrap();
+        let filled = make(&mut model, ZapOptions::default());
+        model.apply(|tx| fill(tx, filled, &entries)).unwrap();
         let names = |entries: Vec<Entry>| -> BTreeMap<Key, Value> {
             entries.into_iter().map(|entry| (entry.key, entry.value)).collect()
         };

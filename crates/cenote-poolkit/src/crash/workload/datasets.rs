@@ -145,7 +145,9 @@ impl Script {
     }
 
     async fn rename(&mut self, from: &str, to: &str) -> Result<()> {
-        self.engine.datasets().rename(from, to).await?;
+        if allowed(self.engine.datasets().rename(from, to).await)?.is_none() {
+            return Ok(());
+        }
         for snapshot in self.snapshots(from) {
             let (_, name) = snapshot.split_once('@').unwrap();
             self.move_dataset(&snapshot, &format!("{to}@{name}"));
@@ -167,16 +169,17 @@ impl Script {
         Ok(())
     }
 
-    /// Changes the key of an encrypted head, which is then an encryption root; makes one if there
-    /// is none.
+    /// Changes the key of an encryption root, or makes one if there is none. A clone has the key of
+    /// its origin.
     pub(super) async fn change_key(&mut self, round: u64) -> Result<()> {
-        let mut encrypted = Vec::new();
+        let mut roots = Vec::new();
         for head in self.engine.view().await?.datasets().await? {
-            if head.encryption_root().await?.is_some() {
-                encrypted.push(head.name().to_owned());
+            let is_clone = self.clones.contains_key(head.name());
+            if !is_clone && head.encryption_root().await?.as_deref() == Some(head.name()) {
+                roots.push(head.name().to_owned());
             }
         }
-        match self.pick(&encrypted) {
+        match self.pick(&roots) {
             None => {
                 let new = keys::encrypted(pools::dataset(&format!("tank/e{round}")));
                 self.create_head(new, "creating an encrypted head").await

@@ -278,12 +278,15 @@ fn round_of(snapshot: &str) -> u64 {
     snapshot.rsplit_once('@').and_then(|(_, name)| name[1..].parse().ok()).unwrap_or(0)
 }
 
-/// Returns `None` for errors of a limit, a reservation or something in use.
+/// Returns `None` for errors of a limit, a reservation, something in use, or an encryption root that
+/// a dataset would leave.
 fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
-        Err(error) if matches!(error.kind(), Kind::Quota | Kind::NoSpace | Kind::Busy) => Ok(None),
-        Err(error) => Err(error),
+        Err(error) => match error.kind() {
+            Kind::Quota | Kind::NoSpace | Kind::Busy | Kind::Permission => Ok(None),
+            _ => Err(error),
+        },
     }
 }
 
