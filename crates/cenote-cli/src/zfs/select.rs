@@ -362,7 +362,7 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
         "filesystem" => !types.filesystem && !is_walking,
         "volume" => {
             let has_suffixes = types.snapshot || types.bookmark;
-            !types.volume && !(is_walking && has_suffixes)
+            !(types.volume || is_walking && has_suffixes)
         }
         _ => false,
     };

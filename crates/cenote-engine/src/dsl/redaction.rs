@@ -158,9 +158,10 @@ fn create(tx: &mut Tx<'_>, header: &RedactionPhys) -> TxResult<u64> {
     }
     let metadata = ObjectType::UINT64_METADATA;
     let spec = ObjectSpec::new(metadata, REDACTION_BLOCK_SIZE.into());
-    let spec = match needs_spill {
-        true => spec.with_bonus(metadata, 0).with_spill(),
-        false => spec.with_bonus(metadata, len),
+    let spec = if needs_spill {
+        spec.with_bonus(metadata, 0).with_spill()
+    } else {
+        spec.with_bonus(metadata, len)
     };
     let list = tx.allocate(&spec)?;
     put_header(tx, list, header)?;
