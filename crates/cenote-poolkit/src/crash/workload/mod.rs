@@ -278,8 +278,8 @@ fn round_of(snapshot: &str) -> u64 {
     snapshot.rsplit_once('@').and_then(|(_, name)| name[1..].parse().ok()).unwrap_or(0)
 }
 
-/// Returns `None` for errors of a limit, a reservation, something in use, or an encryption root that
-/// a dataset would leave.
+/// Returns `None` for errors of a limit, a reservation, something in use, or an encryption root
+/// that a dataset would leave.
 fn allowed<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
