@@ -18,21 +18,10 @@ make_cenote() { make_pool cenote $size compression=lz4 recordsize="$1"; start ce
 again_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; start cenote; }
 end_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/cenote"; }
 
-zfs_fuse() { # PROGRAM ARGUMENT...
-  LD_LIBRARY_PATH=$tools/zfs-fuse/lib/$(uname -m)-linux-gnu "$tools/zfs-fuse/sbin/$1" "${@:2}"
-}
 make_zfsfuse() {
-  mkdir -p "$dir/zfsfuse/at" /var/run/zfs
+  mkdir -p "$dir/zfsfuse/at"
   truncate -s "${size}M" "$dir/zfsfuse/d0"
-  # It ends with this script, however that ends: it would call sync() for ever.
-  (exec setpriv --pdeathsig KILL env \
-    LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
-    "$tools/zfs-fuse/sbin/zfs-fuse" -n -p "$dir/zfsfuse/pid") > "$dir/zfsfuse/said" 2>&1 &
-  peer=$!
-  until zfs_fuse zpool list >/dev/null 2>&1; do
-    kill -0 "$peer" 2>/dev/null || { cat "$dir/zfsfuse/said" >&2; die "zfs-fuse does not start"; }
-    sleep 0.2
-  done
+  start_zfs_fuse "$dir/zfsfuse"
   zfs_fuse zpool create -o cachefile=none -O compression=on -O recordsize="$1" -m "$dir/zfsfuse/at" \
     benchpeer "$dir/zfsfuse/d0"
 }
@@ -125,7 +114,6 @@ run() { # PEER RECORDS; prints figures
 }
 
 peers=${BENCH_PEERS:-"cenote zfsfuse btrfs"}
-case $peers in *zfsfuse*) unpack zfs-fuse zfs-fuse libfuse2 ;; esac
 case $peers in *btrfs*) unpack btrfs-progs btrfs-progs ;; esac
 for records in ${BENCH_RECORDS:-128K 8K}; do
   bare > "$dir/figures-bare"

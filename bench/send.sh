@@ -109,7 +109,7 @@ theirs_received() {
 
 # A hundred of many files have changed.
 incremental() {
-  local round found=
+  local round
   fresh
   "$engine" sendable "$dir" 0 131072 "$files"
   printf '\n100 of %s files have changed: seconds, cpu, MiB\n' "$files"
@@ -139,35 +139,27 @@ packages() {
 fuse() (
   work=$top/fuse
   CONFORMANCE_DIR=$work . "$here/conformance/common.sh"
-  unpack zfs-fuse zfs-fuse libfuse2
-  their() { LD_LIBRARY_PATH=$tools/zfs-fuse/lib/$(uname -m)-linux-gnu "$tools/zfs-fuse/sbin/$1" "${@:2}"; }
-  fresh; mkdir -p "$work/at" /var/run/zfs
-  trap 'umount -l "$work/at" 2>/dev/null; kill -9 "$daemon" 2>/dev/null; rm -rf "$top"' EXIT
-  (exec setpriv --pdeathsig KILL env LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
-    "$tools/zfs-fuse/sbin/zfs-fuse" -n -p "$work/pid") > "$work/said" 2>&1 &
-  daemon=$!
-  until their zpool list >/dev/null 2>&1; do
-    kill -0 "$daemon" 2>/dev/null || { cat "$work/said" >&2; die "zfs-fuse does not start"; }
-    sleep 0.2
-  done
+  fresh; mkdir -p "$work/at"
+  trap 'umount -l "$work/at" 2>/dev/null; kill -9 "$peer" 2>/dev/null; rm -rf "$top"' EXIT
+  start_zfs_fuse "$work"
   for record in 128K 8K; do
     "$engine" sendable "$dir" "$mib" 131072 0 >/dev/null
     rm -rf "$work"/d? && truncate -s $((mib * 2 + 8192))M "$work/d0" "$work/d1"
-    their zpool create -o cachefile=none -O compression=on -O recordsize=$record -m "$work/at" sentpeer "$work/d0"
-    their zpool create -o cachefile=none -O compression=on -m none farpeer "$work/d1"
+    zfs_fuse zpool create -o cachefile=none -O compression=on -O recordsize=$record -m "$work/at" sentpeer "$work/d0"
+    zfs_fuse zpool create -o cachefile=none -O compression=on -m none farpeer "$work/d1"
     "$CENOTE" cat -d "$dir" tank@one large > "$work/at/large"
-    their zfs snapshot sentpeer@one
+    zfs_fuse zfs snapshot sentpeer@one
     printf '\nzfs-fuse, records of %s: seconds (of the command, not of its daemon)\n' $record
     for ((round = 0; round < rounds; round++)); do
       start=$(date +%s.%N)
-      their zfs send sentpeer@one > "$top/stream"
+      zfs_fuse zfs send sentpeer@one > "$top/stream"
       middle=$(date +%s.%N)
-      their zfs receive -u farpeer/copy < "$top/stream"
+      zfs_fuse zfs receive -u farpeer/copy < "$top/stream"
       end=$(date +%s.%N)
-      their zfs destroy -r farpeer/copy
+      zfs_fuse zfs destroy -r farpeer/copy
       awk "BEGIN { printf \"send to a file %.2f, receive %.2f\n\", $middle - $start, $end - $middle }"
     done
-    umount -l "$work/at"; their zpool destroy -f sentpeer || true; their zpool destroy -f farpeer || true
+    umount -l "$work/at"; zfs_fuse zpool destroy -f sentpeer || true; zfs_fuse zpool destroy -f farpeer || true
     rm -rf "$dir"; mkdir -p "$dir"
   done
 )

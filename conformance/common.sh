@@ -42,6 +42,25 @@ unpack() { # NAME PACKAGE...
   mv "$tools/$1.new" "$tools/$1"
 }
 
+zfs_fuse() { # PROGRAM ARGUMENT...
+  LD_LIBRARY_PATH=$tools/zfs-fuse/lib/$(uname -m)-linux-gnu "$tools/zfs-fuse/sbin/$1" "${@:2}"
+}
+
+# Starts zfs-fuse, which keeps its files in a folder; its pid is in $peer. It ends with this script,
+# however that ends: it would call sync() for ever.
+start_zfs_fuse() { # FOLDER
+  unpack zfs-fuse zfs-fuse libfuse2
+  mkdir -p /var/run/zfs
+  (exec setpriv --pdeathsig KILL env \
+    LD_LIBRARY_PATH="$tools/zfs-fuse/lib/$(uname -m)-linux-gnu" \
+    "$tools/zfs-fuse/sbin/zfs-fuse" -n -p "$1/pid") > "$1/said" 2>&1 &
+  peer=$!
+  until zfs_fuse zpool list >/dev/null 2>&1; do
+    kill -0 "$peer" 2>/dev/null || { cat "$1/said" >&2; die "zfs-fuse does not start"; }
+    sleep 0.2
+  done
+}
+
 # Takes everything out of the kernel's cache.
 drop() { sync; echo 3 > /proc/sys/vm/drop_caches; }
 

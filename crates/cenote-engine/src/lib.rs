@@ -87,7 +87,7 @@ pub use txg::activity::{Activity, ActivityCounts};
 pub use txg::admission::Charge;
 pub use txg::apply::{ApplyOptions, LogMode, Logged, Unlogged};
 pub use txg::closing::{ClosedByForce, Unwritten};
-pub use txg::heads::{Head, Ownership, RecountPermit};
+pub use txg::heads::{Head, Ownership};
 pub use txg::suspend::{FailMode, Suspended};
 pub use zil::IntentLogs;
 

@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use cenote_dmu::live::{Owned, OwnerProbe};
 use cenote_ondisk::dnode::DNODE_SLOT_LEN;
 use cenote_ondisk::objset::ObjSetFlags;
 use cenote_pool::dsl::Dataset;
@@ -29,11 +28,7 @@ pub async fn space_by_owner(dataset: &Dataset, owner: SpaceOwner) -> Result<Vec<
     let mut dnodes = objset.dnodes(1);
     while let Some(dnode) = dnodes.next().await {
         let dnode = dnode?;
-        let found = match probe.owner(dnode.phys(), None) {
-            Owned::InSpill => probe.owner(dnode.phys(), dnode.spill().await?.as_deref()),
-            found => found,
-        };
-        let Owned::By(found) = found else { continue };
+        let Some(found) = probe.of(&dnode).await? else { continue };
         let id = match owner {
             SpaceOwner::User => found.uid,
             SpaceOwner::Group => found.gid,

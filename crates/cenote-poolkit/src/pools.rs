@@ -3,9 +3,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use cenote_codec::crypto::{KeyFormat, Pbkdf2, WrappingKey};
 use cenote_device::{Device, FileDevice, Image, ImageDevice, OpenMode, Recorder, create_file};
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, Engine, Head, NewDataset, UserKey};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::import::{ScanOptions, scan, scan_devices};
@@ -139,6 +140,16 @@ pub async fn number_property(dataset: &Dataset, property: &str) -> u64 {
 /// Returns a dataset of an unspecified type.
 pub fn dataset(name: &str) -> NewDataset {
     NewDataset::new(name, ObjSetType::Other)
+}
+
+/// Returns a raw key, which is asked for when it is loaded.
+pub fn raw_key(material: [u8; 32]) -> UserKey {
+    UserKey {
+        key: Arc::new(WrappingKey::from_bytes(material)),
+        format: KeyFormat::Raw,
+        pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
+        location: "prompt".to_owned(),
+    }
 }
 
 /// Creates an object with blocks of 128 KiB.

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
-use cenote_engine::{Engine, NewEncryption, UserKey};
+use cenote_codec::crypto::Suite;
+use cenote_engine::{Engine, NewEncryption};
+use cenote_poolkit::pools::raw_key;
 use cenote_rt::Result;
 
 use crate::plan::Plan;
@@ -18,13 +19,7 @@ pub(crate) fn of(is_encrypted: bool, number: usize) -> NewEncryption {
         return NewEncryption::Inherited;
     }
     let suite = SUITES.get(number % SUITES.len()).copied();
-    let key = UserKey {
-        key: Arc::new(WrappingKey::from_bytes(material())),
-        format: KeyFormat::Raw,
-        pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
-        location: "prompt".to_owned(),
-    };
-    NewEncryption::Root(suite, key)
+    NewEncryption::Root(suite, raw_key(material()))
 }
 
 /// Loads the keys of all encrypted datasets.

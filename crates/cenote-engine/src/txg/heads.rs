@@ -14,7 +14,7 @@ use cenote_block::policy::{BlockSpec, DatasetPolicy, PoolPolicy, WritePolicy};
 use cenote_dmu::Live;
 use cenote_dmu::live::{OwnerProbe, PolicySource};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank, RwLock};
-use cenote_rt::{Error, Kind, Notify, Result};
+use cenote_rt::{Error, Kind, OwnedSemaphorePermit, Result, Semaphore};
 
 use crate::EngineError;
 use crate::dsl::opened::Opened;
@@ -42,43 +42,10 @@ pub struct Head {
     /// Points up to which it was received.
     received: ReceivePoints,
     keys: HeadKeys,
-    /// Counts anew what each owner has.
-    recounting: Recounting,
+    /// The right to count anew what each owner has.
+    recount: Arc<Semaphore>,
     /// State shared by all owners. Held for single reads and updates.
     shared: Mutex<Option<Weak<dyn Any + Send + Sync>>>,
-}
-
-/// Whether what each owner has is being counted anew ([`Recount`](cenote_dmu::live::Recount)).
-#[derive(Debug, Default)]
-struct Recounting {
-    is_running: AtomicBool,
-    ended: Notify,
-}
-
-/// The right to count. It ends when this is dropped.
-#[derive(Debug)]
-pub struct RecountPermit(Arc<Head>);
-
-impl RecountPermit {
-    /// Waits until nobody has the right, and takes it.
-    pub async fn take(head: &Arc<Head>) -> Self {
-        let Recounting { is_running, ended } = &head.recounting;
-        loop {
-            // Registered before the check, so that no end after it is missed.
-            let ended = ended.notified();
-            if !is_running.swap(true, Ordering::AcqRel) {
-                return Self(Arc::clone(head));
-            }
-            ended.await;
-        }
-    }
-}
-
-impl Drop for RecountPermit {
-    fn drop(&mut self) {
-        self.0.recounting.is_running.store(false, Ordering::Release);
-        self.0.recounting.ended.notify_waiters();
-    }
 }
 
 /// Ownership of a head: the dataset can be neither destroyed nor rolled back meanwhile.
@@ -123,7 +90,7 @@ impl Head {
             activity: Arc::default(),
             received: ReceivePoints::default(),
             keys,
-            recounting: Recounting::default(),
+            recount: Arc::new(Semaphore::new(1)),
             shared: Mutex::with_default(Rank::HeadShared),
         })
     }
@@ -201,6 +168,16 @@ impl Head {
     /// Returns the points up to which it was received.
     pub fn received(&self) -> &ReceivePoints {
         &self.received
+    }
+
+    /// Waits until nobody counts anew what each owner has ([`Recount`](cenote_dmu::live::Recount)),
+    /// and takes the right to do so until the permit is dropped.
+    ///
+    /// # Errors
+    /// None: the semaphore is never closed.
+    pub async fn recount_permit(&self) -> Result<OwnedSemaphorePermit> {
+        let permit = Arc::clone(&self.recount).acquire_owned().await;
+        permit.map_err(|error| Error::new(Kind::Closed, error))
     }
 
     /// Sets the dataset's block policy from now on.

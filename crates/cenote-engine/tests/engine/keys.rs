@@ -3,21 +3,17 @@
 
 use std::sync::Arc;
 
-use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_codec::crypto::Suite;
 use cenote_device::{Device as _, ImageDevice};
 use cenote_engine::{Engine, KeyChange, NewDataset, NewEncryption, UserKey};
 use cenote_ondisk::objset::ObjSetType;
 use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::pools::raw_key;
 use cenote_rt::{Buf, Kind, Result, block_on};
 use futures_util::future::{join, join_all};
 
 fn key(number: u8) -> UserKey {
-    UserKey {
-        key: Arc::new(WrappingKey::from_bytes([number; 32])),
-        format: KeyFormat::Raw,
-        pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
-        location: "prompt".to_owned(),
-    }
+    raw_key([number; 32])
 }
 
 async fn create(engine: &Engine, name: &str, encryption: NewEncryption) -> Result<()> {

@@ -3,12 +3,14 @@
 //! Owners are at fixed offsets after the header of a bonus, in every layout (spec 03 §8.5). Bonuses
 //! of old file systems have other offsets (spec 03 §14).
 
+use cenote_dmu::Dnode;
 use cenote_dmu::live::{Owned, Owner, OwnerProbe};
 use cenote_ondisk::dnode::DnodePhys;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::sa::SaHeader;
 use cenote_ondisk::znode::{PFlags, ZNODE_PHYS_LEN};
+use cenote_rt::Result;
 
 /// Offsets after the header: owner, group, flags, project.
 const SA: [usize; 4] = [24, 32, 48, 128];
@@ -22,6 +24,20 @@ pub struct FsOwners {
     pub counts_objects: bool,
     /// Whether projects are counted (feature `project_quota`).
     pub counts_projects: bool,
+}
+
+impl FsOwners {
+    /// Returns the owner of an object, `None` if it has none.
+    ///
+    /// # Errors
+    /// Errors of reading its spill block.
+    pub async fn of(&self, dnode: &Dnode) -> Result<Option<Owner>> {
+        let mut owned = self.owner(dnode.phys(), None);
+        if owned == Owned::InSpill {
+            owned = self.owner(dnode.phys(), dnode.spill().await?.as_deref());
+        }
+        Ok(if let Owned::By(owner) = owned { Some(owner) } else { None })
+    }
 }
 
 impl OwnerProbe for FsOwners {

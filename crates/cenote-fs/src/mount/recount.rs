@@ -18,7 +18,7 @@ use std::sync::{Arc, Weak};
 
 use cenote_dmu::live::Recount;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{ApplyOptions, Charge, Engine, Head, RecountPermit};
+use cenote_engine::{ApplyOptions, Charge, Engine, Head};
 use cenote_ondisk::dnode::{DNODE_SLOTS_MAX, DnodeFlags, DnodePhys};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetFlags;
@@ -62,9 +62,9 @@ fn is_needed(head: &Head) -> bool {
 fn start(of: &Mount, mount: Weak<Mount>) {
     let (engine, head) = (Arc::downgrade(&of.engine), Arc::clone(&of.head));
     cenote_rt::spawn_background(async move {
-        let permit = RecountPermit::take(&head).await;
+        let permit = head.recount_permit().await;
         // Another mount may have counted.
-        if !is_needed(&head) {
+        if permit.is_err() || !is_needed(&head) {
             return;
         }
         drop(head);

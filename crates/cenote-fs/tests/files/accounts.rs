@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use cenote_device::ImageDevice;
 use cenote_dmu::Zap;
-use cenote_dmu::live::{Owned, OwnerProbe};
 use cenote_fs::FileSystem;
 use cenote_fs::format::FsOwners;
 use cenote_ondisk::object_type::ObjectType;
@@ -85,11 +84,7 @@ async fn count(
                 problems.push(format!("{}: nothing leads to it", dnode.object()));
             }
         }
-        let mut owned = probe.owner(dnode.phys(), None);
-        if owned == Owned::InSpill {
-            owned = probe.owner(dnode.phys(), dnode.spill().await?.as_deref());
-        }
-        if let Owned::By(owner) = owned {
+        if let Some(owner) = probe.of(&dnode).await? {
             let of = [
                 (USERUSED_OBJECT, owner.uid),
                 (GROUPUSED_OBJECT, owner.gid),

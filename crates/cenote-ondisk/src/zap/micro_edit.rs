@@ -37,6 +37,14 @@ pub fn fits_slot(key: &KeyRef<'_>, value: &Value) -> bool {
     matches!(key, KeyRef::Name(name) if name.len() <= NAME_LEN_MAX) && is_word
 }
 
+/// Whether a leaf of the fat ZAP that a micro ZAP may become can hold so many names with one hash.
+#[must_use]
+pub const fn fits_leaf(names: usize) -> bool {
+    // One entry chunk, three for the name, one for the value.
+    let cost = entry_cost(NAME_LEN_MAX + 1, 8);
+    names.saturating_mul(cost) < super::leaf::chunk_count(CONVERTED_SHIFT)
+}
+
 /// Where a new name can be stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Room {
@@ -74,10 +82,7 @@ impl MicroZap<'_> {
                 taken.push(entry.cd);
             }
         }
-        // One entry chunk, three for the name, one for the value.
-        let cost = entry_cost(NAME_LEN_MAX + 1, 8);
-        let chunks = super::leaf::chunk_count(CONVERTED_SHIFT);
-        if taken.len().saturating_add(1).saturating_mul(cost) >= chunks {
+        if !fits_leaf(taken.len().saturating_add(1)) {
             return Room::Convert;
         }
         match free.or((next < self.slot_count()).then_some(next)) {

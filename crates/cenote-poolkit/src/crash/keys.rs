@@ -3,11 +3,13 @@
 
 use std::sync::Arc;
 
-use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
+use cenote_codec::crypto::Suite;
 use cenote_engine::{NewDataset, NewEncryption, UserKey};
 use cenote_pool::keys::KeyError;
 use cenote_pool::{Dataset, Pool};
 use cenote_rt::{Kind, Result};
+
+use crate::pools::raw_key;
 
 /// Number of keys.
 const KEYS: u64 = 5;
@@ -18,12 +20,7 @@ fn material(number: u64) -> [u8; 32] {
 
 /// Returns a key; after the last one comes the first one again.
 pub(super) fn key(number: u64) -> UserKey {
-    UserKey {
-        key: Arc::new(WrappingKey::from_bytes(material(number % KEYS))),
-        format: KeyFormat::Raw,
-        pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
-        location: "prompt".to_owned(),
-    }
+    raw_key(material(number % KEYS))
 }
 
 /// Returns the dataset as an encryption root.

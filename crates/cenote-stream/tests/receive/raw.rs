@@ -3,9 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use cenote_codec::crypto::{KeyFormat, Pbkdf2, Suite, WrappingKey};
-use cenote_dmu::live::{Owned, OwnerProbe};
-use cenote_engine::{KeyChange, NewDataset, NewEncryption, ReceiveRefusal, UserKey};
+use cenote_codec::crypto::Suite;
+use cenote_engine::{KeyChange, NewDataset, NewEncryption, ReceiveRefusal};
 use cenote_fs::Mount;
 use cenote_fs::access::Credentials;
 use cenote_fs::edit::{NewKind, NewNode, SetAttributes};
@@ -15,6 +14,7 @@ use cenote_ondisk::stream::{Range, Record};
 use cenote_pool::Pool;
 use cenote_pool::dsl::Dataset;
 use cenote_pool::props::{SpaceOwner, SpaceRow};
+use cenote_poolkit::pools::raw_key;
 use cenote_rt::{Kind, block_on};
 use cenote_stream::{Item, ReceiveOptions};
 use cenote_testkit::compare;
@@ -92,13 +92,7 @@ fn an_increment_brings_the_key_of_the_sender_back() {
     let stream = |name: &str| recorded_stream(&golden, name).bytes;
     block_on(2, async {
         let target = Target::new().await;
-        let key = UserKey {
-            key: Arc::new(WrappingKey::from_bytes([9; 32])),
-            format: KeyFormat::Raw,
-            pbkdf2: Pbkdf2 { salt: 0, iterations: 0 },
-            location: "prompt".to_owned(),
-        };
-        let encryption = NewEncryption::Root(Some(Suite::Aes256Gcm), key);
+        let encryption = NewEncryption::Root(Some(Suite::Aes256Gcm), raw_key([9; 32]));
         let new = NewDataset { encryption, ..NewDataset::new("tank/p", ObjSetType::Zfs) };
         target.engine.datasets().create(new).await.unwrap();
         target.receive(&stream("enc-raw"), &into("tank/p/got")).await.unwrap();
@@ -127,11 +121,7 @@ async fn counted(dataset: &Dataset, owner: SpaceOwner) -> BTreeMap<u64, (u64, u6
     let mut dnodes = dataset.open().await.unwrap().dnodes(1);
     while let Some(dnode) = dnodes.next().await {
         let dnode = dnode.unwrap();
-        let mut owned = probe.owner(dnode.phys(), None);
-        if owned == Owned::InSpill {
-            owned = probe.owner(dnode.phys(), dnode.spill().await.unwrap().as_deref());
-        }
-        let Owned::By(of) = owned else { continue };
+        let Some(of) = probe.of(&dnode).await.unwrap() else { continue };
         let id = match owner {
             SpaceOwner::User => of.uid,
             SpaceOwner::Group => of.gid,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use cenote_ondisk::zap::micro::MicroEntry;
 use cenote_ondisk::zap::micro_edit::{
-    CONVERTED_SHIFT, MICRO_LEN_MAX, MICRO_STEP, Room, fits_slot, slot_bytes, slot_offset,
+    CONVERTED_SHIFT, MICRO_LEN_MAX, MICRO_STEP, Room, fits_leaf, fits_slot, slot_bytes, slot_offset,
 };
 use cenote_ondisk::zap::{Entry, FatHeader, Key, KeyRef, MicroZap, Value, leaf_edit};
 use cenote_rt::Buf;
@@ -12,9 +12,6 @@ use cenote_rt::Buf;
 use super::{Body, Fat, Present, decode_micro, exists, open};
 use crate::live::TxResult;
 use crate::objects::Objects;
-
-/// Names with one hash in a new micro ZAP: fewer than a leaf can hold, if it is converted.
-const SAME_HASH_MAX: u32 = 16;
 
 /// Stores an entry that fits a slot; returns false if the ZAP must be converted to a fat one.
 pub(super) fn put(
@@ -95,7 +92,7 @@ pub fn fill(tx: &mut dyn Objects, object: u64, entries: &[(String, u64)]) -> TxR
     let fits = |name: &str| fits_slot(&KeyRef::from(name), &Value::U64(0));
     let is_micro = len <= MICRO_LEN_MAX
         && entries.iter().all(|(name, _)| fits(name))
-        && counts.values().all(|count| *count <= SAME_HASH_MAX);
+        && counts.values().all(|count| fits_leaf(*count as usize));
     if !is_micro {
         let mut fat = convert(tx, object)?;
         for ((name, value), (hash, cd)) in entries.iter().zip(hashed) {
