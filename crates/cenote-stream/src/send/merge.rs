@@ -29,7 +29,6 @@ pub(super) struct Merge {
     walk: Walk,
     /// The next step of the walk.
     front: Option<Step>,
-    is_walked: bool,
     left_out: Runs,
     restored: Runs,
     /// Blocks whose pointers are looked up.
@@ -49,7 +48,6 @@ impl Merge {
             set: Arc::clone(set),
             walk,
             front: None,
-            is_walked: false,
             left_out: Runs::new(left_out, begin),
             restored: Runs::new(restored, begin),
             looked_up: None,
@@ -62,14 +60,13 @@ impl Merge {
     /// Errors of reading metadata.
     pub(super) async fn next(&mut self) -> Result<Option<Step>> {
         loop {
+            if self.looked_up.is_none() && self.left_out.is_done() && self.restored.is_done() {
+                return self.walked().await;
+            }
             if let Some(step) = self.look_up().await? {
                 return Ok(Some(step));
             }
-            while self.front.is_none() && !self.is_walked {
-                let step = self.walk.next().await?;
-                self.is_walked = step.is_none();
-                self.front = step.filter(|step| !is_behind(step));
-            }
+            self.front = self.walked().await?;
             self.left_out.fill(&self.set).await?;
             self.restored.fill(&self.set).await?;
             let walked = self.front.as_ref();
@@ -85,6 +82,19 @@ impl Merge {
             }
             if let Some(step) = self.step_at(begin, fronts) {
                 return Ok(Some(step));
+            }
+        }
+    }
+
+    /// Takes the front, or the next step of the walk.
+    async fn walked(&mut self) -> Result<Option<Step>> {
+        if let Some(step) = self.front.take() {
+            return Ok(Some(step));
+        }
+        loop {
+            match self.walk.next().await? {
+                Some(step) if is_behind(&step) => {}
+                step => return Ok(step),
             }
         }
     }
@@ -196,6 +206,10 @@ impl Runs {
             });
         }
         Ok(())
+    }
+
+    fn is_done(&self) -> bool {
+        self.front.is_none() && self.next >= self.entries.len()
     }
 
     fn blocks(&self) -> Option<(u64, Range<u64>)> {

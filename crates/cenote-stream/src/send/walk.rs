@@ -181,7 +181,8 @@ impl Walk {
             return Ok(None);
         }
         if bp.is_hole() || bp.is_redacted() {
-            return Ok(absent_step(&dnode, &bp, level, blkid));
+            let count = if bp.is_hole() { self.pass_holes(blkid) } else { 1 };
+            return Ok(absent_step(&dnode, &bp, level, blkid..blkid.saturating_add(count)));
         }
         let is_meta = dnode.object() == META_DNODE;
         if level == 0 && !is_meta {
@@ -198,6 +199,29 @@ impl Walk {
         let frame = Pointers { dnode, array, level, first, next: 0, prefetched: 0 };
         self.stack.push(Frame::Pointers(frame));
         Ok(None)
+    }
+
+    /// Passes the holes that follow the one of block `blkid` on the top of the stack, up to the end
+    /// of the object, and returns how many blocks of their level they are with it: a meta-dnode has
+    /// a thousand in a block of pointers.
+    fn pass_holes(&mut self, blkid: u64) -> u64 {
+        let Some(Frame::Pointers(top)) = self.stack.last() else { return 1 };
+        let (level, dnode) = (top.level, &top.dnode);
+        let last = dnode.geometry().max_block / dnode.geometry().span(level).max(1);
+        let mut count = 1;
+        while let Some(next) = blkid.checked_add(count)
+            && let Some(bp) = top.array.get(top.next.saturating_add(count as usize - 1))
+            && (next <= last || dnode.object() == META_DNODE)
+            && bp.is_hole()
+            && !bp.is_redacted()
+            && !self.is_skipped(dnode, &bp, level, next)
+        {
+            count += 1;
+        }
+        if let Some(Frame::Pointers(top)) = self.stack.last_mut() {
+            top.next += count as usize - 1;
+        }
+        count
     }
 
     /// Whether the source of the increment has the block and everything below it, or a resumed walk
@@ -271,12 +295,12 @@ fn pointers_of(dnode: &Arc<Dnode>) -> Frame {
     Frame::Pointers(Pointers { dnode, array, level, first: 0, next: 0, prefetched: 0 })
 }
 
-/// Returns the step of a hole or of a redacted pointer, `None` if it is behind 2^64 blocks.
-fn absent_step(dnode: &Arc<Dnode>, bp: &BlockPtr, level: u8, blkid: u64) -> Option<Step> {
+/// Returns the step of holes or of a redacted pointer, `None` if it is behind 2^64 blocks.
+fn absent_step(dnode: &Arc<Dnode>, bp: &BlockPtr, level: u8, at: Range<u64>) -> Option<Step> {
     let span = dnode.geometry().span(level);
-    let start = blkid.checked_mul(span)?;
+    let start = at.start.checked_mul(span)?;
     // Blocks behind 2^64 do not exist: the range ends there.
-    let blocks = start..start.saturating_add(span);
+    let blocks = start..at.end.saturating_mul(span);
     if blocks.is_empty() {
         return None;
     }
