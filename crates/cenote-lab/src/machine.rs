@@ -336,7 +336,20 @@ pub async fn new_file(
     props: Vec<(String, Value)>,
     record: u64,
 ) -> Result<(Arc<Head>, u64)> {
-    let new = NewDataset { props, ..NewDataset::new("tank/a", ObjSetType::Other) };
+    new_file_in(engine, ObjSetType::Other, props, record).await
+}
+
+/// Like [`new_file`], in a dataset of this type: one of type `Other` cannot be sent.
+///
+/// # Errors
+/// Errors of the engine.
+pub async fn new_file_in(
+    engine: &Arc<Engine>,
+    kind: ObjSetType,
+    props: Vec<(String, Value)>,
+    record: u64,
+) -> Result<(Arc<Head>, u64)> {
+    let new = NewDataset { props, ..NewDataset::new("tank/a", kind) };
     engine.datasets().create(new).await?;
     let head = engine.head("tank/a").await?;
     let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, record);

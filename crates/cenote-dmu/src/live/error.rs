@@ -11,6 +11,12 @@ pub enum LiveError {
         /// Newest txg with changes.
         newest: u64,
     },
+    /// Others kept changing the set while the parts of a change were run.
+    #[error("txg {txg}: the set changed too often beside a change of many parts")]
+    Restless {
+        /// Txg of the change.
+        txg: u64,
+    },
     /// The number is allocated, or was freed in this txg.
     #[error("object {object} is in use")]
     Taken {

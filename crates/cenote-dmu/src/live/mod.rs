@@ -10,7 +10,8 @@
 //! layer of its txg if the closure succeeds, and dropped if it fails. Reads consult the overlay,
 //! then the layers from the newest to the oldest, then the committed tree. A closure never waits:
 //! if it needs a block that is not in memory it ends with [`TxStop::Need`], the block is read, and
-//! the closure runs again on a new overlay.
+//! the closure runs again on a new overlay. Of a change in parts ([`Live::apply_parts`]), only the
+//! part that needs the block does.
 //!
 //! Syncing takes the oldest layer and writes it over the tree that the previous layer left, from
 //! the data up to the root block (`sync`). The layer stays until [`Live::committed`] drops it and
@@ -51,6 +52,7 @@ mod frozen;
 mod layer;
 mod next;
 mod object;
+mod parts;
 mod peek;
 mod prefetch;
 mod readable;

@@ -31,7 +31,7 @@ const OBJECTS_SHIFT: u32 = 48;
 pub(super) const REPLACED_MAX: usize = 16;
 
 /// A layer with its txg.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Entry {
     pub(super) txg: u64,
     /// Whether it is being or was synced: it accepts no more changes.
@@ -64,6 +64,8 @@ pub(super) struct State {
     pub(super) is_forgetting: bool,
     /// The highest closed txg: it and earlier ones accept no changes.
     pub(super) closed: u64,
+    /// Counts changes of the layers, and of the committed tree.
+    pub(super) changes: u64,
 }
 
 /// A writable object set.
@@ -146,6 +148,7 @@ impl Live {
             cursor,
             is_forgetting: false,
             closed: 0,
+            changes: 0,
         };
         let indirect_shift = AtomicU8::new(0);
         let is_gone = AtomicBool::new(false);
@@ -295,16 +298,11 @@ impl Live {
         change: &mut impl FnMut(&mut Tx<'_>) -> TxResult<T>,
     ) -> Result<Attempt<T>> {
         let mut state = self.lock();
-        let newest = state.layers.back().map_or(0, |entry| entry.txg);
-        let newest = newest.max(state.closed.saturating_add(1));
-        // Checks V2.
-        if let Some(txg) = txg
-            && newest > txg
-        {
-            return Err(self.locate(Error::new(Kind::Busy, LiveError::TxgPassed { txg, newest })));
+        if let Some(txg) = txg {
+            self.check_txg(&state, txg)?;
         }
         let (blocks, below, base) = (&*self.blocks, &state.layers, &state.base);
-        let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
+        let indirect_shift = self.indirect_shift();
         let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched, since };
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
@@ -313,13 +311,7 @@ impl Live {
             Ok(value) => {
                 let mut added = Footprint::default();
                 if let Some(txg) = txg {
-                    // No sync could write it.
-                    if self.is_locked
-                        && let Some(object) = overlay.unsealed()
-                    {
-                        let error = Error::new(Kind::Invalid, LiveError::Keyless { object });
-                        return Err(self.locate(error));
-                    }
+                    self.check_sealed(&overlay)?;
                     state.cursor = cursor;
                     added = self.merge(&mut state, txg, overlay)?;
                 }
@@ -336,11 +328,38 @@ impl Live {
         }
     }
 
+    /// Checks that no later txg has changes.
+    pub(super) fn check_txg(&self, state: &State, txg: u64) -> Result<()> {
+        let newest = state.layers.back().map_or(0, |entry| entry.txg);
+        let newest = newest.max(state.closed.saturating_add(1));
+        // Checks V2.
+        if newest > txg {
+            return Err(self.locate(Error::new(Kind::Busy, LiveError::TxgPassed { txg, newest })));
+        }
+        Ok(())
+    }
+
+    /// Checks that a sync can write an overlay: without keys, only what others have encrypted.
+    pub(super) fn check_sealed(&self, overlay: &Layer) -> Result<()> {
+        if self.is_locked
+            && let Some(object) = overlay.unsealed()
+        {
+            return Err(self.locate(Error::new(Kind::Invalid, LiveError::Keyless { object })));
+        }
+        Ok(())
+    }
+
+    /// Log2 of the size of indirect blocks of new objects; 0: the tunable.
+    pub(super) fn indirect_shift(&self) -> u8 {
+        self.indirect_shift.load(Ordering::Relaxed)
+    }
+
     /// Merges an overlay into the layer of its txg; returns the footprint that this adds.
-    fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<Footprint> {
+    pub(super) fn merge(&self, state: &mut State, txg: u64, overlay: Layer) -> Result<Footprint> {
         if overlay.is_empty() {
             return Ok(Footprint::default());
         }
+        state.changes += 1;
         if !state.layers.back().is_some_and(|entry| entry.is_open(txg)) {
             let newest = state.layers.back().map_or(0, |entry| entry.txg);
             ensure!("V1", newest <= txg, "a layer of txg {txg} after one of txg {newest}");
@@ -399,6 +418,7 @@ impl Live {
 
     fn change_root(&self, txg: u64, change: impl FnOnce(&mut Layer)) -> Result<()> {
         let mut state = self.lock();
+        state.changes += 1;
         let behind = state.layers.iter().take_while(|entry| entry.txg <= txg).count();
         let open = behind.checked_sub(1).and_then(|index| state.layers.get(index));
         if !open.is_some_and(|entry| entry.is_open(txg)) {
@@ -437,6 +457,7 @@ impl Live {
             let birth = state.synced.root.birth();
             ensure!("V9", birth == txg, "the root of txg {txg} was born in txg {birth}");
             state.base = state.synced.clone();
+            state.changes += 1;
         }
         state.layers.retain(|entry| entry.txg > txg);
         Ok(())
@@ -451,7 +472,7 @@ impl Live {
         self.locate(Error::new(Kind::Invariant, cause))
     }
 
-    fn locate(&self, error: Error) -> Error {
+    pub(super) fn locate(&self, error: Error) -> Error {
         error.with_at(|at| at.objset = Some(self.id))
     }
 }

@@ -8,6 +8,7 @@ mod bench;
 mod cases;
 mod edits;
 mod model;
+mod parts;
 mod walk;
 
 use std::collections::BTreeMap;

@@ -167,6 +167,43 @@ pub(crate) struct Effects {
     pub(crate) rebuilt: Option<(u64, Vec<u64>)>,
 }
 
+impl Effects {
+    /// Adds the effects of a later part of the same operation.
+    pub(crate) fn add(&mut self, later: Self) {
+        // Named one by one, so that none is forgotten.
+        let Self {
+            gone,
+            replaced,
+            cloned,
+            lost_keys,
+            lost_roots,
+            new_keys,
+            new_roots,
+            moved_roots,
+            settings_changed,
+            logs,
+            begun_scan,
+            takes_deferred,
+            scanned,
+            rebuilt,
+        } = later;
+        self.gone.extend(gone);
+        self.replaced.extend(replaced);
+        self.cloned.extend(cloned);
+        self.lost_keys.extend(lost_keys);
+        self.lost_roots.extend(lost_roots);
+        self.new_keys.extend(new_keys);
+        self.new_roots.extend(new_roots);
+        self.moved_roots.extend(moved_roots);
+        self.settings_changed.extend(settings_changed);
+        self.logs.extend(logs);
+        self.begun_scan = begun_scan.or(self.begun_scan);
+        self.takes_deferred |= takes_deferred;
+        self.scanned = scanned.or(self.scanned);
+        self.rebuilt = rebuilt.or_else(|| self.rebuilt.take());
+    }
+}
+
 /// Reasons to refuse a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum OpError {

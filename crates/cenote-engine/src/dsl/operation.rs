@@ -2,7 +2,8 @@
 //!
 //! ```text
 //!   caller ── task ──> next sync, pass 1:   prepare (reads)
-//!                                           one transaction on the MOS: room, operation
+//!                                           one transaction on the MOS: room, operation,
+//!                                             of which each dataset may be a part
 //!                                           effects on heads that are open
 //!          <── answer, when the uberblock is on disk
 //! ```
@@ -37,6 +38,7 @@ use crate::dsl::changed::ChangedDatasets;
 use crate::dsl::room;
 use crate::dsl::room::{PoolSpace, Reserve};
 use crate::dsl::{Effects, Env, OpError, crypto, names, props};
+use crate::error::invariant_error;
 use crate::scan::deferral;
 use crate::txg::suspend::HeadKeys;
 use crate::zil::adopt;
@@ -46,7 +48,31 @@ use crate::{Answer, Engine, Head, Scope, SuspendAwareStore, Task};
 const RETRIES_MAX: usize = 8;
 
 /// The changes of an operation, in its transaction.
-pub(crate) type Body<T> = Arc<dyn Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync>;
+pub(crate) struct Body<T> {
+    /// Number of parts, of which each sees what those before it did: then only the part that needs
+    /// a block is run again.
+    parts: usize,
+    act: Box<Act<T>>,
+}
+
+type Act<T> = dyn Fn(&mut Tx<'_>, &Env, &mut Effects, usize) -> TxResult<T> + Send + Sync;
+
+impl<T> Body<T> {
+    /// A body of one part.
+    pub(crate) fn one(
+        act: impl Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self { parts: 1, act: Box::new(move |tx, env, effects, _| act(tx, env, effects)) }
+    }
+
+    /// A body of several parts, at least of one. Its value is that of the last part.
+    pub(crate) fn each(
+        parts: usize,
+        act: impl Fn(&mut Tx<'_>, &Env, &mut Effects, usize) -> TxResult<T> + Send + Sync + 'static,
+    ) -> Self {
+        Self { parts: parts.max(1), act: Box::new(act) }
+    }
+}
 
 /// Requirements of an operation before its transaction.
 #[derive(Debug, Clone)]
@@ -103,7 +129,7 @@ impl Request {
 struct Operation<T> {
     requester: Requester,
     request: Request,
-    body: Body<T>,
+    body: Arc<Body<T>>,
     answer: Arc<Answer<T>>,
 }
 
@@ -131,7 +157,16 @@ impl Datasets<'_> {
         request: Request,
         body: impl Fn(&mut Tx<'_>, &Env, &mut Effects) -> TxResult<T> + Send + Sync + 'static,
     ) -> Result<T> {
-        let body: Body<T> = Arc::new(body);
+        self.operate_with(request, Body::one(body)).await
+    }
+
+    /// Like [`operate`](Self::operate), with a body that may have several parts.
+    pub(crate) async fn operate_with<T: Send + 'static>(
+        self,
+        request: Request,
+        body: Body<T>,
+    ) -> Result<T> {
+        let body = Arc::new(body);
         let mut tries = 0;
         loop {
             let answer = Answer::new();
@@ -157,15 +192,26 @@ impl Datasets<'_> {
             env.parent = self.kind_of(parent).await?;
         }
         let logs = self.prepare_doomed(txg, request, &mut env).await?;
-        let (value, mut effects) = self
-            .engine
-            .mos_apply(txg, |tx| {
-                let mut effects = Effects::default();
+        let change = |tx: &mut Tx<'_>, part: usize| {
+            let mut effects = Effects::default();
+            if part == 0 {
                 room::check_pool(tx, &env, request.reserve, request.blocks)?;
-                let value = body(tx, &env, &mut effects)?;
-                Ok((value, effects))
-            })
-            .await?;
+            }
+            let value = (body.act)(tx, &env, &mut effects, part)?;
+            Ok((value, effects))
+        };
+        let (value, mut effects) = if body.parts == 1 {
+            self.engine.mos_apply(txg, |tx| change(tx, 0)).await?
+        } else {
+            let parts = self.engine.mos.apply_parts(txg, body.parts, change).await?;
+            let mut all = Effects::default();
+            let values = parts.into_iter().map(|(value, effects)| {
+                all.add(effects);
+                value
+            });
+            let last = values.last();
+            (last.ok_or_else(|| invariant_error("an operation had no parts".into()))?, all)
+        };
         self.engine.views.changes.note(txg, &request.changes);
         effects.logs = logs;
         Ok((value, effects))

@@ -20,8 +20,8 @@ use crate::dsl::api::keys::NewEncryption;
 use crate::dsl::deleg::{self, GrantChange};
 use crate::dsl::operation::{Body, Request};
 use crate::dsl::{
-    self, Effects, blocks, create, destroy, directory_object, hold, names, need_directory_object,
-    promote, props, rename, room, settings, swap,
+    self, blocks, create, destroy, directory_object, hold, names, need_directory_object, promote,
+    props, rename, room, settings, swap,
 };
 use crate::txg::suspend::HeadKeys;
 use crate::{Answer, Engine, Head, Notice, Scope, SuspendAwareStore, Task};
@@ -285,7 +285,7 @@ impl CreateDataset {
         let datasets = engine.datasets().by(&self.requester);
         let keys = datasets.plan_keys(parent_of(name), encryption).await?;
         let (name, props, plan) = (name.clone(), props.clone(), keys.clone());
-        let body: Body<_> = Arc::new(move |tx, env, _: &mut Effects| {
+        let body = Body::one(move |tx, env, _| {
             let head = create::dataset(tx, env, &name, None)?;
             let place = plan.as_ref().map(|plan| plan.install(tx, head)).transpose()?;
             settings::apply_new(tx, env, head, &props)?;

@@ -11,7 +11,7 @@ use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_rt::Result;
 
 use crate::Datasets;
-use crate::dsl::operation::Request;
+use crate::dsl::operation::{Body, Request};
 use crate::dsl::{Effects, Env};
 
 /// One of several datasets that an operation changes.
@@ -40,14 +40,14 @@ impl Datasets<'_> {
         wanted: Vec<W>,
         act: impl Fn(&mut Tx<'_>, &Env, &mut Effects, &W) -> TxResult<()> + Send + Sync + 'static,
     ) -> Result<()> {
-        self.operate(request, move |tx, env, effects| {
-            wanted.iter().try_for_each(|one| {
-                act(tx, env, effects, one).map_err(|step| match step {
-                    TxStop::Fail(error) => TxStop::Fail(error.in_dataset(one.dataset())),
-                    need @ TxStop::Need(_) => need,
-                })
+        let parts = wanted.len();
+        let act = move |tx: &mut Tx<'_>, env: &Env, effects: &mut Effects, part: usize| {
+            let Some(one) = wanted.get(part) else { return Ok(()) };
+            act(tx, env, effects, one).map_err(|step| match step {
+                TxStop::Fail(error) => TxStop::Fail(error.in_dataset(one.dataset())),
+                need @ TxStop::Need(_) => need,
             })
-        })
-        .await
+        };
+        self.operate_with(request, Body::each(parts, act)).await
     }
 }

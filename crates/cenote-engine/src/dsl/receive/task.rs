@@ -153,8 +153,7 @@ impl BeginReceive {
         let target = self.new.target.as_str();
         let request = Request::normal(8).below(parent_of(target)).changing(&[target]);
         let (new, plan) = (self.new.clone(), facts.plan.clone());
-        let body: Body<Begun> =
-            Arc::new(move |tx, env, effects| begin::begin(tx, env, effects, &new, &facts));
+        let body = Body::one(move |tx, env, effects| begin::begin(tx, env, effects, &new, &facts));
         let (begun, effects) = datasets.perform(scope.context.txg, &request, &body).await?;
         if let (Some(plan), Some((dir, object))) = (plan, begun.installed) {
             datasets.note_keys(&plan, dir, object);
@@ -260,8 +259,9 @@ impl EndReceive {
         let (object, is_child) = (self.head.object(), self.is_child);
         let received = Received { object, is_child, is_modified };
         let new = self.new.clone();
-        let body: Body<()> =
-            Arc::new(move |tx, env, effects| end::end(tx, env, effects, &new, &received).map(drop));
+        let body = Body::one(move |tx, env, effects| {
+            end::end(tx, env, effects, &new, &received).map(drop)
+        });
         datasets.perform(scope.context.txg, &request, &body).await
     }
 }

@@ -1,8 +1,10 @@
 //! Worlds of the second part: a file that fills four fifths of the disks, and is overwritten at
-//! random, scrubbed, removed, and destroyed with its dataset.
+//! random, scrubbed, sent, removed, and destroyed with its dataset.
 //!
 //! ```text
-//!   fill ──> overwrite ──> scrub ──> rm ──(disks as before it)──> destroy
+//!   fill ──> overwrite ──> scrub ──┬──> snapshot, send
+//!                                  ├──> rm
+//!                                  └──> destroy        each from the same disks
 //! ```
 //!
 //! The pool is smaller than the report's by `Plan::parts`. Positions on a disk are stretched by as
@@ -17,19 +19,22 @@ use std::time::Duration;
 use cenote_device::model::table::HDD_10K_SAS;
 use cenote_device::model::{Op, Params, RotatingParams};
 use cenote_engine::{ApplyOptions, Engine, Head, ScrubOptions};
+use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::scan::ScanFunc;
+use cenote_ondisk::stream::Record;
 use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_pool::import::scan_devices;
 use cenote_rt::tunables::{self, Tunable};
 use cenote_rt::{Result, monotonic, simulate, sleep, spawn};
+use cenote_stream::send::{Payload, RecordSink, SendOptions, SendPlan};
 use cenote_vdev::create::Redundancy;
 
 use super::worlds::{
     Blocks, COMPRESSION_OFF, DISKS, ENDS, EXPORTED, LEVELS, PROCESSORS, RECORD, Sum, open,
 };
 use crate::machine::{
-    COMMIT_DISK, Machine, RecordWriter, Recorded, SmallPool, block_range, new_file, world,
+    COMMIT_DISK, Machine, RecordWriter, Recorded, SmallPool, block_range, new_file_in, world,
 };
 use crate::policy::Policy;
 
@@ -142,6 +147,7 @@ pub(super) struct Outcome {
     pub scrub: Task,
     pub remove: Task,
     pub destroy: Task,
+    pub send: Task,
     pub hash: u128,
 }
 
@@ -175,15 +181,22 @@ async fn work(plan: Plan) -> Result<Outcome> {
     })
     .await?;
     let before: Vec<_> = machine.disks.iter().map(|disk| disk.snapshot()).collect();
+    let restore = || {
+        for (disk, before) in machine.disks.iter().zip(&before) {
+            disk.restore(before);
+        }
+    };
+    let snapshot = vec!["tank/a@sent".to_owned()];
+    timed(&machine, async |engine| engine.snapshots().create(snapshot).await).await?;
+    outcome.send = timed(&machine, send).await?;
+    restore();
     outcome.remove = timed(&machine, async |engine| {
         let head = engine.head("tank/a").await?;
         engine.apply(&head, ApplyOptions::new(), |tx| tx.free(object)).await?;
         free_all(engine).await
     })
     .await?;
-    for (disk, before) in machine.disks.iter().zip(&before) {
-        disk.restore(before);
-    }
+    restore();
     outcome.destroy = timed(&machine, async |engine| {
         engine.datasets().destroy("tank/a").await?;
         free_all(engine).await
@@ -191,6 +204,19 @@ async fn work(plan: Plan) -> Result<Outcome> {
     .await?;
     outcome.hash = machine.hash();
     Ok(outcome)
+}
+
+/// Sends the snapshot whole; the stream goes nowhere.
+async fn send(engine: &Arc<Engine>) -> Result<()> {
+    struct Nowhere;
+    impl RecordSink for Nowhere {
+        async fn put(&mut self, _: &Record, _: Payload) -> Result<()> {
+            Ok(())
+        }
+    }
+    let dataset = engine.view().await?.dataset("tank/a@sent").await?;
+    let plan = SendPlan::new(&dataset, None, None, &SendOptions::default(), None).await?;
+    plan.run(&plan.open(&dataset).await?, &mut Nowhere).await
 }
 
 /// Syncs until everything that was removed is free.
@@ -242,7 +268,7 @@ impl<'m> File<'m> {
     async fn fill(machine: &'m Machine, plan: Plan) -> Result<Self> {
         let engine = machine.create_pool(Redundancy::Single, 9).await?;
         let props = vec![("compression".to_owned(), Value::U64(COMPRESSION_OFF))];
-        let (head, object) = new_file(&engine, props, RECORD).await?;
+        let (head, object) = new_file_in(&engine, ObjSetType::Zvol, props, RECORD).await?;
         let file = Self { machine, plan, engine, head, object };
         file.writer(0).fill(plan.records(), FILL_TXG).await?;
         Ok(file)

@@ -14,7 +14,7 @@
 //! At the end the dataset is destroyed. That reads every indirect block and no record.
 //!
 //! In other worlds (`aged`) the file fills four fifths of the disks, and each record has other
-//! bytes. Four threads overwrite records at random. Then the file is scrubbed, removed, and
+//! bytes. Four threads overwrite records at random. Then the file is scrubbed, sent, removed, and
 //! destroyed with its dataset.
 //!
 //! Sources: spec 09 §3.1; spec 02 §4.
