@@ -172,3 +172,27 @@ fn changes_of_others_are_kept() {
         }
     });
 }
+
+/// Parts that are run ahead, to see what they need, lack what those before them will do.
+#[test]
+fn a_part_may_need_what_the_one_before_it_did() {
+    run(async |bench| {
+        let (live, objects) = with_objects(&bench, 50).await;
+        bench.set_misses(100);
+        let mark = |part: usize| [200 + part as u8];
+        live.apply_parts(5, 50, |tx, part| {
+            if let Some(before) = part.checked_sub(1)
+                && tx.read(objects[before], 0, 1)? != mark(before)
+            {
+                return Err(Error::new(Kind::Invalid, LiveError::NoNumber).into());
+            }
+            // Some need more than those behind them.
+            for far in (20..26).filter(|_| part.is_multiple_of(4)) {
+                tx.read(objects[(part + far) % 50], BLOCK, 1)?;
+            }
+            tx.write(objects[part], 0, &mark(part))
+        })
+        .await
+        .unwrap();
+    });
+}
