@@ -94,7 +94,7 @@ full() {
 }
 
 empty_pool() {
-  rm -rf "$top/b"; mkdir "$top/b"; truncate -s $((mib * 2 + 8192))M "$top/b/d0"
+  rm -rf "$top/b"; mkdir "$top/b"; truncate -s $((mib * 2 + 65536))M "$top/b/d0"
   "$CENOTE" zpool --embedded -d "$top/b" create -O compression=lz4 -O mountpoint=none far "$top/b/d0"
   "$CENOTE" zpool --embedded -d "$top/b" export far
 }

@@ -65,7 +65,7 @@ pub(crate) async fn run(args: &Args<'_>) -> Result<()> {
 /// Snapshots of a file system, between which a file changes.
 pub(crate) async fn snapshots(args: &Args<'_>) -> Result<()> {
     let (dir, count) = (args.word(0)?, args.number::<u64>(1)?);
-    let mount = mounted(dir, 8 << 30, 128 << 10).await?;
+    let mount = mounted(dir, 64 << 30, 128 << 10).await?;
     let me = Credentials::root();
     let file = new_file(&mount, &me, mount.root(), b"changing").await?;
     let clock = Clock::start();
