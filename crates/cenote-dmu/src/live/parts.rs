@@ -25,7 +25,7 @@ use super::error::LiveError;
 use super::layer::Layer;
 use super::set::{Entry, Live, REPLACED_MAX};
 use super::stop::{Missing, TxResult, TxStop};
-use super::tx::{Source, Tx};
+use super::tx::Tx;
 use super::view::Fetched;
 
 /// Parts that are run under one hold of the mutex, and whose blocks are read together.
@@ -96,21 +96,21 @@ impl Live {
                 }
                 Progress::Need(missing) => {
                     let reads = missing.iter().map(|missing| branch(self.blocks.read(*missing)));
-                    let mut first = true;
-                    for (missing, block) in missing.iter().zip(join_all(reads).await) {
-                        match block {
-                            Ok(block) => drop(fetched.insert(missing.pointer, block)),
-                            Err(error)
-                                if error.kind() == Kind::Overtaken && overtaken < REPLACED_MAX =>
-                            {
-                                overtaken += 1;
-                            }
-                            Err(error) if first => return Err(error),
-                            // Its own part finds the error, if it needs the block.
-                            Err(_) => {}
+                    let mut read = missing.iter().zip(join_all(reads).await);
+                    match read.next() {
+                        Some((_, Err(error)))
+                            if error.kind() == Kind::Overtaken && overtaken < REPLACED_MAX =>
+                        {
+                            overtaken += 1;
                         }
-                        first = false;
+                        Some((_, Err(error))) => return Err(error),
+                        Some((missing, Ok(block))) => drop(fetched.insert(missing.pointer, block)),
+                        None => {}
                     }
+                    // The error of another block is found by the part that needs it.
+                    fetched.extend(
+                        read.filter_map(|(missing, block)| Some((missing.pointer, block.ok()?))),
+                    );
                 }
             }
         }
@@ -139,15 +139,7 @@ impl Live {
         let end = count.min((begin / WINDOW + 1).saturating_mul(WINDOW));
         let mut missing: Vec<Missing> = Vec::new();
         for part in begin..end {
-            let source = Source {
-                blocks: &*self.blocks,
-                id: self.id,
-                indirect_shift: self.indirect_shift(),
-                below: &below,
-                base: &state.base,
-                fetched,
-                since,
-            };
+            let source = self.source((&below, &state.base), fetched, since);
             let mut tx = Tx::new(parts.txg, source, parts.cursor);
             match (change(&mut tx, part), missing.is_empty()) {
                 (Ok(value), true) => {

@@ -301,9 +301,7 @@ impl Live {
         if let Some(txg) = txg {
             self.check_txg(&state, txg)?;
         }
-        let (blocks, below, base) = (&*self.blocks, &state.layers, &state.base);
-        let indirect_shift = self.indirect_shift();
-        let source = Source { blocks, id: self.id, indirect_shift, below, base, fetched, since };
+        let source = self.source((&state.layers, &state.base), fetched, since);
         let mut tx = Tx::new(txg.unwrap_or(u64::MAX), source, state.cursor);
         let result = change(&mut tx);
         let (overlay, cursor, has_found) = (tx.overlay, tx.cursor, tx.has_found_number);
@@ -349,9 +347,16 @@ impl Live {
         Ok(())
     }
 
-    /// Log2 of the size of indirect blocks of new objects; 0: the tunable.
-    pub(super) fn indirect_shift(&self) -> u8 {
-        self.indirect_shift.load(Ordering::Relaxed)
+    /// The state below an overlay: layers, and the committed tree.
+    pub(super) fn source<'a>(
+        &'a self,
+        (below, base): (&'a VecDeque<Entry>, &'a Tree),
+        fetched: &'a Fetched,
+        since: Since,
+    ) -> Source<'a> {
+        let (blocks, id) = (&*self.blocks, self.id);
+        let indirect_shift = self.indirect_shift.load(Ordering::Relaxed);
+        Source { blocks, id, indirect_shift, below, base, fetched, since }
     }
 
     /// Merges an overlay into the layer of its txg; returns the footprint that this adds.

@@ -181,8 +181,9 @@ impl Walk {
             return Ok(None);
         }
         if bp.is_hole() || bp.is_redacted() {
-            let count = if bp.is_hole() { self.pass_holes(blkid) } else { 1 };
-            return Ok(absent_step(&dnode, &bp, level, blkid..blkid.saturating_add(count)));
+            let more = if bp.is_hole() { self.pass_holes() } else { 0 };
+            let end = blkid.saturating_add(1).saturating_add(more);
+            return Ok(absent_step(&dnode, &bp, level, blkid..end));
         }
         let is_meta = dnode.object() == META_DNODE;
         if level == 0 && !is_meta {
@@ -201,27 +202,26 @@ impl Walk {
         Ok(None)
     }
 
-    /// Passes the holes that follow the one of block `blkid` on the top of the stack, up to the end
-    /// of the object, and returns how many blocks of their level they are with it: a meta-dnode has
-    /// a thousand in a block of pointers.
-    fn pass_holes(&mut self, blkid: u64) -> u64 {
-        let Some(Frame::Pointers(top)) = self.stack.last() else { return 1 };
+    /// Passes the holes that come next on the top of the stack, up to the end of the object, and
+    /// returns their number: a meta-dnode has a thousand in a block of pointers.
+    fn pass_holes(&mut self) -> u64 {
+        let Some(Frame::Pointers(top)) = self.stack.last() else { return 0 };
         let (level, dnode) = (top.level, &top.dnode);
         let last = dnode.geometry().max_block / dnode.geometry().span(level).max(1);
-        let mut count = 1;
-        while let Some(next) = blkid.checked_add(count)
-            && let Some(bp) = top.array.get(top.next.saturating_add(count as usize - 1))
-            && (next <= last || dnode.object() == META_DNODE)
-            && bp.is_hole()
-            && !bp.is_redacted()
-            && !self.is_skipped(dnode, &bp, level, next)
-        {
-            count += 1;
-        }
+        let is_passed = |index: usize| {
+            let blkid = top.first.saturating_add(index as u64);
+            (blkid <= last || dnode.object() == META_DNODE)
+                && top
+                    .array
+                    .get(index)
+                    .is_some_and(|bp| bp.is_hole() && !self.is_skipped(dnode, &bp, level, blkid))
+        };
+        let end = (top.next..usize::MAX).find(|index| !is_passed(*index)).unwrap_or(top.next);
+        let count = end.saturating_sub(top.next);
         if let Some(Frame::Pointers(top)) = self.stack.last_mut() {
-            top.next += count as usize - 1;
+            top.next = end;
         }
-        count
+        count as u64
     }
 
     /// Whether the source of the increment has the block and everything below it, or a resumed walk

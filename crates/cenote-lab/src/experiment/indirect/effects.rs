@@ -18,6 +18,7 @@ const BYTES_SLACK: f64 = 0.05;
 /// An operation on the whole file.
 struct Operation {
     name: &'static str,
+    task: fn(&Outcome) -> Task,
     reads_records: bool,
     /// Most time with indirect blocks of 128K, as a part of that with 16K.
     slower: f64,
@@ -26,10 +27,15 @@ struct Operation {
 /// The report saw nothing slower. A send has most of its time from records, which it reads in the
 /// order of the file: it gains nothing, and waits longer for an indirect block now and then.
 const OPERATIONS: [Operation; 4] = [
-    Operation { name: "rm", reads_records: false, slower: 1.02 },
-    Operation { name: "destroy", reads_records: false, slower: 1.02 },
-    Operation { name: "scrub", reads_records: true, slower: 1.02 },
-    Operation { name: "send", reads_records: true, slower: 1.05 },
+    Operation { name: "rm", task: |outcome| outcome.remove, reads_records: false, slower: 1.02 },
+    Operation {
+        name: "destroy",
+        task: |outcome| outcome.destroy,
+        reads_records: false,
+        slower: 1.02,
+    },
+    Operation { name: "scrub", task: |outcome| outcome.scrub, reads_records: true, slower: 1.02 },
+    Operation { name: "send", task: |outcome| outcome.send, reads_records: true, slower: 1.05 },
 ];
 
 const FINDINGS: [&str; 4] = [
@@ -58,10 +64,6 @@ pub(super) fn add(measured: &mut Measured, runs: &[Aged], is_large: bool) {
     judge(measured, runs, is_large);
     measured.charts.extend([overwrite_chart(runs), task_chart(runs)]);
     measured.findings.extend(FINDINGS.map(str::to_owned));
-}
-
-fn tasks(outcome: &Outcome) -> [Task; 4] {
-    [outcome.remove, outcome.destroy, outcome.scrub, outcome.send]
 }
 
 fn of<'a>(runs: &'a [Aged], name: &str) -> Option<&'a Aged> {
@@ -132,7 +134,7 @@ fn add_tasks(measured: &mut Measured, runs: &[Aged]) {
             outcome.tree[1].blocks.into(),
             outcome.tree[1].mean().into(),
         ];
-        for task in tasks(outcome) {
+        for task in OPERATIONS.iter().map(|operation| (operation.task)(outcome)) {
             row.extend([task.seconds.into(), task.reads.into()]);
         }
         table.row(row);
@@ -160,7 +162,8 @@ fn judge(measured: &mut Measured, runs: &[Aged], is_large: bool) {
         let what = format!("{name}: KiB written for an overwrite");
         measured.checks.push(Check::near(what, kib, want, BYTES_SLACK, 1));
         let metadata: u64 = outcome.tree[1..].iter().map(|level| level.blocks).sum();
-        for (task, operation) in tasks(outcome).iter().zip(&OPERATIONS) {
+        for operation in &OPERATIONS {
+            let reads = (operation.task)(outcome).reads;
             // Neighbours are read together; beside the file's there are blocks of its object set.
             let most = metadata as f64 * 1.02 + 4.0;
             let (block, most) = if operation.reads_records {
@@ -169,7 +172,7 @@ fn judge(measured: &mut Measured, runs: &[Aged], is_large: bool) {
                 ("indirect block", most)
             };
             let what = format!("{name}: reads of {}, each {block} at most once", operation.name);
-            measured.checks.push(Check::at_most(what, task.reads as f64, most, 0));
+            measured.checks.push(Check::at_most(what, reads as f64, most, 0));
         }
     }
     let (Some(small), Some(large)) = (of(runs, SMALLEST), of(runs, LARGEST)) else { return };
@@ -178,10 +181,10 @@ fn judge(measured: &mut Measured, runs: &[Aged], is_large: bool) {
         let gain = rate(large) / rate(small);
         let what = "overwrites/s of 128K over 16K";
         measured.checks.push(Check::within(what, gain, GAIN.0, GAIN.1, 2));
-        let tasks = tasks(&large.1).into_iter().zip(tasks(&small.1));
-        for ((large, small), Operation { name, slower, .. }) in tasks.zip(&OPERATIONS) {
+        for Operation { name, task, slower, .. } in &OPERATIONS {
+            let part = task(&large.1).seconds / task(&small.1).seconds;
             let what = format!("seconds of {name}, 128K over 16K");
-            measured.checks.push(Check::at_most(what, large.seconds / small.seconds, *slower, 2));
+            measured.checks.push(Check::at_most(what, part, *slower, 2));
         }
     }
 }
@@ -220,5 +223,5 @@ fn overwrite_chart(runs: &[Aged]) -> Chart {
 fn task_chart(runs: &[Aged]) -> Chart {
     let title = "Operations on the overwritten file, from a cold cache";
     let names = OPERATIONS.map(|operation| operation.name);
-    bars(runs, title, "seconds", &names, |outcome, group| tasks(outcome)[group].seconds)
+    bars(runs, title, "seconds", &names, |outcome, group| (OPERATIONS[group].task)(outcome).seconds)
 }
