@@ -1,9 +1,12 @@
 //! Corrective receives: blocks without a good copy get their bytes from a stream.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use cenote_device::{Device as _, ImageDevice};
+use cenote_dmu::ObjSet;
 use cenote_engine::Engine;
+use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::stream::Record;
@@ -26,9 +29,22 @@ async fn heal(engine: &Arc<Engine>, items: &[Item], name: &str) -> Result<Healed
     healer.finish().await
 }
 
-/// The number of the device with this path.
-fn device_of(target: &Target, path: &str) -> usize {
-    target.devices.iter().position(|device| device.info().path == path).unwrap()
+/// Where all copies and parts of a block are: numbers of devices, and ranges of them. Another test
+/// of this process may have forced its write to gang blocks.
+async fn places(target: &Target, set: &ObjSet, bp: BlockPtr) -> Vec<(usize, Range<u64>)> {
+    let store = target.engine.store();
+    let members =
+        if bp.is_gang() { store.gang_members(&bp, set.grounds()).await.unwrap() } else { vec![bp] };
+    let tree = store.tree();
+    let ranges = members.iter().flat_map(|member| {
+        let (len, birth) = (member.psize(), member.physical_birth());
+        member.dvas().flat_map(move |dva| tree.layout_ranges(dva, len, birth))
+    });
+    let device_of = |leaf| {
+        let path = tree.leaf(leaf).path();
+        target.devices.iter().position(|device| device.info().path == path).unwrap()
+    };
+    ranges.map(|range| (device_of(range.leaf), range.offset..range.offset + range.len)).collect()
 }
 
 async fn flip(device: &ImageDevice, at: u64) {
@@ -53,19 +69,8 @@ async fn damage(target: &Target, snapshot: &str) -> Vec<(u64, u64)> {
         for blkid in 0..dnode.block_count() {
             let bp = dnode.block_pointer(0, blkid).await.unwrap();
             let Some(bp) = bp.filter(|bp| !bp.is_embedded()) else { continue };
-            let members = if bp.is_gang() {
-                engine.store().gang_members(&bp, set.grounds()).await.unwrap()
-            } else {
-                vec![bp]
-            };
-            for member in members {
-                for dva in member.dvas() {
-                    let tree = engine.store().tree();
-                    for range in tree.layout_ranges(dva, member.psize(), member.physical_birth()) {
-                        let device = device_of(target, tree.leaf(range.leaf).path());
-                        flip(&target.devices[device], range.offset).await;
-                    }
-                }
+            for (device, range) in places(target, &set, bp).await {
+                flip(&target.devices[device], range.start).await;
             }
             found.push((dnode.object(), blkid * dnode.phys().data_block_size()));
         }
@@ -204,15 +209,12 @@ fn other_bytes_are_never_written() {
         let dnode = set.dnode(object).await.unwrap();
         let blkid = offset / dnode.phys().data_block_size();
         let bp = dnode.block_pointer(0, blkid).await.unwrap().unwrap();
-        for dva in bp.dvas() {
-            let tree = target.engine.store().tree();
-            for range in tree.layout_ranges(dva, bp.psize(), bp.physical_birth()) {
-                let (mut now, mut then) = (vec![0; range.len as usize], vec![1; range.len as usize]);
-                let device = device_of(&target, tree.leaf(range.leaf).path());
-                target.devices[device].image().read_at(range.offset, &mut now);
-                before[device].read_at(range.offset, &mut then);
-                assert!(now == then, "{range:?}");
-            }
+        for (device, range) in places(&target, &set, bp).await {
+            let len = (range.end - range.start) as usize;
+            let (mut now, mut then) = (vec![0; len], vec![1; len]);
+            target.devices[device].image().read_at(range.start, &mut now);
+            before[device].read_at(range.start, &mut then);
+            assert!(now == then, "{range:?}");
         }
     })
     .unwrap();
