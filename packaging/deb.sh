@@ -69,9 +69,11 @@ dpkg-deb --root-owner-group -Zxz --build "$work" "$package" >/dev/null
 dpkg-deb -I "$package" | sed -n '/ Package:/,$p'
 contents=$(dpkg-deb -c "$package")
 wanted="./usr/bin/cenote ./usr/lib/cenote/bin/zpool ./usr/lib/cenote/sbin/mount.zfs
-  ./usr/share/man/man8/cenote.8.gz ./usr/share/bash-completion/completions/cenote
+  ./usr/share/man/man8/cenote.8.gz ./usr/share/man/man8/cenote-zpool-create.8.gz
+  ./usr/share/man/man8/cenote-lab.8.gz ./usr/share/bash-completion/completions/cenote
   ./usr/share/zsh/vendor-completions/_cenote ./usr/share/doc/$name/copyright"
-[ -z "$links" ] || wanted="$wanted ./usr/sbin/zpool ./usr/sbin/mount.zfs"
+[ -z "$links" ] || wanted="$wanted ./usr/sbin/zpool ./usr/sbin/mount.zfs
+  ./usr/share/man/man8/zpool-create.8.gz"
 for file in $wanted; do
   grep -qF " $file" <<<"$contents" || { echo "$package lacks $file" >&2; exit 1; }
 done

@@ -27,12 +27,26 @@ fi
 
 mkdir -p "$root/share/man/man8"
 gzip -9nc "$here/man/cenote.8" > "$root/share/man/man8/cenote.8.gz"
+# Pages of zpool and zfs have names of their own, too: OpenZFS's may be installed beside them.
+pages=$(mktemp -d)
+trap 'rm -rf "$pages"' EXIT
+"$binary" manual --out "$pages" >/dev/null
+for page in "$pages"/*.8; do
+  name=${page##*/}
+  gzip -9nc "$page" > "$root/share/man/man8/cenote-${name#cenote-}.gz"
+  case $name in
+    cenote-*) ;;
+    *) if [ -n "$links" ]; then ln -sfn "cenote-$name.gz" "$root/share/man/man8/$name.gz"; fi ;;
+  esac
+done
 
 bash_dir=$root/share/bash-completion/completions
 zsh_dir=$root/share/zsh/vendor-completions
 mkdir -p "$bash_dir" "$zsh_dir"
 "$binary" completions bash > "$bash_dir/cenote"
 "$binary" completions zsh > "$zsh_dir/_cenote"
+mkdir -p "$root/share/fish/vendor_completions.d"
+"$binary" completions fish > "$root/share/fish/vendor_completions.d/cenote.fish"
 if [ -n "$links" ]; then
   for tool in zpool zfs; do ln -sfn cenote "$bash_dir/$tool"; done
 fi

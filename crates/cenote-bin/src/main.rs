@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::process::ExitCode;
 
 use cenote_cli::TerminalStream;
+use cenote_cli::environment::Terminals;
 
 /// Larger writes bypass the buffer.
 const OUTPUT_BUFFER_BYTES: usize = 64 << 10;
@@ -22,6 +23,10 @@ fn main() -> ExitCode {
     if let Some(status) = cenote_serve::fuse::helper::run(&args) {
         return status;
     }
+    cenote_cli::environment::set_terminals(Terminals {
+        output: std::io::stdout().is_terminal(),
+        messages: std::io::stderr().is_terminal(),
+    });
     let words: Vec<String> = args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect();
     let is_terminal = |stream| match stream {
         TerminalStream::Input => std::io::stdin().is_terminal(),
@@ -34,7 +39,13 @@ fn main() -> ExitCode {
     if let Some(status) = daemon::run(&args) {
         return status;
     }
-    let args = words;
+    let args = match daemon::with_loan(args) {
+        Ok(args) => args.iter().map(|arg| cenote_cli::argument::from_os(arg)).collect::<Vec<_>>(),
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    };
     // Bypasses the standard library's buffer, which searches for line ends.
     let stdout = match std::io::stdout().as_fd().try_clone_to_owned() {
         Ok(stdout) => std::fs::File::from(stdout),

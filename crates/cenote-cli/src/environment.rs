@@ -10,6 +10,7 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::Read;
 use std::path::{Component, Path, PathBuf};
+use std::sync::OnceLock;
 
 use jiff::tz::TimeZone;
 
@@ -21,6 +22,10 @@ pub(crate) const IMPORT_PATH: &str = "ZPOOL_IMPORT_PATH";
 pub(crate) const BY_GUID: &str = "ZPOOL_VDEV_NAME_GUID";
 pub(crate) const FOLLOWS_LINKS: &str = "ZPOOL_VDEV_NAME_FOLLOW_LINKS";
 pub(crate) const HAS_PATHS: &str = "ZPOOL_VDEV_NAME_PATH";
+/// `on` for suggestions and short usage texts; if it is not set, they are for terminals.
+const HINTS: &str = "CENOTE_HINTS";
+/// Asks for colours, as OpenZFS's variable does. It is lent only if the output is a terminal.
+const COLOUR: &str = "ZFS_COLOR";
 /// The time zone.
 const ZONE: &str = "TZ";
 /// Directory of the time zone files, and the largest file that is read.
@@ -29,7 +34,7 @@ const ZONE_MAX: u64 = 1 << 20;
 
 /// All variables that commands read; they are sent along with a command to the process that runs
 /// it.
-pub const NAMES: [&str; 6] = [POSIX, IMPORT_PATH, BY_GUID, FOLLOWS_LINKS, HAS_PATHS, ZONE];
+pub const NAMES: [&str; 7] = [POSIX, IMPORT_PATH, BY_GUID, FOLLOWS_LINKS, HAS_PATHS, HINTS, ZONE];
 
 /// Variables of another process, by name.
 pub type Variables = Vec<(OsString, OsString)>;
@@ -38,11 +43,60 @@ thread_local! {
     static SUBSTITUTED: RefCell<Option<Variables>> = const { RefCell::new(None) };
 }
 
+/// Streams of this process that are terminals.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Terminals {
+    /// Standard output.
+    pub output: bool,
+    /// Standard error, for messages.
+    pub messages: bool,
+}
+
+static TERMINALS: OnceLock<Terminals> = OnceLock::new();
+
+/// Says once which streams of this process are terminals; unless it is called, none is.
+pub fn set_terminals(terminals: Terminals) {
+    TERMINALS.get_or_init(|| terminals);
+}
+
+/// Returns the streams of this process that are terminals.
+#[must_use]
+pub fn terminals() -> Terminals {
+    TERMINALS.get().copied().unwrap_or_default()
+}
+
+/// Whether the environment of this process asks for colours, and its output can show them.
+fn can_show_colours() -> bool {
+    let is_set = |name| std::env::var_os(name).is_some();
+    let is_dumb = std::env::var_os("TERM").is_none_or(|term| term == "dumb");
+    terminals().output && is_set(COLOUR) && !is_set("NO_COLOR") && !is_dumb
+}
+
 /// Returns the variables of this process that commands read.
 #[must_use]
 pub fn own() -> Variables {
     let value = |name: &&str| Some((OsString::from(name), std::env::var_os(name)?));
-    NAMES.iter().filter_map(value).collect()
+    let mut own: Variables = NAMES.iter().filter_map(value).collect();
+    if terminals().messages && std::env::var_os(HINTS).is_none() {
+        own.push((HINTS.into(), "on".into()));
+    }
+    if can_show_colours() {
+        own.push((COLOUR.into(), "1".into()));
+    }
+    own
+}
+
+/// Whether messages are for a person, with suggestions and short usage texts: if `CENOTE_HINTS`
+/// says so, or if it is not set and they go to a terminal.
+pub(crate) fn wants_hints() -> bool {
+    let is_own = SUBSTITUTED.with_borrow(Option::is_none);
+    is_on(HINTS) || (is_own && variable(HINTS).is_none() && terminals().messages)
+}
+
+/// Whether output is to be coloured: `ZFS_COLOR` is set, and it goes to a terminal.
+pub(crate) fn wants_colours() -> bool {
+    let lent = SUBSTITUTED.with_borrow(Option::is_some);
+    if lent { variable(COLOUR).is_some() } else { can_show_colours() }
 }
 
 /// Runs `work` as if this process had been started with these variables.

@@ -10,7 +10,9 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_engine::{Engine, EventLog};
 use cenote_fs::access::accounts;
+use cenote_ondisk::config::VdevConfig;
 use cenote_pool::dsl::deleg::Requester;
+use cenote_pool::status::PoolStatus;
 use cenote_rt::BoxFuture;
 use cenote_serve::fuse::{MountOptions, Suspension};
 
@@ -21,6 +23,15 @@ use crate::io::{CommandResult, Exit};
 pub trait Host: Send + Sync {
     /// Returns the open pools, by name.
     fn pools(&self) -> Vec<Arc<Engine>>;
+
+    /// Returns the recorded pools that could not be opened, by name.
+    fn absent_pools(&self) -> Vec<Arc<AbsentPool>>;
+
+    /// Opens recorded pools whose devices have appeared.
+    fn look_for_absent_pools(&self) -> BoxFuture<'_, ()>;
+
+    /// Forgets a recorded pool that could not be opened.
+    fn forget_absent_pool<'a>(&'a self, pool: &'a AbsentPool) -> BoxFuture<'a, CommandResult>;
 
     /// Takes over a pool that was created or imported, mounts its file systems and offers its
     /// volumes.
@@ -112,6 +123,29 @@ pub trait Host: Send + Sync {
     fn events(&self) -> Vec<Arc<EventLog>>;
 }
 
+/// A recorded pool that could not be opened.
+#[derive(Debug)]
+pub struct AbsentPool {
+    /// Its state, and the reason.
+    pub status: PoolStatus,
+    /// Its vdevs.
+    pub root: VdevConfig,
+}
+
+impl AbsentPool {
+    /// The pool's name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.status.facts.name
+    }
+
+    /// The pool's guid.
+    #[must_use]
+    pub fn guid(&self) -> u64 {
+        self.status.facts.pool_guid
+    }
+}
+
 /// Options of handing a pool over to a host.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Taken {
@@ -185,7 +219,28 @@ impl Session {
         let by_name = pools.iter().find(|engine| engine.name() == name);
         let by_guid = || pools.iter().find(|engine| name.parse() == Ok(engine.guid()));
         let found = by_name.or_else(by_guid).map(Arc::clone);
-        found.ok_or_else(|| Exit::failed(format!("cannot open '{name}': no such pool")))
+        found.ok_or_else(|| {
+            let is_absent = self.absent_pool(name).is_some();
+            let why = if is_absent { "pool is unavailable" } else { "no such pool" };
+            Exit::cannot("open", name, why)
+        })
+    }
+
+    /// Returns a recorded pool that could not be opened, by name or guid.
+    pub(crate) fn absent_pool(&self, name: &str) -> Option<Arc<AbsentPool>> {
+        let is_named =
+            |pool: &Arc<AbsentPool>| pool.name() == name || name.parse() == Ok(pool.guid());
+        self.host.absent_pools().into_iter().find(is_named)
+    }
+
+    /// Whether the pool with this guid is open.
+    pub(crate) fn has_guid(&self, guid: u64) -> bool {
+        self.host.pools().iter().any(|engine| engine.guid() == guid)
+    }
+
+    /// Whether the name belongs to a pool, opened or not.
+    pub(crate) fn has_pool(&self, name: &str) -> bool {
+        self.pool(name).is_ok() || self.absent_pool(name).is_some()
     }
 }
 

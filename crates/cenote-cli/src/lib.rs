@@ -9,11 +9,13 @@ mod accounts;
 pub mod argument;
 pub mod environment;
 pub mod getopt;
+mod hints;
 mod host;
 pub mod io;
 pub mod key_input;
 pub mod key_place;
 mod lab;
+mod manual;
 pub mod nicenum;
 pub mod source;
 pub mod table;
@@ -32,10 +34,11 @@ mod program;
 mod writer;
 
 pub use host::{
-    Caller, CallerStreams, Host, MountRequest, Session, Suspended, Taken, TemporarilyUnmounted,
+    AbsentPool, Caller, CallerStreams, Host, MountRequest, Session, Suspended, Taken,
+    TemporarilyUnmounted,
 };
 pub use io::{CommandResult, Exit, Io};
-pub use program::{run, run_captured, run_for};
+pub use program::{needs_no_pool, only_reads, run, run_captured, run_for, waiting_for};
 pub use verbs::map::{
     PictureCommand, document as map_document, picture_command as map_picture_command,
 };

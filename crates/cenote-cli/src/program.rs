@@ -1,10 +1,17 @@
 //! The entry point: selects tool and verb, and turns the command's result into an exit status.
 
+use std::sync::Arc;
+
+use cenote_engine::Engine;
+
+use crate::hints::{self, Listener};
 use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
-use crate::{environment, err, lab, out, trace, tunable, verbs, zdb, zfs, zinject, zpool, zstream};
+use crate::{
+    environment, err, lab, manual, out, trace, tunable, verbs, zdb, zfs, zinject, zpool, zstream,
+};
 
 const HELP: &str = "\
 usage: cenote COMMAND [ARGUMENTS]
@@ -33,7 +40,8 @@ Commands of cenote:
   tunable [list|get|set]                tunables of the daemon's engine
   zinject [-d DEVICE OPTIONS POOL]      faults of devices, for tests
   lab    list|run|show|policies         experiments: published reports, repeated
-  completions bash|zsh                  completion script for a shell
+  completions bash|zsh|fish             completion script for a shell
+  manual [--out DIR] [TOOL] VERB        manual pages of commands
 
 Each takes --help.
 ";
@@ -81,7 +89,27 @@ pub fn run_captured(args: &[&str]) -> (String, String, i32) {
 /// Runs `zpool`, `zfs`, `map`, `trace`, `tunable` or `zinject` (the name of the tool first) in a
 /// session. Returns the exit status.
 pub fn run_for(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
-    environment::lend(session.caller.environment().clone(), || run_here(session, args, io))
+    environment::lend(session.caller.environment().clone(), || {
+        with_hints(args, Some(session), io, |io| run_here(session, args, io))
+    })
+}
+
+/// Runs a command, and adds suggestions to the messages of one that fails, if they are wanted.
+fn with_hints(
+    args: &[String],
+    session: Option<&Session>,
+    io: &mut Io<'_>,
+    command: impl FnOnce(&mut Io<'_>) -> i32,
+) -> i32 {
+    if !environment::wants_hints() {
+        return command(io);
+    }
+    let mut err = Listener::new(io.err);
+    let status = command(&mut Io { out: io.out, err: &mut err });
+    if status != 0 {
+        err.suggest(args, session);
+    }
+    status
 }
 
 fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
@@ -105,7 +133,8 @@ fn run_here(session: &Session, args: &[String], io: &mut Io<'_>) -> i32 {
 
 /// Whether a command changes nothing, so that it may be run again. Commands with an interval repeat
 /// their own steps.
-fn only_reads(args: &[String]) -> bool {
+#[must_use]
+pub fn only_reads(args: &[String]) -> bool {
     if args.first().is_some_and(|tool| tool == "map") {
         return true;
     }
@@ -119,6 +148,32 @@ fn only_reads(args: &[String]) -> bool {
     };
     // Without arguments `mount` only lists.
     reading.contains(&verb.as_str()) && (verb != "mount" || rest.is_empty())
+}
+
+/// Tells a person what a command on the pools of a session waits for: the state of the pools that
+/// it names, or of all pools. `None` if waiting is what the command is for.
+#[must_use]
+pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
+    const WAITS: [&str; 4] = ["wait", "events", "iostat", "-w"];
+    if args.iter().any(|word| WAITS.contains(&word.as_str())) || args.first()? == "top" {
+        return None;
+    }
+    let pool_of = |word: &String| word.split(['/', '@', '#']).next().map(str::to_owned);
+    let named: Vec<String> = args.iter().skip(2).filter_map(pool_of).collect();
+    let pools = session.host.pools();
+    let is_named = |engine: &&Arc<Engine>| named.contains(&engine.name());
+    let is_any_named = pools.iter().any(|engine| is_named(&engine));
+    let concerned = pools.iter().filter(|engine| !is_any_named || is_named(engine));
+    for engine in concerned {
+        if let Some(why) = engine.health().suspended() {
+            let name = engine.name();
+            return Some(format!(
+                "waiting: pool I/O of '{name}' is currently suspended ({why});\n\
+                 'zpool clear {name}' continues it when its devices are in order\n"
+            ));
+        }
+    }
+    Some(format!("waiting for the daemon to finish '{}'\n", args.join(" ")))
 }
 
 fn once(session: &Session, args: &[String], io: &mut Io<'_>) -> CommandResult {
@@ -155,7 +210,7 @@ fn is_harmless(verb: &str, args: &[String]) -> bool {
 }
 
 /// Returns the full name of an abbreviated verb.
-fn full(verb: &str) -> &str {
+pub(crate) fn full(verb: &str) -> &str {
     match verb {
         "recv" => "receive",
         "snap" => "snapshot",
@@ -176,12 +231,18 @@ pub fn run(args: &[String], io: &mut Io<'_>) -> i32 {
             None => ("", &[][..]),
         },
     };
+    let words: Vec<String> = std::iter::once(tool.to_owned()).chain(rest.iter().cloned()).collect();
+    with_hints(&words, None, io, |io| run_tool(tool, rest, io))
+}
+
+fn run_tool(tool: &str, rest: &[String], io: &mut Io<'_>) -> i32 {
     let result = match tool {
         "zpool" => openzfs_tool(Tool::Zpool, Source::default(), rest, io),
         "zfs" => openzfs_tool(Tool::Zfs, Source::default(), rest, io),
         "zdb" => zdb::run(rest, io),
         "tunable" => tunable::run(None, rest, io),
         "lab" => lab::run(rest, io),
+        "manual" => manual::run(rest, io),
         "trace" => trace::run(None, rest, io),
         "zinject" => zinject::run(None, rest, io),
         "zstream" => zstream::run(rest, io),
@@ -233,10 +294,16 @@ fn openzfs_tool(tool: Tool, source: Source, args: &[String], io: &mut Io<'_>) ->
         }
         other => full(other),
     };
+    if verb == "help" {
+        return zpool::help(tool, rest, io);
+    }
     if !tool.has_verb(verb) {
-        let usage = tool.usage();
+        let usage = hints::usage_of_tool(tool);
         let message = format!("unrecognized command '{verb}'\n{}", usage.trim_end_matches('\n'));
         return Err(Exit::Usage(message));
+    }
+    if asks_for_help(rest) {
+        return zpool::help(tool, &[verb.to_owned()], io);
     }
     let result = match tool {
         Tool::Zpool => zpool::run(verb, &source, rest, io),
@@ -244,7 +311,7 @@ fn openzfs_tool(tool: Tool, source: Source, args: &[String], io: &mut Io<'_>) ->
     };
     result.map_err(|exit| match exit {
         Exit::Usage(message) => {
-            let usage = tool.verb_usage(verb);
+            let usage = hints::usage_of(tool, verb);
             let separator = if message.is_empty() { "" } else { "\n" };
             Exit::Usage(format!("{message}{separator}{}", usage.trim_end_matches('\n')))
         }
@@ -252,11 +319,31 @@ fn openzfs_tool(tool: Tool, source: Source, args: &[String], io: &mut Io<'_>) ->
     })
 }
 
+/// Whether `--help` is one of the options of a verb.
+fn asks_for_help(args: &[String]) -> bool {
+    args.iter().take_while(|arg| *arg != "--").any(|arg| arg == "--help")
+}
+
+/// Whether this command of `zpool` or `zfs` needs no pool: it only prints a usage text.
+#[must_use]
+pub fn needs_no_pool(tool: &str, args: &[String]) -> bool {
+    let tool = Tool::ALL.into_iter().find(|named| named.name() == tool);
+    let (Some(tool), Some((verb, rest))) = (tool, args.split_first()) else { return true };
+    !tool.has_verb(full(verb)) || asks_for_help(rest)
+}
+
 fn own_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {
         "--version" | "version" => {
             out!(io, "zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"))?;
             Ok(())
+        }
+        "help" if let [command, ..] = args => {
+            let words = match command.as_str() {
+                "zpool" | "zfs" => vec!["help".to_owned()],
+                _ => vec!["--help".to_owned()],
+            };
+            Err(Exit::Status(run_tool(command, &words, io)))
         }
         "" | "help" | "--help" | "-h" => {
             write!(io.out, "{HELP}")?;

@@ -401,7 +401,9 @@ impl Source {
     pub async fn dataset(&self, name: &str) -> Result<Dataset, Exit> {
         let parsed = DatasetName::parse(name).map_err(|error| bad_name(name, error))?;
         if let Some(session) = &self.session {
-            let engine = session.pool(parsed.pool).map_err(|_| no_dataset(name))?;
+            let engine = session.pool(parsed.pool).map_err(|exit| {
+                if session.absent_pool(parsed.pool).is_some() { exit } else { no_dataset(name) }
+            })?;
             let below = &name[parsed.pool.len()..];
             return dataset_of(&engine.view().await?, &format!("{}{below}", engine.name())).await;
         }

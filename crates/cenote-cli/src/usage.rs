@@ -15,6 +15,9 @@ pub enum Tool {
 }
 
 impl Tool {
+    /// All tools.
+    pub(crate) const ALL: [Self; 2] = [Self::Zfs, Self::Zpool];
+
     /// Returns its name on the command line.
     pub fn name(self) -> &'static str {
         match self {
@@ -54,6 +57,50 @@ impl Tool {
         let mut verbs: Vec<_> = self.list().lines().filter_map(starts_verb).collect();
         verbs.dedup();
         verbs
+    }
+
+    /// Returns the names in its list of properties.
+    pub(crate) fn property_names(self) -> impl Iterator<Item = &'static str> {
+        self.property_lines().map(|words| words[0])
+    }
+
+    /// Returns the names of properties that can be set, now or when a dataset is created.
+    pub(crate) fn settable_names(self) -> impl Iterator<Item = &'static str> {
+        let lines = self.property_lines();
+        lines
+            .filter(|words| words[1..].iter().take(2).any(|word| *word == "YES"))
+            .map(|words| words[0])
+    }
+
+    /// Returns the lines of its list of properties, as words that begin with the name.
+    fn property_lines(self) -> impl Iterator<Item = Vec<&'static str>> {
+        let is_letter = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_@".contains(c);
+        self.properties().lines().filter_map(move |line| {
+            let mut words: Vec<_> = line.split_whitespace().collect();
+            let name = words.first_mut()?;
+            *name = name.trim_end_matches("...");
+            let is_name = name.starts_with(|c: char| c.is_ascii_lowercase());
+            (is_name && name.chars().all(is_letter)).then_some(words)
+        })
+    }
+
+    /// Returns the properties that have named values, with these.
+    pub(crate) fn property_values(self) -> impl Iterator<Item = (&'static str, Vec<&'static str>)> {
+        self.properties().lines().filter_map(|line| {
+            let name = line.split_whitespace().next()?;
+            let flags = [" YES ", " NO "].into_iter().filter_map(|flag| line.rfind(flag)).max()?;
+            let (_, values) = line[flags + 1..].trim_start().split_once(' ')?;
+            let is_name = |value: &&str| value.starts_with(|c: char| c.is_ascii_alphanumeric());
+            let values = values.split(" | ").map(str::trim).filter(is_name);
+            let is_plain = |value: &&str| !value.contains(['[', '<', '>', ' ', ',']);
+            let values: Vec<_> = values.filter(is_plain).collect();
+            (!values.is_empty()).then_some((name, values))
+        })
+    }
+
+    /// Returns the list of properties, if the verb takes their names.
+    pub(crate) fn properties_of(self, verb: &str) -> Option<&'static str> {
+        self.shows_properties(verb).then(|| self.properties())
     }
 
     /// Returns the lines of the list that describe one verb.

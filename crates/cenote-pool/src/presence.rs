@@ -28,6 +28,7 @@ pub struct Presence(
 #[derive(Debug, Default)]
 struct State {
     is_writable: bool,
+    is_past: bool,
     altroot: Option<String>,
     cache_file: Option<String>,
     /// Set if the pool is open for writing.
@@ -52,6 +53,17 @@ impl Presence {
     /// Marks the pool as open for writing.
     pub fn set_writable(&self) {
         self.lock().is_writable = true;
+    }
+
+    /// Records that the pool was opened at a given txg: it may have been written since.
+    pub fn set_past(&self) {
+        self.lock().is_past = true;
+    }
+
+    /// Whether the pool was opened at a given txg.
+    #[must_use]
+    pub fn is_past(&self) -> bool {
+        self.lock().is_past
     }
 
     /// Whether the pool is open for writing.

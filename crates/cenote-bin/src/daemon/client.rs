@@ -24,6 +24,7 @@ use rustix::fs::{FlockOperation, flock};
 use rustix::net::sockopt::socket_peercred;
 use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};
 
+use super::person::Person;
 use super::place::Place;
 use super::silence::Silence;
 use super::wire::{INPUT_MAX, Kind, Reply, Request, read_answer};
@@ -46,8 +47,8 @@ const PIPE_STATUS: i32 = 141;
 
 /// Result of sending a request.
 enum Outcome {
-    /// The command was run, and ended with this status.
-    Ended(i32),
+    /// The command is run; its answers come over this connection.
+    Accepted(UnixStream),
     /// The command was not run, because the daemon is busy; with the daemon's message.
     Busy(String),
     /// The command was not run, because the daemon is stopping or has ended: the next daemon will
@@ -71,16 +72,48 @@ pub(super) fn run_or_start_into(
     out: &File,
 ) -> std::io::Result<i32> {
     let mut daemon = Starting::default();
-    attempts(place, request, out, || daemon.look(place))
+    relay(place, attempts(place, request, || daemon.look(place))?, request, out)
 }
 
 /// Runs a command in the daemon, `None` if no daemon is running.
 pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i32>> {
     let out = unbuffered(std::io::stdout())?;
-    match attempts(place, request, &out, || Err(ErrorKind::NotConnected.into())) {
+    match attempts(place, request, absent) {
         Err(error) if error.kind() == ErrorKind::NotConnected => Ok(None),
-        done => done.map(Some),
+        stream => relay(place, stream?, request, &out).map(Some),
     }
+}
+
+fn absent() -> std::io::Result<()> {
+    Err(ErrorKind::NotConnected.into())
+}
+
+/// The answers to an accepted request, up to the end of the connection.
+pub(super) struct Answers(UnixStream);
+
+impl Iterator for Answers {
+    type Item = std::io::Result<(Kind, Vec<u8>)>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        Some(read_answer(&mut self.0))
+    }
+}
+
+/// Sends a request, and returns the answers.
+///
+/// # Errors
+/// `NotConnected` if no daemon is running; errors of the connection.
+pub(super) fn answers(place: &Place, request: &Request) -> std::io::Result<Answers> {
+    attempts(place, request, absent).map(Answers)
+}
+
+/// Like [`answers`], but starts the daemon if necessary.
+///
+/// # Errors
+/// The errors of [`run_or_start`].
+pub(super) fn answers_or_start(place: &Place, request: &Request) -> std::io::Result<Answers> {
+    let mut daemon = Starting::default();
+    attempts(place, request, || daemon.look(place)).map(Answers)
 }
 
 /// Sends a request until a daemon accepts it. Calls `absent` when no daemon is listening.
@@ -88,9 +121,8 @@ pub(super) fn run(place: &Place, request: &Request) -> std::io::Result<Option<i3
 fn attempts(
     place: &Place,
     request: &Request,
-    out: &File,
     mut absent: impl FnMut() -> std::io::Result<()>,
-) -> std::io::Result<i32> {
+) -> std::io::Result<UnixStream> {
     let end = monotonic() + TIMEOUT;
     let mut cause = "it does not answer".to_owned();
     let mut busy_end = None;
@@ -99,8 +131,8 @@ fn attempts(
             Ok(None) => absent()?,
             Err(error) if error.kind() == ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
-            Ok(Some(stream)) => match exchange(place, stream, request, out)? {
-                Outcome::Ended(status) => return Ok(status),
+            Ok(Some(stream)) => match exchange(place, stream, request)? {
+                Outcome::Accepted(stream) => return Ok(stream),
                 Outcome::Later => {}
                 Outcome::Busy(why) => {
                     cause = why;
@@ -145,13 +177,8 @@ fn is_lost(error: &std::io::Error) -> bool {
     kinds.contains(&error.kind())
 }
 
-/// Sends a request, and processes the answers until the command has ended.
-fn exchange(
-    place: &Place,
-    mut stream: UnixStream,
-    request: &Request,
-    out: &File,
-) -> std::io::Result<Outcome> {
+/// Sends a request, and waits for the daemon's decision about it.
+fn exchange(place: &Place, mut stream: UnixStream, request: &Request) -> std::io::Result<Outcome> {
     if let Err(error) = stream.write_all(&request.encode())
         && !is_lost(&error)
     {
@@ -160,11 +187,7 @@ fn exchange(
     // Even if the request was not sent completely: the answer says why.
     wait_for_answer(place, &stream)?;
     match read_answer(&mut stream) {
-        Ok((Kind::Accepted, _)) => {
-            let is_stream = request.args.iter().take(2).eq(["zfs", "send"]);
-            let queue = if is_stream { STREAM_QUEUE } else { QUEUE };
-            relay(stream, out.try_clone()?, queue).map(Outcome::Ended)
-        }
+        Ok((Kind::Accepted, _)) => Ok(Outcome::Accepted(stream)),
         Ok((Kind::Busy, why)) => Ok(Outcome::Busy(String::from_utf8_lossy(&why).into_owned())),
         Ok((Kind::Ending, _)) => Ok(Outcome::Later),
         Ok((_, why)) => Err(std::io::Error::other(String::from_utf8_lossy(&why).into_owned())),
@@ -190,11 +213,17 @@ fn wait_for_answer(place: &Place, stream: &UnixStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Processes the answers to an accepted request, `queue` of which are buffered. Returns the
-/// command's status.
-fn relay(mut stream: UnixStream, out: File, queue: usize) -> std::io::Result<i32> {
-    let (queue, answers) = sync_channel(queue);
-    let replies = stream.try_clone()?;
+/// Processes the answers to an accepted request. Returns the command's status.
+fn relay(
+    place: &Place,
+    mut stream: UnixStream,
+    request: &Request,
+    out: &File,
+) -> std::io::Result<i32> {
+    let person = Person::waits_for(place, request);
+    let is_stream = request.args.iter().take(2).eq(["zfs", "send"]);
+    let (queue, answers) = sync_channel(if is_stream { STREAM_QUEUE } else { QUEUE });
+    let (replies, out) = (stream.try_clone()?, out.try_clone()?);
     let writer = std::thread::spawn(move || write_answers(&answers, replies, out));
     let ended = loop {
         match read_answer(&mut stream) {
@@ -202,8 +231,11 @@ fn relay(mut stream: UnixStream, out: File, queue: usize) -> std::io::Result<i32
                 Some(status) => break Ok(i32::from_le_bytes(*status)),
                 None => break Err(ErrorKind::InvalidData.into()),
             },
-            // The writer lives until the queue is dropped.
-            Ok(answer) => drop(queue.send(answer)),
+            Ok(answer) => {
+                person.hears();
+                // The writer lives until the queue is dropped.
+                drop(queue.send(answer));
+            }
             Err(error) if is_lost(&error) => {
                 let text = "it ended while it ran the command";
                 break Err(std::io::Error::new(error.kind(), text));

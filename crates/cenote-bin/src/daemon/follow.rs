@@ -86,11 +86,12 @@ impl Mounts {
         let objects: BTreeSet<u64> = wanted.iter().map(|wanted| wanted.object).collect();
         {
             let mut state = self.state();
-            state.known.retain(|object, known| {
-                objects.contains(object) || !following.scope.contains(&known.dataset)
+            state.forget(|object, known| {
+                !objects.contains(&object) && following.scope.contains(&known.dataset)
             });
             state.pending = following.pending;
         }
+        self.remove_left_folders().await;
         let pool = self.engine.name();
         log::debug!(pool = %pool, datasets = %read_count, mounts = %mounts_count, "mounts followed");
         first(&following.failures)

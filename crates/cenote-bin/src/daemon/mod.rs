@@ -10,14 +10,18 @@
 //! acknowledged changes are on disk. A lock permits one daemon for each state directory, and
 //! devices are locked, so that two daemons never open the same pool.
 
+mod absent;
 mod accept;
 mod client;
 mod connections;
 mod exports;
 mod follow;
+mod host_space;
 mod lines;
+mod loan;
 mod log;
 mod mounts;
+mod person;
 mod place;
 mod pools;
 mod record;
@@ -81,6 +85,9 @@ const LOCK_PAUSE: Duration = Duration::from_millis(20);
 /// Name of the link to this program that `mount -t zfs` runs.
 const MOUNT_HELPER: &str = "mount.zfs";
 
+/// Names of links to this program that have verbs of their own.
+const TOOLS: [&str; 5] = ["zpool", "zfs", "zdb", "zinject", "zstream"];
+
 /// Verbs that use no pools of the daemon.
 const LOCAL_VERBS: [&str; 8] =
     ["version", "help", "-V", "--version", "-?", "--help", "-h", "labelclear"];
@@ -98,6 +105,7 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
     let tool = tool.rsplit('/').next().unwrap_or_default().to_owned();
     let verb = words.get(1).map(|verb| verb.to_string_lossy().into_owned());
     match (&*tool, verb.as_deref()) {
+        ("help", Some("daemon")) => Some(daemon(Some("help"), false)),
         ("daemon", verb) => {
             let is_detached = words.get(2).is_some_and(|word| *word == *DETACHED);
             if is_detached {
@@ -105,7 +113,11 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
             }
             Some(daemon(verb, is_detached))
         }
-        ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => Some(pass(&tool, words)),
+        ("zpool" | "zfs", Some(verb)) if is_for_daemon(verb) => {
+            let args: Vec<_> =
+                words[1..].iter().map(|word| cenote_cli::argument::from_os(word)).collect();
+            (!cenote_cli::needs_no_pool(&tool, &args)).then(|| pass(&tool, words))
+        }
         // The device may be one that a pool of the daemon does not use at the moment.
         ("zpool", Some("labelclear")) if words.iter().any(|word| *word == *"-f") => {
             pass_to_running(&tool, words)
@@ -117,7 +129,8 @@ pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
         ("map", _) if !words.iter().any(|word| reads_files(&word.to_string_lossy())) => {
             Some(map(words))
         }
-        ("trace", _) if !words.iter().any(|word| *word == *"--help") => Some(pass(&tool, words)),
+        ("trace" | "tunable", _) if words.iter().any(|word| *word == *"--help") => None,
+        ("trace", _) => Some(pass(&tool, words)),
         ("tunable", verb) if verb.is_none_or(is_for_daemon) => Some(pass(&tool, words)),
         _ => None,
     }
@@ -183,6 +196,24 @@ fn request(tool: &str, words: &[std::ffi::OsString]) -> std::io::Result<Request>
     Ok(Request { environment, folder, args })
 }
 
+/// Returns the arguments of a command that reads devices in this process: those of a pool that the
+/// daemon has are added.
+///
+/// # Errors
+/// The message for a pool of the daemon that it does not lend.
+pub(crate) fn with_loan(args: Vec<std::ffi::OsString>) -> Result<Vec<std::ffi::OsString>, String> {
+    let program = args.first().map(|program| program.to_string_lossy().into_owned());
+    let invoked = program.as_deref().and_then(|program| program.rsplit('/').next());
+    if invoked.is_some_and(|invoked| TOOLS.contains(&invoked)) {
+        return Ok(args);
+    }
+    match loan::borrow(args.get(1..).unwrap_or_default()) {
+        Ok(None) => Ok(args),
+        Ok(Some(more)) => Ok(args.into_iter().take(1).chain(more).collect()),
+        Err(error) => Err(format!("cannot reach the cenote daemon: {error}")),
+    }
+}
+
 fn exit_code(passed: std::io::Result<i32>) -> ExitCode {
     match passed {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(1)),
@@ -198,6 +229,10 @@ fn no_place() -> std::io::Error {
 }
 
 fn daemon(verb: Option<&str>, is_detached: bool) -> ExitCode {
+    if let Some("help" | "--help" | "-h") = verb {
+        print!("{USAGE}");
+        return ExitCode::SUCCESS;
+    }
     let Some(place) = Place::of_environment() else {
         eprintln!("{}", no_place());
         return ExitCode::FAILURE;

@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) is_left: bool,
     /// File systems that existed before.
     pub(super) known: BTreeMap<u64, Known>,
+    /// Folders of mount points that file systems have left, to be removed if they are empty.
+    left_folders: Vec<PathBuf>,
     /// Datasets whose mounts are yet to be adapted to their properties.
     pub(super) pending: ChangedDatasets,
 }
@@ -63,6 +65,15 @@ pub(super) struct Known {
     guid: u64,
     pub(super) dataset: String,
     mountpoint: String,
+    place: Option<PathBuf>,
+    is_by_default: bool,
+}
+
+impl Known {
+    /// The folder of its mount point, if no user has chosen it.
+    fn folder(&self) -> Option<PathBuf> {
+        self.place.clone().filter(|_| self.is_by_default)
+    }
 }
 
 impl State {
@@ -78,13 +89,34 @@ impl State {
             guid: wanted.guid,
             dataset: wanted.dataset.clone(),
             mountpoint: wanted.mountpoint.clone(),
+            place: wanted.place.clone(),
+            is_by_default: wanted.is_by_default,
         };
-        match self.known.insert(wanted.object, now) {
+        let place = now.place.clone();
+        let before = self.known.insert(wanted.object, now);
+        if let Some(before) = before.as_ref().filter(|before| before.place != place) {
+            self.left_folders.extend(before.folder());
+        }
+        match before {
             Some(before) if before.guid == wanted.guid => {
                 before.dataset == wanted.dataset && before.mountpoint != wanted.mountpoint
             }
             _ => true,
         }
+    }
+
+    /// Forgets file systems that do not exist any more.
+    pub(super) fn forget(&mut self, is_gone: impl Fn(u64, &Known) -> bool) {
+        let gone = self.known.extract_if(.., |object, known| is_gone(*object, known));
+        self.left_folders.extend(gone.filter_map(|(_, known)| known.folder()));
+    }
+
+    /// Returns the folders that file systems have left since the last call, nested ones first.
+    fn take_left_folders(&mut self) -> Vec<PathBuf> {
+        let mut left = std::mem::take(&mut self.left_folders);
+        left.retain(|folder| self.known.values().all(|known| known.place.as_ref() != Some(folder)));
+        left.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
+        left
     }
 }
 
@@ -399,6 +431,16 @@ impl Mounts {
         Ok(())
     }
 
+    /// Removes the folders of mount points that file systems have left, as OpenZFS does: those that
+    /// no user has chosen, and that are empty.
+    pub(super) async fn remove_left_folders(&self) {
+        let left = self.state().take_left_folders();
+        for folder in left {
+            // A folder in use stays.
+            let _ = fuse::remove_folder(&folder).await;
+        }
+    }
+
     /// Unmounts everything by force, when the process ends.
     pub(super) async fn leave(&self) {
         let _changing = self.changing.lock().await;
@@ -433,9 +475,55 @@ impl Mounts {
         }
     }
 
-    /// Mounts a file system in its own place.
+    /// Mounts a file system in its own place. If that fails, the folder does not stay: files would
+    /// be written to it, in another file system.
     pub(super) async fn start(&self, wanted: &Wanted, options: &MountOptions) -> CommandResult {
         let Some(place) = &wanted.place else { return Ok(()) };
+        let started = self.start_at(wanted, place, options).await;
+        if started.is_err() && wanted.is_by_default && self.mounted(wanted.object).is_none() {
+            let _ = fuse::remove_folder(place).await;
+        }
+        started.map_err(|exit| match self.hint_about(wanted, place) {
+            Some(hint) => Exit::NotMounted(format!("{}\n{hint}", exit.message())),
+            None => exit,
+        })
+    }
+
+    /// Explains why a user other than root cannot mount at a place inside of another mount, which
+    /// `fusermount3` refuses, and what to do.
+    fn hint_about(&self, wanted: &Wanted, place: &Path) -> Option<String> {
+        if rustix::process::geteuid().is_root() {
+            return None;
+        }
+        let state = self.state();
+        let holds =
+            |mounted: &&Mounted| place != mounted.place && place.starts_with(&mounted.place);
+        let parent = state
+            .mounted
+            .values()
+            .filter(holds)
+            .max_by_key(|mounted| mounted.place.components().count())?;
+        let below = place.strip_prefix(&parent.place).ok()?;
+        let mut beside = parent.place.clone().into_os_string();
+        for part in below {
+            beside.push("-");
+            beside.push(part);
+        }
+        Some(format!(
+            "only root mounts inside of '{}'; choose a folder outside, for example with\n\
+             'zfs set mountpoint={} {}'",
+            parent.place.display(),
+            Path::new(&beside).display(),
+            wanted.dataset
+        ))
+    }
+
+    async fn start_at(
+        &self,
+        wanted: &Wanted,
+        place: &Path,
+        options: &MountOptions,
+    ) -> CommandResult {
         let dataset = &wanted.dataset;
         let cannot = |why: String| Exit::NotMounted(format!("cannot mount '{dataset}': {why}"));
         if self.state().is_left {

@@ -5,7 +5,7 @@
 //! A pool that cannot be opened at the start stays in the file.
 
 use std::collections::btree_map::Entry;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::os::unix::ffi::OsStrExt;
@@ -13,23 +13,27 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 
-use cenote_cli::cache_file::{self, Cached};
-use cenote_cli::{CommandResult, Exit, Host, MountRequest, Suspended, Taken, TemporarilyUnmounted};
+use cenote_cli::cache_file;
+use cenote_cli::{
+    AbsentPool, CommandResult, Exit, Host, MountRequest, Suspended, Taken, TemporarilyUnmounted,
+};
 use cenote_engine::{Engine, EventLog, Notice};
+use cenote_ondisk::config::PoolConfig;
 use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
-use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{BoxFuture, JoinHandle, stages};
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
+use cenote_rt::{BoxFuture, Error, JoinHandle, stages};
 use cenote_serve::fuse::MountTable;
 use cenote_serve::nbd::Exports;
 
+use super::absent::{self, AbsentPools};
 use super::exports::Volumes;
 use super::mounts::Mounts;
 use super::place::Place;
 use super::record::Record;
 use super::watch::Watch;
 use super::zedlets::Zedlets;
-use super::{log, spares};
+use super::{host_space, log, spares};
 
 /// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;
@@ -41,6 +45,10 @@ pub(super) struct Pools {
     exports: Arc<Exports>,
     // Held for single reads and updates, never across an await.
     open: Mutex<BTreeMap<String, Held>>,
+    /// Recorded pools that could not be opened.
+    absent: AbsentPools,
+    /// One attempt to open recorded pools at a time.
+    opening: AsyncMutex<()>,
     /// The daemon is closing its pools and imports no other. Set and read under the lock of `open`.
     is_closing: AtomicBool,
     /// Scripts that run on events.
@@ -49,6 +57,18 @@ pub(super) struct Pools {
     watch: OnceLock<Watch>,
     /// Events of closed pools. Held for single reads and updates.
     gone: Mutex<VecDeque<Arc<EventLog>>>,
+}
+
+/// Recorded pools that are to be opened.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Which {
+    /// All of them, when the daemon starts. Later, a pool that is not open and not known to be
+    /// absent is one that a command is about to export.
+    All,
+    /// Pools that could not be opened before.
+    Absent,
+    /// Pools among them that it is time to try again.
+    DueAbsent,
 }
 
 /// An imported pool.
@@ -74,6 +94,8 @@ impl Pools {
             place: place.clone(),
             exports: Exports::new(Arc::new(Volumes(Weak::clone(pools)))),
             open: Mutex::with_default(Rank::DaemonPools),
+            absent: AbsentPools::default(),
+            opening: AsyncMutex::with_default(Rank::DaemonOpening),
             is_closing: AtomicBool::new(false),
             zedlets: OnceLock::new(),
             watch: OnceLock::new(),
@@ -83,41 +105,88 @@ impl Pools {
             Ok(zedlets) => drop(pools.zedlets.set(Arc::new(zedlets))),
             Err(error) => log::warn!(cause = %error, "no zedlets"),
         }
-        let file = place.pools();
+        pools.open_recorded(Which::All).await;
+        drop(cenote_rt::spawn_background(absent::look(Arc::downgrade(&pools))));
+        pools
+    }
+
+    /// Opens recorded pools that are not open.
+    pub(super) async fn open_recorded(&self, which: Which) {
+        let _opening = self.opening.lock().await;
+        let file = self.place.pools();
         if !file.exists() {
-            return pools;
+            return;
         }
-        match cache_file::read(&file) {
-            Ok(known) => pools.open_known(known).await,
+        match cache_file::pools(&file) {
+            Ok(recorded) => self.open_known(recorded, which).await,
             Err(exit) => {
                 log::error!(path = %file.display(), cause = %exit.message(), "cache file not read");
             }
         }
-        pools
     }
 
-    /// Opens the pools of a cache file. Devices may be files in a file system of another of these
+    /// Opens pools of a cache file. Devices may be files in a file system of another of these
     /// pools: missing pools are searched again as long as that opens some.
-    async fn open_known(&self, known: Cached) {
-        let options = ScanOptions { paths: known.paths };
-        let mut left = known.guids;
+    async fn open_known(&self, recorded: Vec<PoolConfig>, which: Which) {
+        let is_open = |guid| self.pools().iter().any(|engine| engine.guid() == guid);
+        let mut left: Vec<_> = recorded
+            .into_iter()
+            .map(|config| (present_devices(&config), config))
+            .filter(|(present, PoolConfig { facts, .. })| {
+                let guid = facts.pool_guid;
+                let is_wanted = match which {
+                    Which::All => true,
+                    Which::Absent => self.absent.has(guid),
+                    Which::DueAbsent => self.absent.is_due(guid, present),
+                };
+                is_wanted && !is_open(guid)
+            })
+            .collect();
         while !left.is_empty() {
-            let scan = import::scan(&options).await;
+            let paths = left.iter().flat_map(|(present, _)| present.iter().cloned()).collect();
+            let scan = import::scan(&ScanOptions { paths }).await;
             let found = scan.map(|scan| scan.candidates).unwrap_or_default();
             let candidate = |guid: u64| found.iter().find(|candidate| candidate.guid() == guid);
-            let (there, absent): (Vec<u64>, Vec<u64>) =
-                left.into_iter().partition(|guid| candidate(*guid).is_some());
-            for candidate in there.iter().filter_map(|guid| candidate(*guid)) {
-                self.open_again(candidate).await;
+            let (there, missing): (Vec<_>, Vec<_>) = left
+                .into_iter()
+                .partition(|(_, config)| candidate(config.facts.pool_guid).is_some());
+            let has_opened = !there.is_empty();
+            for (present, config) in there {
+                if let Some(candidate) = candidate(config.facts.pool_guid) {
+                    self.open_again(candidate, present).await;
+                }
             }
-            left = absent;
-            if there.is_empty() {
+            left =
+                missing.into_iter().map(|(_, config)| (present_devices(&config), config)).collect();
+            if !has_opened {
                 break;
             }
         }
-        for guid in left {
-            log::warn!(guid = %guid, "pool not found");
+        for (present, config) in left {
+            let candidate = Candidate::recorded(config);
+            if self.absent.add(&candidate, None, present) {
+                log::warn!(pool = %candidate.name(), guid = %candidate.guid(), "pool not found");
+            }
         }
+    }
+
+    fn is_recorded(&self, guid: u64) -> bool {
+        cache_file::read(&self.place.pools()).is_ok_and(|known| known.guids.contains(&guid))
+    }
+
+    /// Returns the recorded pools that could not be opened.
+    pub(super) fn absent(&self) -> Vec<Arc<AbsentPool>> {
+        let mut absent = self.absent.all();
+        // It may have been imported from other paths.
+        absent.retain(|absent| {
+            let is_open = self.pools().iter().any(|engine| engine.guid() == absent.guid());
+            if is_open {
+                self.absent.remove(absent.guid());
+            }
+            !is_open
+        });
+        absent.sort_by(|a, b| a.name().cmp(b.name()));
+        absent
     }
 
     /// Starts the files and sockets for monitoring.
@@ -136,13 +205,18 @@ impl Pools {
     /// Opens a recorded pool, unless an export or destroy of it has ended without removing it from
     /// the cache file, because the daemon died in between: then it is removed now. OpenZFS does not
     /// open such a pool either.
-    async fn open_again(&self, candidate: &Candidate) {
+    async fn open_again(&self, candidate: &Candidate, present: BTreeSet<PathBuf>) {
+        if self.pools().iter().any(|engine| engine.guid() == candidate.guid()) {
+            // A command has imported it since the labels were read.
+            return;
+        }
         if candidate.last_use().is_released {
             let (name, file) = (candidate.name(), self.place.pools());
             log::info!(pool = %name, "pool not opened, it was exported");
             if let Err(error) = cache_file::remove_pool(&file, candidate.guid()) {
                 log::warn!(path = %file.display(), cause = %error, "cache file not written");
             }
+            self.absent.remove(candidate.guid());
             return;
         }
         // A pool that was imported without its log device (`-m`) is opened without it again, unless
@@ -156,10 +230,18 @@ impl Pools {
             let engine = Engine::open(candidate, &options).await?;
             stages::reach("pool-opened-again");
             cenote_fs::prepare(&engine).await?;
-            Ok::<_, Exit>(engine)
+            Ok::<_, Error>(engine)
         };
         match opened.await {
+            // It was imported and exported by a command since the record was read.
+            Ok(engine) if !self.is_recorded(candidate.guid()) => {
+                self.absent.remove(candidate.guid());
+                if let Err(error) = engine.export().await {
+                    log::warn!(pool = %candidate.name(), cause = %error, "pool not exported");
+                }
+            }
             Ok(engine) => {
+                self.absent.remove(candidate.guid());
                 for guid in engine.leaves().unreadable_logs() {
                     log::warn!(pool = %candidate.name(), guid = %guid, "log device missing");
                 }
@@ -169,9 +251,10 @@ impl Pools {
                     log::warn!(pool = %name, cause = %cause, "pool not in order");
                 }
             }
-            Err(exit) => {
-                let (name, cause) = (candidate.name(), exit.message());
-                log::warn!(pool = %name, cause = %cause, "pool not opened");
+            Err(error) => {
+                if self.absent.add(candidate, Some(&error), present) {
+                    log::warn!(pool = %candidate.name(), cause = %error, "pool not opened");
+                }
             }
         }
     }
@@ -247,6 +330,9 @@ impl Pools {
                 (None, None, false) => "open",
             };
             let _ = writeln!(text, "pool    {}  {state}", engine.name());
+        }
+        for pool in self.absent() {
+            let _ = writeln!(text, "pool    {}  unavailable", pool.name());
         }
         let held: Vec<Held> = self.lock().values().cloned().collect();
         for held in held {
@@ -331,6 +417,7 @@ impl Pools {
         drop(cenote_rt::spawn_background(log::follow(Arc::clone(engine.health().events()))));
         if !engine.is_read_only() {
             drop(cenote_rt::spawn_background(spares::follow(Arc::downgrade(&engine))));
+            drop(cenote_rt::spawn_background(host_space::follow(Arc::downgrade(&engine))));
         }
         let mounts = Arc::new(Mounts::new(&engine));
         let (record, is_leaving) = (Arc::new(Record::new(file)), Arc::default());
@@ -358,8 +445,12 @@ impl Pools {
 
     /// Adds a pool to the list, unless the name is taken or the daemon is stopping.
     fn list(&self, name: &str, held: &Held) -> Result<(), &'static str> {
+        let is_other =
+            |absent: &Arc<AbsentPool>| absent.name() == name && absent.guid() != held.engine.guid();
+        let has_absent = self.absent().iter().any(is_other);
         let mut open = self.lock();
         match open.entry(name.to_owned()) {
+            _ if has_absent => Err("a pool with that name already exists"),
             _ if self.is_closing.load(Ordering::Acquire) => Err("the daemon is stopping"),
             Entry::Occupied(_) => Err("a pool with that name already exists"),
             Entry::Vacant(entry) => {
@@ -448,6 +539,12 @@ impl Pools {
     }
 }
 
+/// Returns the paths of a pool's devices that exist.
+fn present_devices(config: &PoolConfig) -> BTreeSet<PathBuf> {
+    let paths = cache_file::Cached::of(&config.raw).paths;
+    paths.into_iter().filter(|path| path.exists()).collect()
+}
+
 /// Waits for a pool that cannot be closed regularly, and closes it by force.
 pub(super) struct PoolGuard {
     task: JoinHandle<()>,
@@ -513,6 +610,27 @@ impl Held {
 impl Host for Pools {
     fn pools(&self) -> Vec<Arc<Engine>> {
         self.lock().values().map(|held| Arc::clone(&held.engine)).collect()
+    }
+
+    fn absent_pools(&self) -> Vec<Arc<AbsentPool>> {
+        self.absent()
+    }
+
+    fn look_for_absent_pools(&self) -> BoxFuture<'_, ()> {
+        Box::pin(self.open_recorded(Which::Absent))
+    }
+
+    fn forget_absent_pool<'a>(&'a self, pool: &'a AbsentPool) -> BoxFuture<'a, CommandResult> {
+        Box::pin(async move {
+            // It may have been opened since the command looked.
+            let _opening = self.opening.lock().await;
+            if self.pools().iter().any(|engine| engine.guid() == pool.guid()) {
+                return Err(Exit::cannot("export", pool.name(), "pool is busy"));
+            }
+            cache_file::remove_pool(&self.place.pools(), pool.guid())?;
+            self.absent.remove(pool.guid());
+            Ok(())
+        })
     }
 
     fn take(&self, engine: Arc<Engine>, how: Taken) -> BoxFuture<'_, CommandResult> {

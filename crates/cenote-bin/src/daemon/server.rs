@@ -21,6 +21,7 @@ use cenote_rt::{Runtime, monotonic, trace, tunables};
 use rustix::net::{SendFlags, send, sockopt::socket_peercred};
 
 use super::accept::{self, Service, Shares, is_trusted};
+use super::loan;
 use super::log;
 use super::pools::Pools;
 use super::spool::{Budget, Spool};
@@ -173,6 +174,15 @@ impl Commands {
         match words[..] {
             ["daemon", "ping"] => 0,
             ["daemon", "stop"] => i32::from(!session.caller.is_trusted()),
+            ["daemon", "leaves", pool] => loan::print_leaves(session, pool, &mut out),
+            ["daemon", "lend", pool] => {
+                self.runtime.lend(|| loan::lend(session, pool, streams, &mut err))
+            }
+            ["daemon", "waiting", ..] => {
+                let about = args.get(2..).unwrap_or_default();
+                let text = cenote_cli::waiting_for(session, about).unwrap_or_default();
+                i32::from(write!(out, "{text}").is_err())
+            }
             ["daemon", "status"] => {
                 let report = self.runtime.lend(|| self.pools.report());
                 i32::from(write!(out, "{report}").is_err())

@@ -118,3 +118,40 @@ fn host_disk_full_below_the_devices() {
     home.run(&format!("verify --leaks -d {} u", home.text("small")));
     home.judge(&["t"]);
 }
+
+/// A pool that was suspended because the host was full continues by itself when there is space.
+#[test]
+fn pool_continues_when_the_host_has_space() {
+    if !has_fuse() {
+        return;
+    }
+    let home = Home::new("full-continues");
+    if !home.mount_small("small", 80 << 20) {
+        return;
+    }
+    home.make_device("small/e0");
+    home.start_with_pool();
+    let (at, e0) = (home.text("other"), home.text("small/e0"));
+    home.run(&format!("zpool create -f -m {at} -O compression=off u {e0}"));
+    fill(&home, "small/ballast");
+    let script = "dd if=/dev/urandom of=$0/big bs=1M count=8 status=none && sync $0/big";
+    let mut writer = std::process::Command::new("sh").args(["-c", script, &at]).spawn().unwrap();
+    let becomes = |health: &str| {
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while home.run("zpool list -H -o health u").trim() != health {
+            assert!(std::time::Instant::now() < end, "not {health}\n{}", home.log());
+            std::thread::sleep(std::time::Duration::from_millis(100));
+        }
+    };
+    becomes("SUSPENDED");
+    // Without space it stays as it is.
+    std::thread::sleep(std::time::Duration::from_secs(5));
+    becomes("SUSPENDED");
+    std::fs::remove_file(home.path("small/ballast")).unwrap();
+    becomes("ONLINE");
+    assert!(writer.wait().unwrap().success(), "{}", home.log());
+    assert_eq!(std::fs::metadata(home.path("other/big")).unwrap().len(), 8 << 20);
+    assert!(home.log().contains("pool continued, the host has space"), "{}", home.log());
+    home.run("zpool export u");
+    home.run(&format!("verify --leaks -d {} u", home.text("small")));
+}

@@ -4,6 +4,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod allow;
 mod closing;
 mod copies;
@@ -16,8 +17,10 @@ mod exports;
 mod follow;
 mod fuse;
 mod growth;
+mod loans;
 mod mounts;
 mod nbd;
+mod person;
 mod pipe;
 mod places;
 mod posix;

@@ -7,7 +7,7 @@ use std::io::Write;
 
 use cenote_fs::{FileStream, Follow};
 
-use super::{Contents, describe, parse, shown, wrong_use};
+use super::{Contents, Options, describe, parse, shown, wrong_use};
 use crate::argument;
 use crate::io::{CommandResult, Exit, Io};
 use crate::source;
@@ -22,16 +22,20 @@ status 1 at unreadable data; the output up to there is correct.
 In a dataset of another type (which programs other than OpenZFS may create), PATH is the
 number of an object.
 
-  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same);
+                      without it, a pool of the daemon, or of devices in /dev
+  -T TXG              the pool as of that transaction group, if it is still there
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
+
+pub(super) const OPTIONS: Options = ("", &[]);
 
 /// Source of the zeros that holes are written from.
 static ZEROS: [u8; 1 << 18] = [0; 1 << 18];
 
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let Some((parsed, source)) = parse(args, ("", &[]), USAGE, io)? else { return Ok(()) };
+    let Some((parsed, source)) = parse(args, OPTIONS, USAGE, io)? else { return Ok(()) };
     let Some((name, paths)) = parsed.operands.split_first() else {
         return Err(wrong_use("missing dataset argument", USAGE));
     };

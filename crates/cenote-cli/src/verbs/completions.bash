@@ -3,7 +3,7 @@
 @COMMON@
 
 _cenote() {
-    local line=${COMP_LINE:0:COMP_POINT} words tool verb current at=1 choice left
+    local line=${COMP_LINE:0:COMP_POINT} words tool verb current at=1 choice left word count=0
     # Not by COMP_WORDS: there a name ends at its @.
     read -ra words <<<"${line}."
     current=${words[-1]%.}
@@ -26,10 +26,11 @@ _cenote() {
                 choice=$(_cenote_table "$tool")
             elif [[ $current == -* ]]; then
                 choice=$(_cenote_table "$tool $verb")
-            elif [[ $current == *@* ]]; then
-                choice=$(_cenote_names zfs snapshot)
             else
-                choice=$(_cenote_names "$tool" filesystem,volume)
+                for word in "${words[@]:at+1:${#words[@]}-at-2}"; do
+                    [[ $word == -* ]] || count=$((count + 1))
+                done
+                choice=$(_cenote_operands "$tool" "$verb" "${words[-2]}" "$count" "$current")
             fi
             ;;
         daemon) choice="start stop status run" ;;
@@ -40,7 +41,7 @@ _cenote() {
                 choice=$(cenote tunable --embedded list -H 2>/dev/null | cut -f 1)
             fi
             ;;
-        completions) choice="bash zsh" ;;
+        completions) choice="bash zsh fish" ;;
         esac
     fi
     # The shell replaces what is behind the last of these.
@@ -49,6 +50,8 @@ _cenote() {
     while read -r choice; do
         [[ -n $choice ]] && COMPREPLY+=("${choice#"$left"}")
     done < <(compgen -W "$choice" -- "$current")
+    # A value follows.
+    [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]] && compopt -o nospace 2>/dev/null
     if ((${#COMPREPLY[@]} == 0)) && [[ $tool != zpool && $tool != zfs ]]; then
         compopt -o default 2>/dev/null
     fi

@@ -25,10 +25,9 @@ _cenote() {
             choice=($(_cenote_table $tool))
         elif [[ $current == -* ]]; then
             choice=($(_cenote_table "$tool $verb"))
-        elif [[ $current == *@* ]]; then
-            choice=(${(f)"$(_cenote_names zfs snapshot)"})
         else
-            choice=(${(f)"$(_cenote_names $tool filesystem,volume)"})
+            local -a before=(${words[at + 1, CURRENT - 1]:#-*})
+            choice=($(_cenote_operands $tool $verb "${words[CURRENT - 1]}" ${#before} "$current"))
         fi
         ;;
     daemon) choice=(start stop status run) ;;
@@ -39,9 +38,15 @@ _cenote() {
             choice=(${(f)"$(cenote tunable --embedded list -H 2>/dev/null | cut -f 1)"})
         fi
         ;;
-    completions) choice=(bash zsh) ;;
+    completions) choice=(bash zsh fish) ;;
     esac
-    if ((${#choice})); then compadd -- $choice; else _files; fi
+    if ((${#choice})); then
+        local -a open=(${(M)choice:#*=})
+        compadd -S '' -- $open
+        compadd -- ${choice:#*=}
+    else
+        _files
+    fi
 }
 
 _cenote "$@"

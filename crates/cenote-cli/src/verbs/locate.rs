@@ -11,7 +11,7 @@ use cenote_fs::Follow;
 use cenote_pool::Pool;
 use cenote_pool::vdevs::{ExtentKind, LeafExtent};
 
-use super::{Contents, describe, parse, shown, wrong_use};
+use super::{Contents, Options, describe, parse, shown, wrong_use};
 use crate::argument;
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
@@ -26,13 +26,17 @@ each of its extents on a device: offset there (labels included), length, and whe
 data, parity, or a gang header.
 
   -H                  no headings, and tabs between columns
-  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same);
+                      without it, a pool of the daemon, or of devices in /dev
+  -T TXG              the pool as of that transaction group, if it is still there
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
 
+pub(super) const OPTIONS: Options = ("H", &[]);
+
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let Some((parsed, source)) = parse(args, ("H", &[]), USAGE, io)? else { return Ok(()) };
+    let Some((parsed, source)) = parse(args, OPTIONS, USAGE, io)? else { return Ok(()) };
     let (name, path) = match &parsed.operands[..] {
         [] => return Err(wrong_use("missing dataset argument", USAGE)),
         [name] => (name, None),

@@ -14,7 +14,7 @@ use cenote_rt::{Error, FixedSet, JoinHandle, Kind, Result, Semaphore};
 
 use super::json::Row;
 use super::walk::{self, Nodes, Order, Step, Walk};
-use super::{Contents, ReachedBefore, describe, parse, shown, wrong_use};
+use super::{Contents, Options as VerbOptions, ReachedBefore, describe, parse, shown, wrong_use};
 use crate::argument;
 use crate::getopt::Long;
 use crate::io::{CommandResult, Exit, Io};
@@ -30,12 +30,17 @@ Lists a directory, or shows one file.
   -R                  list directories recursively
   --json              one JSON object per line; with -R sorted by path, starting with '.'
   --checksum          with --json: SHA-256 of contents and of extended attributes
-  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same);
+                      without it, a pool of the daemon, or of devices in /dev
+  -T TXG              the pool as of that transaction group, if it is still there
   -k DATASET=KEYFILE  file with the key of an encryption root
 ";
 
 const JSON: char = 'j';
 const CHECKSUM: char = 'c';
+
+pub(super) const OPTIONS: VerbOptions =
+    ("alR", &[Long::flag("json", JSON), Long::flag("checksum", CHECKSUM)]);
 
 /// Rows that are built concurrently.
 const ROWS_AHEAD: usize = 64;
@@ -57,8 +62,7 @@ struct Options {
 
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let longs = [Long::flag("json", JSON), Long::flag("checksum", CHECKSUM)];
-    let Some((parsed, source)) = parse(args, ("alR", &longs), USAGE, io)? else { return Ok(()) };
+    let Some((parsed, source)) = parse(args, OPTIONS, USAGE, io)? else { return Ok(()) };
     let (name, path) = match &parsed.operands[..] {
         [] => return Err(wrong_use("missing dataset argument", USAGE)),
         [name] => (name, "/"),

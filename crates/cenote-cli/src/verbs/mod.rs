@@ -5,7 +5,7 @@
 //! dataset's name. Directories and devices are given with `-d` or `-p`, keys with `-k`.
 
 mod cat;
-mod completions;
+pub(crate) mod completions;
 mod cp;
 mod json;
 mod locate;
@@ -57,7 +57,37 @@ pub fn run(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
 /// The letter under which [`parse`] reports `--help`.
 const HELP: char = '?';
 
-/// Parses the arguments of a verb: `letters` and `longs` besides `-d`, `-p`, `-k` and `--help`.
+/// Options of a verb besides those of [`parse`]: letters, and long ones.
+type Options = (&'static str, &'static [Long]);
+
+/// Returns the name of the pool that this command reads, unless its arguments say where the devices
+/// are, or are wrong: then the command needs no help to find it, or reports what is wrong.
+#[must_use]
+pub fn pool_to_find(verb: &str, args: &[String]) -> Option<String> {
+    let (letters, longs) = match verb {
+        "ls" => ls::OPTIONS,
+        "cat" => cat::OPTIONS,
+        "cp" => cp::OPTIONS,
+        "where" => locate::OPTIONS,
+        "verify" => verify::OPTIONS,
+        _ => return None,
+    };
+    let parsed = parse_options(args, letters, longs).ok()?;
+    if ['d', 'p', 'T', HELP].into_iter().any(|option| parsed.has(option)) {
+        return None;
+    }
+    let pool = parsed.operands.first()?.split(['/', '@']).next()?;
+    (!pool.is_empty()).then(|| pool.to_owned())
+}
+
+fn parse_options(args: &[String], letters: &str, longs: &[Long]) -> Result<Parsed, Exit> {
+    let mut all = vec![Long::flag("help", HELP)];
+    all.extend_from_slice(longs);
+    getopt::parse(args, &format!("{letters}d:p:k:T:"), &all)
+}
+
+/// Parses the arguments of a verb: `letters` and `longs` besides `-d`, `-p`, `-k`, `-T` and
+/// `--help`.
 ///
 /// Returns `None` if help was requested and has been printed.
 fn parse(
@@ -66,13 +96,11 @@ fn parse(
     usage: &str,
     io: &mut Io<'_>,
 ) -> CommandResult<Option<(Parsed, Source)>> {
-    let mut all = vec![Long::flag("help", HELP)];
-    all.extend_from_slice(longs);
     let with_usage = |exit: Exit| match exit {
         Exit::Usage(message) => Exit::Usage(format!("{message}\n{}", usage.trim_end())),
         other => other,
     };
-    let parsed = getopt::parse(args, &format!("{letters}d:p:k:"), &all).map_err(with_usage)?;
+    let parsed = parse_options(args, letters, longs).map_err(with_usage)?;
     if parsed.has(HELP) {
         write!(io.out, "{usage}")?;
         return Ok(None);
@@ -81,6 +109,10 @@ fn parse(
     source.paths.extend(parsed.values('d').chain(parsed.values('p')).map(str::to_owned));
     for key in parsed.values('k') {
         source.add_key(key).map_err(with_usage)?;
+    }
+    if let Some(txg) = parsed.value('T') {
+        let wrong = |_| with_usage(Exit::usage(format!("invalid txg '{txg}'")));
+        source.txg = Some(txg.parse().map_err(wrong)?);
     }
     Ok(Some((parsed, source)))
 }

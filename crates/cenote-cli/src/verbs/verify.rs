@@ -33,10 +33,13 @@ const USAGE: &str = "\
 usage: cenote verify [--leaks] [-v] [-d DIR|DEVICE]... [-k DATASET=KEYFILE]... POOL
   Reads every copy and all parity of every block and compares it with its checksum.
   Data missing on a device that is or was offline is reported per device.
+  Without -d the pool is one of the daemon's, or of devices in /dev.
   --leaks  also compares the reachable space with the space maps
   -v       shows progress even if standard error is not a terminal
 Status: 0 no errors and full redundancy, 1 otherwise, 2 wrong use.
 ";
+
+pub(super) const OPTIONS: super::Options = ("v", &[Long::flag("leaks", 'L')]);
 
 /// Unprinted findings at which reading pauses.
 const WAITING_MAX: usize = 4096;
@@ -49,8 +52,7 @@ const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let options = ("v", &[Long::flag("leaks", 'L')][..]);
-    let Some((parsed, source)) = super::parse(args, options, USAGE, io)? else { return Ok(()) };
+    let Some((parsed, source)) = super::parse(args, OPTIONS, USAGE, io)? else { return Ok(()) };
     let [name] = &parsed.operands[..] else {
         let is_missing = parsed.operands.is_empty();
         let message = if is_missing { "missing pool name" } else { "too many arguments" };

@@ -48,6 +48,9 @@ const THREADS: usize = 2;
 
 /// Runs `zdb`.
 pub fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
+    if args.first().is_some_and(|arg| arg == "--help") {
+        return Ok(write!(io.out, "{USAGE}")?);
+    }
     let result = Options::parse(args).and_then(|options| {
         let command = dispatch(&options, io);
         cenote_rt::block_on(THREADS, command)?

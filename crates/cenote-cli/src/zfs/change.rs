@@ -1,6 +1,7 @@
 //! The verbs that change existing datasets: `snapshot`, `rename`, `promote`, `rollback`, `set`,
 //! `inherit`, `bookmark`, `hold`, `release`.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use cenote_engine::admin::Ioctl;
@@ -14,7 +15,7 @@ use cenote_pool::{Dataset, DatasetKind};
 
 use super::create::{FileSystemOptions, wording};
 use super::quotas::Limit;
-use super::refuse::{check_inheritable, existing};
+use super::refuse::{self, check_inheritable, existing};
 use super::{mount, moving, permits};
 use crate::err;
 use crate::getopt::{self, Parsed};
@@ -77,7 +78,9 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
             .push(setting.map_err(|why| Exit::failed(format!("cannot create snapshots : {why}")))?);
     }
     block_on(async {
-        let mut wanted = Vec::new();
+        // A transaction takes one snapshot of a dataset, at most.
+        let (mut rounds, mut taken_of) = (Vec::<Vec<String>>::new(), BTreeMap::new());
+        let mut wanted = BTreeSet::new();
         for name in &parsed.operands {
             let Some((head, short)) = name.split_once('@') else { return Err(Exit::usage("")) };
             let found = match heads(source, head, parsed.has('r')).await {
@@ -95,29 +98,42 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                     std::iter::once("snapshot").chain(set.iter().map(String::as_str)).collect();
                 let action = ("create snapshot", name.as_str());
                 permits::need_for(source, &head, &rights, action).await?;
-                if head.snapshot(short).await.is_ok() || wanted.contains(&name) {
+                if head.snapshot(short).await.is_ok() || !wanted.insert(name.clone()) {
                     return Err(not_made(&name, "dataset already exists"));
                 }
-                let is_of_head =
-                    |other: &String| other.split_once('@').map(|(of, _)| of) == Some(head.name());
-                if wanted.iter().any(is_of_head) {
-                    let text = "multiple snapshots of same fs not allowed";
-                    return Err(Exit::failed(format!("cannot create snapshots : {text}")));
+                let round: &mut usize = taken_of.entry(head.name().to_owned()).or_default();
+                if rounds.len() == *round {
+                    rounds.push(Vec::new());
                 }
-                wanted.push(name);
+                rounds[*round].push(name);
+                *round += 1;
             }
         }
-        let requester = source.requester();
-        let first = wanted.first().cloned().unwrap_or_default();
-        let names = wanted.iter().map(|name| (name.clone(), NvValue::Boolean)).collect();
-        let ioctl = Ioctl { name: "snapshot", key: Some("snaps"), names };
-        Writer::run_ioctl(source, &first, (line, ioctl), io, async |engine, _| {
-            let snapshots = engine.snapshots().by(&requester);
-            let taken = snapshots.create_with(wanted, props).await;
-            taken.map_err(|error| not_made(&first, &wording(&error)))
-        })
-        .await
+        for names in rounds {
+            take_snapshots(source, names, props.clone(), line, io).await?;
+        }
+        Ok(())
     })
+}
+
+/// Takes snapshots of different datasets in one transaction.
+async fn take_snapshots(
+    source: &Source,
+    wanted: Vec<String>,
+    props: Vec<Setting>,
+    line: &str,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let requester = source.requester();
+    let first = wanted.first().cloned().unwrap_or_default();
+    let names = wanted.iter().map(|name| (name.clone(), NvValue::Boolean)).collect();
+    let ioctl = Ioctl { name: "snapshot", key: Some("snaps"), names };
+    Writer::run_ioctl(source, &first, (line, ioctl), io, async |engine, _| {
+        let snapshots = engine.snapshots().by(&requester);
+        let taken = snapshots.create_with(wanted, props).await;
+        taken.map_err(|error| not_made(&first, &wording(&error)))
+    })
+    .await
 }
 
 fn not_made(name: &str, why: &str) -> Exit {
@@ -411,6 +427,7 @@ impl Changes {
                 changes.limits.push(limit.map_err(|why| not_set(name, &why))?);
                 continue;
             }
+            refuse::sharing(property, value).map_err(|why| not_set(name, &why))?;
             let setting = setting::parse(property, value, kind, Moment::Later)
                 .map_err(|why| not_set(name, &why))?;
             match (setting.0.as_str(), setting.1.single()) {

@@ -17,7 +17,7 @@ use super::change::whole_reservation;
 use super::encryption::{self, KeyInput};
 use super::permits;
 use super::quotas::Limit;
-use super::refuse::{check_new_name, existing};
+use super::refuse::{self, check_new_name, existing};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
@@ -290,6 +290,7 @@ fn settings(name: &str, parsed: &Parsed, kind: char) -> Result<(Vec<Setting>, Ve
             limits.push(limit.map_err(|why| cannot(name, why))?);
             continue;
         }
+        refuse::sharing(property, value).map_err(|why| cannot(name, why))?;
         let setting = setting::parse(property, value, kind, Moment::Creation)
             .map_err(|why| cannot(name, why))?;
         if settings.iter().any(|(there, _)| *there == setting.0) {

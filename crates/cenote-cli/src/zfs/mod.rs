@@ -25,7 +25,7 @@ mod permits;
 mod quotas;
 mod receive;
 mod redact;
-mod refuse;
+pub(crate) mod refuse;
 mod select;
 mod send;
 mod space;

@@ -17,6 +17,17 @@ use crate::source::{Source, dataset_of};
 use crate::zfs::change::below;
 use crate::zpool::block_on;
 
+/// Refuses to share a file system over a network, which cenote would not do.
+pub(crate) fn sharing(property: &str, value: &str) -> Result<(), String> {
+    match property {
+        "sharenfs" | "sharesmb" if value != "off" => Err(format!(
+            "'{property}' is not supported by this version of cenote, which shares nothing; \
+             export the mount point with the tools of the host"
+        )),
+        _ => Ok(()),
+    }
+}
+
 /// The arguments of a verb.
 struct Verb {
     name: &'static str,

@@ -9,6 +9,7 @@ use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
 
+use cenote_ondisk::config::PoolConfig;
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::nvlist::{CorruptNvList, Encoding, NvList, NvValue};
 use cenote_rt::lock::{Mutex, Rank};
@@ -31,7 +32,8 @@ pub struct Cached {
 
 impl Cached {
     /// Returns the pool and devices of one config.
-    pub(crate) fn of(config: &NvList) -> Self {
+    #[must_use]
+    pub fn of(config: &NvList) -> Self {
         let mut cached = Self::default();
         cached.add(config);
         cached
@@ -50,19 +52,32 @@ impl Cached {
     }
 }
 
-/// Reads a cache file.
-pub fn read(file: &Path) -> Result<Cached, Exit> {
+fn list(file: &Path) -> Result<NvList, Exit> {
     let bytes =
         contents(file).map_err(|_| Exit::failed("cannot import: failed to open cache file"))?;
-    let list = decode(&bytes)
-        .map_err(|_| Exit::failed("cannot import: invalid or corrupt cache file contents"))?;
+    decode(&bytes)
+        .map_err(|_| Exit::failed("cannot import: invalid or corrupt cache file contents"))
+}
+
+/// Reads a cache file.
+pub fn read(file: &Path) -> Result<Cached, Exit> {
     let mut cached = Cached::default();
-    for (_, value) in list.iter() {
+    for (_, value) in list(file)?.iter() {
         if let NvValue::List(config) = value {
             cached.add(config);
         }
     }
     Ok(cached)
+}
+
+/// Returns the pools in a cache file; configs that cannot be decoded are left out.
+pub fn pools(file: &Path) -> Result<Vec<PoolConfig>, Exit> {
+    let list = list(file)?;
+    let configs = list.iter().filter_map(|(_, value)| match value {
+        NvValue::List(config) => PoolConfig::decode(config.clone()).ok(),
+        _ => None,
+    });
+    Ok(configs.collect())
 }
 
 /// Returns the config of one pool in a cache file; `None` if the pool or the file does not exist.

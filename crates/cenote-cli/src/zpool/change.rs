@@ -84,7 +84,16 @@ fn export(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         let names = if parsed.has('a') { active(source).await? } else { parsed.operands.clone() };
         let mut status = Ok(());
         for name in &names {
+            let session = source.session.as_ref();
+            let absent = session.and_then(|session| Some((session, session.absent_pool(name)?)));
             let outcome = match Writer::open(source, name).await {
+                // As in OpenZFS, this is how a pool whose devices are lost is forgotten.
+                Err(_)
+                    if let Some((session, pool)) = absent
+                        && source.is_trusted() =>
+                {
+                    session.host.forget_absent_pool(&pool).await
+                }
                 Ok(writer) => {
                     let is_forced = parsed.has('f');
                     let export = async |engine: &Engine| {

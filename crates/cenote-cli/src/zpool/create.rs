@@ -19,14 +19,15 @@ use super::config_table::{SECTIONS, section};
 use super::layout::{Devices, Layout};
 use super::redundancy;
 use super::setting::Wanted;
+use crate::err;
 use crate::getopt::{self, Long, Parsed};
 use crate::host::Taken;
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::source::Source;
 use crate::usage::Tool;
 use crate::writer::{After, Writer, command_line, owners};
-use crate::zfs::Limit;
 use crate::zfs::encryption::{self, KeyInput};
+use crate::zfs::{Limit, refuse};
 
 /// The options of `create`.
 struct Options {
@@ -41,7 +42,7 @@ struct Options {
 /// Runs `zpool create`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, ":fndR:m:o:O:t:", &[])?;
-    let options = options(&parsed)?;
+    let mut options = options(&parsed)?;
     let [name, words @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("missing pool name argument"));
     };
@@ -67,6 +68,11 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             Exit::failed(format!("invalid alternate root '{folder}': must be an absolute path"))
         })?;
         let shown = parsed.value('t').unwrap_or(name);
+        let own_place = own_place(source, name, &options).filter(|_| altroot.is_none());
+        if let Some(place) = &own_place {
+            let setting = setting::parse("mountpoint", place, 'f', Moment::Creation);
+            options.root.extend(setting.ok());
+        }
         if source.session.is_some() {
             check_mount_point(name, &options, altroot.as_deref())?;
         }
@@ -96,7 +102,12 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let done = After::taken(source, how);
         let writer = Writer::of(source, engine, After::KeepActive, done).await?;
         match set_up(writer.engine(), shown, &options).await {
-            Ok(()) => writer.carry_out(Some(&line), io, async |_, _| Ok(())).await,
+            Ok(()) => {
+                if let Some(place) = &own_place {
+                    err!(io, "'{name}' is mounted at '{place}': only root can create '/{name}'")?;
+                }
+                writer.carry_out(Some(&line), io, async |_, _| Ok(())).await
+            }
             Err(error) => {
                 // A pool without the requested properties must not remain.
                 writer.engine().destroy().await?;
@@ -135,13 +146,28 @@ fn options(parsed: &Parsed) -> Result<Options, Exit> {
         } else if let Some(limit) = Limit::parse(name, value, 'f') {
             limit.map(|limit| options.limits.push(limit))
         } else {
-            setting::parse(name, value, 'f', Moment::Creation)
+            refuse::sharing(name, value)
+                .and_then(|()| setting::parse(name, value, 'f', Moment::Creation))
                 .map(|setting| options.root.push(setting))
         };
         outcome.map_err(|why| unusable(pool, name, is_pool, &why))?;
     }
     setting::check_names(&options.root).map_err(|why| unusable(pool, "utf8only", false, &why))?;
     Ok(options)
+}
+
+/// Returns the mount point of a new pool of a user other than root who has not chosen one: a folder
+/// in the home directory of the process that mounts it. Only root can create folders in `/`.
+fn own_place(source: &Source, name: &str, options: &Options) -> Option<String> {
+    let is_chosen =
+        options.root.iter().any(|(name, _)| matches!(&**name, "mountpoint" | "canmount"));
+    let is_needless = source.session.is_none() || rustix::process::geteuid().is_root();
+    if is_chosen || is_needless || Path::new("/").join(name).is_dir() {
+        return None;
+    }
+    // That of this process, which a caller may not share.
+    let home = std::env::var_os("HOME").map(PathBuf::from).filter(|home| home.is_dir())?;
+    home.is_absolute().then(|| home.join(name).to_str().map(str::to_owned))?
 }
 
 /// Refuses a mount point of the root file system that is not empty.
@@ -200,10 +226,10 @@ async fn check_absent(source: &Source, name: &str, devices: &Devices) -> Command
         return Ok(());
     }
     if let Some(session) = &source.session {
-        return match session.pool(name) {
-            Ok(_) => Err(Exit::failed(format!("cannot create '{name}': pool already exists"))),
-            Err(_) => Ok(()),
-        };
+        if session.has_pool(name) {
+            return Err(Exit::cannot("create", name, "pool already exists"));
+        }
+        return Ok(());
     }
     let scan = source.scan().await?;
     let mut named = scan.candidates.iter().filter(|candidate| candidate.name() == name);

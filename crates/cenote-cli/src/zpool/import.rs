@@ -22,7 +22,7 @@ use super::names::Names;
 use super::setting::Wanted;
 use super::{block_on, cache, config_table, import_failure, import_text};
 use crate::getopt::{self, Long, Parsed};
-use crate::host::Taken;
+use crate::host::{AbsentPool, Taken};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
 use crate::usage::Tool;
@@ -59,7 +59,22 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             source.scan().await?
         };
         if let Some(session) = &source.session {
+            // A pool whose devices are back is opened as it was before.
+            if let [name] = &parsed.operands[..]
+                && session.absent_pool(name).is_some()
+            {
+                session.host.look_for_absent_pools().await;
+                if session.pool(name).is_ok() {
+                    return Ok(());
+                }
+            }
             // Pools that are already open cannot be imported.
+            if let Some(name) = parsed.operands.first()
+                && session.pool(name).is_ok()
+                && scan.find(name).is_ok_and(|found| session.has_guid(found.guid()))
+            {
+                return Err(name_is_taken(name));
+            }
             let held: Vec<u64> = session.host.pools().iter().map(|engine| engine.guid()).collect();
             scan.candidates.retain(|found| !held.contains(&found.guid()));
         }
@@ -319,7 +334,9 @@ async fn take(
     let name = candidate.name();
     let host = Host::current();
     if let Some(session) = &source.session {
-        if session.pool(new_name.unwrap_or(name)).is_ok() {
+        let new_name = new_name.unwrap_or(name);
+        let is_this = |pool: Arc<AbsentPool>| pool.guid() == candidate.guid();
+        if session.pool(new_name).is_ok() || !session.absent_pool(new_name).is_none_or(is_this) {
             return Err(name_is_taken(name));
         }
     } else if candidate.facts.state == PoolState::Active

@@ -6,7 +6,7 @@ use cenote_engine::{CheckpointError, EngineError};
 use cenote_pool::import::Host;
 use cenote_pool::pool::Rewind;
 use cenote_pool::status::examine;
-use cenote_pool::{Candidate, OpenError, OpenOptions};
+use cenote_pool::{Candidate, OpenError, OpenOptions, Reason};
 use cenote_rt::Error;
 
 use super::import::{loss_text, rewound};
@@ -35,6 +35,12 @@ pub(super) async fn of(
     if let Err(exit) = list_features(cause, io) {
         return exit;
     }
+    let is_unread = matches!(cause, Some(OpenError::CorruptMos(_) | OpenError::NoUberblock { .. }));
+    if is_unread && lacks_devices(candidate).await {
+        // What cannot be read is not damaged.
+        let missing = OpenError::MissingVdevs(Vec::new());
+        return Exit::failed(refusal(candidate, Some(&missing), ""));
+    }
     let text = refusal(candidate, cause, &error.to_string());
     Exit::failed(match cause {
         Some(OpenError::MissingLog(log)) => format!("{}\n{text}", missing(candidate, *log).await),
@@ -43,6 +49,12 @@ pub(super) async fn of(
         }
         _ => text,
     })
+}
+
+/// Whether more devices are missing than the pool's redundancy allows.
+async fn lacks_devices(candidate: &Candidate) -> bool {
+    let status = examine(candidate, &Host::current()).await;
+    status.reason == Reason::MissingNoReplicas
 }
 
 /// Returns the missing log device, with its leaves.

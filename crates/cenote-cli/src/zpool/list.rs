@@ -33,8 +33,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             let told = source
                 .step(io, async |io| {
                     let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
-                    let is_empty = pools.open.is_empty() && pools.unread.is_empty();
-                    if is_empty && operands.is_empty() && !pools.is_incomplete {
+                    if pools.is_empty() && operands.is_empty() && !pools.is_incomplete {
                         out!(io, "no pools available")?;
                         return Ok(None);
                     }

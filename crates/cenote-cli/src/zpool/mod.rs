@@ -10,6 +10,7 @@ mod attach;
 pub mod cache;
 mod change;
 mod checkpoint;
+mod colour;
 mod config_table;
 pub(crate) mod create;
 mod dump;
@@ -58,7 +59,11 @@ use cenote_rt::tunables;
 
 use crate::err;
 use crate::getopt::{self, Long, Parsed};
+use crate::hints;
+use crate::host::AbsentPool;
 use crate::io::{CommandResult, Exit, Io};
+use crate::manual::Page;
+use crate::program;
 use crate::source::Source;
 use crate::usage::Tool;
 
@@ -90,7 +95,6 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "wait" => wait::run(source, args, io),
         "events" => events::run(source, args, io),
         "version" => version(Tool::Zpool, args, io),
-        "help" => help(Tool::Zpool, args, io),
         _ => refuse::run(verb, source, args, io),
     }
 }
@@ -102,8 +106,20 @@ pub(crate) fn block_on<T>(work: impl Future<Output = Result<T, Exit>>) -> Result
 
 /// `help [VERB]`: prints the usage text.
 pub(crate) fn help(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    match args.first() {
-        Some(verb) if tool.has_verb(verb) => write!(io.out, "{}", tool.verb_usage(verb))?,
+    match args.first().map(String::as_str) {
+        Some(verb) if tool.has_verb(program::full(verb)) => {
+            let verb = program::full(verb);
+            let text =
+                Page::of(tool, verb).map_or_else(|| tool.verb_usage(verb), |page| page.text());
+            write!(io.out, "{text}")?;
+        }
+        Some(topic) if topic != "--help" => {
+            let usage = hints::usage_of_tool(tool);
+            return Err(Exit::Usage(format!(
+                "unrecognized command '{topic}'\n{}",
+                usage.trim_end()
+            )));
+        }
         _ => write!(io.out, "{}", tool.usage())?,
     }
     Ok(())
@@ -127,11 +143,14 @@ pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandRe
 
 /// The pools selected by name, or all. Pools that cannot be opened are reported, and make the
 /// command fail.
+#[derive(Default)]
 pub(crate) struct Pools {
     /// Open pools, in the order of the arguments, or of their names.
     pub(crate) open: Vec<Arc<Pool>>,
     /// Suspended or stopped pools whose metadata cannot be read now.
     pub(crate) unread: Vec<Arc<Engine>>,
+    /// Recorded pools that could not be opened.
+    pub(crate) absent: Vec<Arc<AbsentPool>>,
     /// Whether a selected pool is missing here.
     pub(crate) is_incomplete: bool,
 }
@@ -172,6 +191,11 @@ impl Pools {
         Ok(())
     }
 
+    /// Whether no pool was selected.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.open.is_empty() && self.unread.is_empty() && self.absent.is_empty()
+    }
+
     /// Returns status 1 if a pool could not be opened.
     pub(crate) fn finish(&self) -> CommandResult {
         if self.is_incomplete { Err(Exit::Status(1)) } else { Ok(()) }
@@ -191,7 +215,14 @@ pub(crate) async fn pools(
     missing: impl Fn(&str) -> String,
     io: &mut Io<'_>,
 ) -> Result<Pools, Exit> {
-    let mut pools = pools_in_memory(source, names, missing, io).await?;
+    let mut pools = pools_in_memory(source, names, &missing, io).await?;
+    for pool in &pools.absent {
+        // Commands for all pools leave them out.
+        if !names.is_empty() {
+            err!(io, "{}", Exit::cannot("open", pool.name(), "pool is unavailable").message())?;
+            pools.is_incomplete = true;
+        }
+    }
     for engine in &pools.unread {
         err!(io, "cannot read '{}': pool I/O is currently suspended", engine.name())?;
         pools.is_incomplete = true;
@@ -206,7 +237,7 @@ pub(crate) async fn pools_in_memory(
     missing: impl Fn(&str) -> String,
     io: &mut Io<'_>,
 ) -> Result<Pools, Exit> {
-    let mut pools = Pools { open: Vec::new(), unread: Vec::new(), is_incomplete: false };
+    let mut pools = Pools::default();
     if !source.has_pools() {
         for name in names {
             err!(io, "{}", missing(name))?;
@@ -223,11 +254,16 @@ pub(crate) async fn pools_in_memory(
             for engine in session.host.pools().into_iter().filter(is_open) {
                 pools.add(engine).await?;
             }
+            pools.absent = session.host.absent_pools();
         }
         for name in names {
             if let Some(engine) = session.pool(name).ok().filter(is_open) {
                 if seen.insert(engine.guid()) {
                     pools.add(engine).await?;
+                }
+            } else if let Some(absent) = session.absent_pool(name) {
+                if seen.insert(absent.guid()) {
+                    pools.absent.push(absent);
                 }
             } else {
                 err!(io, "{}", missing(name))?;
@@ -289,6 +325,10 @@ impl Repeat {
         };
         let mut repeat = Self { interval: None, count: None };
         let Some(last) = number(operands.last()) else { return Ok(repeat) };
+        // As in OpenZFS, which takes the last number for the interval at first.
+        if last == 0.0 {
+            return Err(Exit::usage("interval cannot be zero"));
+        }
         operands.pop();
         let interval = match number(operands.last()) {
             Some(first) => {
@@ -347,6 +387,8 @@ mod tests {
             take("p 2 3"),
             (Ok(Repeat { interval: seconds(2), count: Some(3) }), "p".into())
         );
-        assert_eq!(take("p 0").0, Err(Exit::usage("interval cannot be zero")));
+        for line in ["p 0", "p 1 0", "p 0 1"] {
+            assert_eq!(take(line).0, Err(Exit::usage("interval cannot be zero")), "{line}");
+        }
     }
 }

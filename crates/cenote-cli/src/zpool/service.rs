@@ -47,6 +47,16 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
     if parsed.has('n') {
         return block_on(async { source.pool(pool).await.map(drop) });
     }
+    if let Some(session) = &source.session
+        && verb == "clear"
+        && session.absent_pool(pool).is_some()
+    {
+        // As in OpenZFS, this tries to open the pool again.
+        return block_on(async {
+            session.host.look_for_absent_pools().await;
+            session.pool(pool).map(drop)
+        });
+    }
     block_on(Writer::run_on_pool(source, pool, Some(&line), io, async |engine, io| {
         if engine.is_read_only() {
             return Err(failure(verb, pool, "pool is read-only"));

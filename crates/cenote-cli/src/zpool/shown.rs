@@ -1,18 +1,19 @@
-//! A pool that a command shows: read from its last committed state, or from memory where it is
-//! suspended and its metadata cannot be read.
+//! A pool that a command shows: read from its last committed state, from memory where it is
+//! suspended and its metadata cannot be read, or from its record where it could not be opened.
 
 use std::sync::Arc;
 
 use cenote_engine::{Engine, ScanPass};
-use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::config::{PoolFacts, VdevConfig};
 use cenote_ondisk::master_node::VERSION_MAX;
 use cenote_pool::Pool;
-use cenote_pool::props::{PropRow, Property};
+use cenote_pool::props::{POOL_PROPERTIES, PropRow, PropValue, Property, Source as Origin};
 use cenote_pool::status::PoolStatus;
 use serde_json::{Map, Value};
 
 use super::json::Form;
 use super::{Pools, in_time, is_impaired};
+use crate::host::AbsentPool;
 use crate::io::Exit;
 use crate::source::Source;
 
@@ -23,6 +24,8 @@ pub(super) enum Shown<'a> {
     Read(&'a Arc<Pool>),
     /// The pool is suspended, and its metadata cannot be read.
     FromMemory(&'a Arc<Engine>),
+    /// The pool could not be opened.
+    Absent(&'a AbsentPool),
 }
 
 /// Properties of a pool.
@@ -34,10 +37,11 @@ pub(super) struct Properties {
 }
 
 impl Pools {
-    /// All pools, the suspended ones that cannot be read last.
+    /// All pools, the suspended ones that cannot be read, and those that could not be opened last.
     pub(super) fn shown(&self) -> impl Iterator<Item = Shown<'_>> {
         let from_memory = self.unread.iter().map(Shown::FromMemory);
-        self.open.iter().map(Shown::Read).chain(from_memory)
+        let absent = self.absent.iter().map(|pool| Shown::Absent(pool));
+        self.open.iter().map(Shown::Read).chain(from_memory).chain(absent)
     }
 }
 
@@ -47,6 +51,7 @@ impl<'a> Shown<'a> {
         match self {
             Self::Read(pool) => pool.name().to_owned(),
             Self::FromMemory(engine) => engine.name(),
+            Self::Absent(pool) => pool.name().to_owned(),
         }
     }
 
@@ -54,7 +59,7 @@ impl<'a> Shown<'a> {
     pub(super) fn pool(self) -> Option<&'a Arc<Pool>> {
         match self {
             Self::Read(pool) => Some(pool),
-            Self::FromMemory(_) => None,
+            Self::FromMemory(_) | Self::Absent(_) => None,
         }
     }
 
@@ -63,6 +68,7 @@ impl<'a> Shown<'a> {
         match self {
             Self::Read(pool) => pool.config().vdev_tree.clone(),
             Self::FromMemory(engine) => engine.admin().vdev_config(),
+            Self::Absent(pool) => pool.root.clone(),
         }
     }
 
@@ -71,6 +77,7 @@ impl<'a> Shown<'a> {
         let pool = match self {
             Self::Read(pool) => pool,
             Self::FromMemory(engine) => return Ok(engine.health().status_from_memory()),
+            Self::Absent(pool) => return Ok(pool.status.clone()),
         };
         let engine = source.session.as_ref().and_then(|session| session.pool(pool.name()).ok());
         let Some(engine) = engine.filter(|engine| is_impaired(engine)) else {
@@ -85,6 +92,7 @@ impl<'a> Shown<'a> {
         let engine = match self {
             Self::Read(pool) => source.session.as_ref()?.pool(pool.name()).ok()?,
             Self::FromMemory(engine) => Arc::clone(engine),
+            Self::Absent(_) => return None,
         };
         Some(engine.scans().pass())
     }
@@ -97,8 +105,11 @@ impl<'a> Shown<'a> {
                 let named = names.iter().map(|name| props.get(name)).collect();
                 Ok(Properties { all: props.all(), named })
             }
-            Self::FromMemory(engine) => {
-                let all = engine.health().properties_from_memory();
+            Self::FromMemory(_) | Self::Absent(_) => {
+                let all = match self {
+                    Self::FromMemory(engine) => engine.health().properties_from_memory(),
+                    _ => self.recorded_properties(),
+                };
                 let row = |name: &&str| all.iter().find(|row| row.name == *name).cloned();
                 let named = names.iter().map(row).collect();
                 let is_hidden = |row: &PropRow| row.property.is_some_and(Property::is_hidden);
@@ -106,6 +117,21 @@ impl<'a> Shown<'a> {
                 Ok(Properties { all, named })
             }
         }
+    }
+
+    /// The properties of a pool that could not be opened: few are known.
+    fn recorded_properties(self) -> Vec<PropRow> {
+        let Self::Absent(pool) = self else { return Vec::new() };
+        let value = |name: &str| match name {
+            "name" => PropValue::Text(pool.name().to_owned()),
+            "health" => PropValue::Text(pool.status.health_name().to_owned()),
+            "guid" => PropValue::Number(pool.guid()),
+            _ => PropValue::Absent,
+        };
+        let row = |property: &'static Property| {
+            PropRow::native(property, value(property.name), Origin::None)
+        };
+        POOL_PROPERTIES.iter().map(row).collect()
     }
 
     /// The start of a pool in JSON output.
@@ -124,6 +150,10 @@ impl<'a> Shown<'a> {
                 let version = engine.uberblock().version;
                 (status.health_name(), engine.guid(), status.facts.txg, version)
             }
+            Self::Absent(AbsentPool { status, .. }) => {
+                let PoolFacts { pool_guid, txg, version, .. } = status.facts;
+                (status.health_name(), pool_guid, txg, version)
+            }
         };
         map.insert("state".into(), state.into());
         map.insert("pool_guid".into(), form.number(guid));
@@ -141,6 +171,7 @@ impl<'a> Shown<'a> {
         match self {
             Self::Read(pool) => pool.guid().to_string(),
             Self::FromMemory(engine) => engine.guid().to_string(),
+            Self::Absent(pool) => pool.guid().to_string(),
         }
     }
 }

@@ -171,7 +171,7 @@ fn named(source: &Source, root: &VdevConfig, words: &[String]) -> Result<Vec<Opt
 /// Refuses the name of an existing pool.
 async fn check_absent(source: &Source, pool: &str, new_name: &str) -> CommandResult {
     let is_there = if let Some(session) = &source.session {
-        session.pool(new_name).is_ok()
+        session.has_pool(new_name)
     } else {
         let scan = source.scan().await?;
         let mut named = scan.candidates.iter().filter(|found| found.name() == new_name);

@@ -15,14 +15,14 @@ use super::json::{self, Form};
 use super::names::Names;
 use super::shown::Shown;
 use super::{
-    Pools, Repeat, block_on, in_time, no_such_pool, pools_in_memory, scan, status_json,
+    Pools, Repeat, block_on, colour, in_time, no_such_pool, pools_in_memory, scan, status_json,
     status_text, timestamp,
 };
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
 use crate::source::Source;
-use crate::{err, out};
+use crate::{environment, err, out};
 
 /// Letter of `--power`.
 const POWER: char = '\u{4}';
@@ -60,8 +60,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 .step(io, async |io| {
                     timestamp(&parsed, io)?;
                     let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
-                    let is_empty = pools.open.is_empty() && pools.unread.is_empty();
-                    if is_empty && operands.is_empty() && !pools.is_incomplete {
+                    if pools.is_empty() && operands.is_empty() && !pools.is_incomplete {
                         err!(io, "no pools available")?;
                         return Ok(None);
                     }
@@ -103,6 +102,7 @@ async fn print(
         }
         is_first = false;
         let text = one(source, pool, &status, parsed).await?;
+        let text = if environment::wants_colours() { colour::status(&text) } else { text };
         write!(io.out, "{text}")?;
     }
     if is_first && parsed.has('x') && is_of_all {
@@ -161,6 +161,10 @@ async fn errors(
     const UNAVAILABLE: &str =
         "errors: List of errors unavailable: pool I/O is currently suspended\n";
     let is_suspended = status.suspended.is_some();
+    // As in OpenZFS, nothing is said about the errors of a pool that could not be opened.
+    if status.failure.is_some() {
+        return Ok(String::new());
+    }
     let Some(pool) = pool.filter(|_| status.is_error_log_read || !is_suspended) else {
         return Ok(UNAVAILABLE.to_owned());
     };

@@ -71,6 +71,9 @@ pub(crate) fn with_standard_input(
 
 /// Runs `zstream`; the first argument is the command.
 pub fn run_with(args: &[String], streams: &mut Streams<'_>, io: &mut Io<'_>) -> CommandResult {
+    if args.iter().take(2).any(|arg| arg == "--help") {
+        return Ok(write!(io.out, "{USAGE}")?);
+    }
     let (command, rest) = match args.split_first() {
         Some((command, rest)) => (command.as_str(), rest),
         None => ("", &[][..]),

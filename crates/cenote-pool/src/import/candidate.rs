@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use cenote_device::Device;
-use cenote_ondisk::config::{MemberConfig, PoolFacts, PoolState, VdevConfig};
+use cenote_ondisk::config::{MemberConfig, PoolConfig, PoolFacts, PoolState, VdevConfig};
 use cenote_ondisk::uberblock::Uberblock;
 
 use super::device::Found;
@@ -51,6 +51,12 @@ impl Candidate {
         candidate.set_paths(&mut root);
         candidate.root = root;
         Some(candidate)
+    }
+
+    /// Returns a pool as a cache file describes it (spec 01 §17), without any of its devices.
+    pub fn recorded(config: PoolConfig) -> Self {
+        let (devices, duplicates, others) = (Vec::new(), Vec::new(), Vec::new());
+        Self { facts: config.facts, root: config.vdev_tree, devices, duplicates, others }
     }
 
     /// The pool's guid.

@@ -68,6 +68,9 @@ pub(super) async fn load(
         grounds: Grounds::Offline,
     })
     .await?;
+    if options.txg.is_some() {
+        pool.presence.set_past();
+    }
     let [spares, caches] = pool.aux_configs().await;
     pool.set_aux_devices(spares, caches, |guid| candidate.other(guid));
     Ok(pool)

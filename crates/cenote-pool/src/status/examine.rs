@@ -1,6 +1,7 @@
 //! Status of pools that can be imported: `zpool import` without a name.
 
 use cenote_ondisk::config::VdevKind;
+use cenote_rt::Error;
 use cenote_vdev::{VdevAux, VdevState};
 
 use super::{PoolStatus, report, rules};
@@ -39,6 +40,28 @@ pub async fn examine(candidate: &Candidate, host: &Host) -> PoolStatus {
         features,
     });
     status
+}
+
+impl PoolStatus {
+    /// Returns the status of a pool that this host uses, but could not open for this reason; `None`
+    /// if none of its devices was found.
+    pub fn of_unopened(candidate: &Candidate, failure: Option<&Error>) -> Self {
+        let mut status = of_labels(candidate);
+        let absent = || "none of its devices was found".to_owned();
+        status.failure = Some(failure.map_or_else(absent, ToString::to_string));
+        let cause = failure.and_then(|error| error.cause::<OpenError>());
+        if status.root.state.is_readable() {
+            (status.root.state, status.root.aux) = (VdevState::CantOpen, aux_of(cause));
+        }
+        status.reason = rules::reason(&rules::Input {
+            status: &status,
+            is_import: false,
+            host: &Host::default(),
+            failure: cause,
+            features: None,
+        });
+        status
+    }
 }
 
 fn aux_of(cause: Option<&OpenError>) -> VdevAux {

@@ -16,8 +16,8 @@
 //!   leaves should. Missing bytes of stale or absent leaves are counted by leaf: they are not
 //!   damage, but redundancy below that of the layout.
 //! * V2 The last block of a log chain may never have been written; this is not a finding. While the
-//!   pool is being written, blocks of log chains are left out: they may have reached only some of
-//!   their leaves.
+//!   pool is being written, and in a state of a given txg, after which it may have been written,
+//!   blocks of log chains are left out: they may have reached only some of their leaves.
 //! * V3 Memory: two windows and the extents in flight, both bounded by
 //!   [`tunables::SCAN_MEMORY_BYTES`], in addition to the block cache.
 
@@ -233,7 +233,7 @@ async fn verify(
 ) -> Result<Summary> {
     let run = Run::new(pool, observer, Arc::clone(&progress), Arc::default(), None);
     let memory = tunables::SCAN_MEMORY_BYTES.get_usize();
-    let is_live = matches!(pool.grounds(), Grounds::Pinned(_));
+    let is_live = pool.presence().is_past() || matches!(pool.grounds(), Grounds::Pinned(_));
     let collector = Collector::new(Arc::clone(&run), memory / 4);
     let mut visitor = Verifying { collector, is_live, lost: vec![] };
     traverse::pool(pool, traverse::Options::default(), &mut visitor).await?;

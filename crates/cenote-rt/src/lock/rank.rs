@@ -47,6 +47,7 @@ impl Rank {
 
 ranks! {
     tasks {
+        DaemonOpening = ("opening of recorded pools", "cenote-bin", "One attempt at a time to open the recorded pools that are not open."),
         DaemonMounts = ("changes of mounts", "cenote-bin", "One command at a time mounts and unmounts file systems of a pool."),
         NbdExports = ("opening of exports", "cenote-serve", "Volumes that NBD clients have open; held while one is opened."),
         NbdRoom = ("memory of NBD requests", "cenote-serve", "The request that waits for memory which other requests release."),
@@ -72,6 +73,7 @@ ranks! {
         VerifyFindings = ("findings of verify", "cenote-cli", "Damage that `verify` has not printed yet."),
         ZdbLines = ("findings of zdb", "cenote-cli", "Damage that `zdb` has not printed yet."),
         DaemonPools = ("pools of the daemon", "cenote-bin", "Pools that the daemon has open."),
+        DaemonAbsent = ("absent pools", "cenote-bin", "Recorded pools that could not be opened."),
         DaemonGone = ("events of closed pools", "cenote-bin", "Event logs of pools that were closed."),
         DaemonMountTable = ("mounts of a pool", "cenote-bin", "File systems of a pool that the daemon has mounted."),
         DaemonChanged = ("changed datasets of a look", "cenote-bin", "Datasets that changed since mounts were last compared with their properties."),

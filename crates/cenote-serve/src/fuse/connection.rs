@@ -53,7 +53,17 @@ impl Connection {
             let kind = if errno == Errno::PERM { Kind::Permission } else { Kind::Io };
             Error::new(kind, FuseError::Refused { at: at.to_owned(), error: errno.into() })
         };
-        match Self::detached(source, options, is_for_all) {
+        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
+        let made = match rustix::fs::open(DEVICE, flags, Mode::empty()) {
+            Err(errno @ (Errno::NOENT | Errno::NXIO | Errno::NODEV)) => {
+                return Err(Error::new(Kind::Io, FuseError::Device { error: errno.into() }));
+            }
+            Err(Errno::ACCESS) => Err(Errno::PERM),
+            channel => {
+                channel.and_then(|channel| Self::detached(channel, source, options, is_for_all))
+            }
+        };
+        match made {
             Err(Errno::PERM | Errno::NOSYS) => {
                 Self::unprivileged(at, source, options, is_for_all).await
             }
@@ -62,12 +72,11 @@ impl Connection {
     }
 
     fn detached(
+        channel: OwnedFd,
         source: &str,
         options: &MountOptions,
         is_for_all: bool,
     ) -> std::result::Result<Self, Errno> {
-        let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK;
-        let channel = rustix::fs::open(DEVICE, flags, Mode::empty())?;
         let context = context(&channel, source)?;
         if is_for_all {
             fsconfig_set_flag(&context, "allow_other")?;

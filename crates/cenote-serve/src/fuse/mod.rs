@@ -125,6 +125,15 @@ pub enum FuseError {
         /// The path.
         at: PathBuf,
     },
+    /// The kernel has no FUSE.
+    #[error("cannot open '/dev/fuse': {error}; file systems are mounted with FUSE of the kernel")]
+    Device {
+        /// The system's error.
+        error: std::io::Error,
+    },
+    /// The program that mounts for users other than root is not installed.
+    #[error("only root mounts without 'fusermount3', which is not installed (package fuse3)")]
+    NoHelper,
     /// The kernel, or `fusermount3`, refused.
     #[error("cannot mount at '{}': {error}", at.display())]
     Refused {

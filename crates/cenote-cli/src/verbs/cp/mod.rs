@@ -29,7 +29,7 @@ use self::destination::{Destination, NewFile, Refusal};
 use self::report::Report;
 use self::target::{Place, Target, open_directory};
 use super::walk::{Order, Step, Walk};
-use super::{Contents, Progress, describe, parse, shown, wrong_use};
+use super::{Contents, Options, Progress, describe, parse, shown, wrong_use};
 use crate::getopt::Long;
 use crate::io::{CommandResult, Exit, Io, words};
 use crate::{argument, source};
@@ -47,7 +47,9 @@ to a block device that is not in use and is large enough: holes are written as z
   -r                  copy directories recursively
   --strict            stop at the first damage, instead of leaving a hole
   --progress          show progress even if standard error is not a terminal
-  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same)
+  -d DIR|DEVICE       where the pool's devices are; may be repeated (-p is the same);
+                      without it, a pool of the daemon, or of devices in /dev
+  -T TXG              the pool as of that transaction group, if it is still there
   -k DATASET=KEYFILE  file with the key of an encryption root
 
 Damage is reported with file, offset and cause; the status is then 1.
@@ -56,10 +58,12 @@ Damage is reported with file, offset and cause; the status is then 1.
 const STRICT: char = 's';
 const PROGRESS: char = 'P';
 
+pub(super) const OPTIONS: Options =
+    ("r", &[Long::flag("strict", STRICT), Long::flag("progress", PROGRESS)]);
+
 /// Runs the verb.
 pub(super) fn run(args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let longs = [Long::flag("strict", STRICT), Long::flag("progress", PROGRESS)];
-    let Some((parsed, source)) = parse(args, ("r", &longs), USAGE, io)? else { return Ok(()) };
+    let Some((parsed, source)) = parse(args, OPTIONS, USAGE, io)? else { return Ok(()) };
     let (name, path, to) = match &parsed.operands[..] {
         [name, to] => (name, None, to),
         [name, path, to] => (name, Some(argument::bytes(path)), to),

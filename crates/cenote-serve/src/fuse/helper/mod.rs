@@ -118,6 +118,7 @@ pub(super) enum Step {
     Hidden,
     Worker,
     Link,
+    Helper,
 }
 
 /// A failure of work on a path.
@@ -156,6 +157,7 @@ impl PathError {
             Step::Hidden => FuseError::Hidden { at },
             Step::Link => FuseError::Link { at },
             Step::Worker => FuseError::Worker { at, error },
+            Step::Helper => FuseError::NoHelper,
         };
         Error::new(kind, cause)
     }
@@ -345,7 +347,7 @@ fn encode(done: &Result<Answer, PathError>) -> Vec<u8> {
 }
 
 fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
-    const STEPS: [Step; 8] = [
+    const STEPS: [Step; 9] = [
         Step::Resolve,
         Step::Create,
         Step::NotEmpty,
@@ -354,6 +356,7 @@ fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
         Step::Hidden,
         Step::Worker,
         Step::Link,
+        Step::Helper,
     ];
     let lost = PathError::of(Step::Worker, Errno::PROTO);
     let (step, rest) = answer.split_first().ok_or(lost)?;

@@ -1,6 +1,7 @@
 //! The path worker: processes one operation after the other until its socket is closed.
 
 use std::ffi::OsStr;
+use std::io::ErrorKind;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -89,8 +90,11 @@ fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
             .map_err(|errno| PathError::of(Step::Attach, errno))?;
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options).arg("--").arg(at).env("_FUSE_COMMFD", "0");
-    let mut child =
-        command.stdin(other).stdout(Stdio::null()).stderr(Stdio::null()).spawn().map_err(failed)?;
+    command.stdin(other).stdout(Stdio::null()).stderr(Stdio::null());
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        ErrorKind::NotFound => PathError::new(Step::Helper, &error),
+        _ => failed(error),
+    })?;
     drop(command);
     let received = receive(socket.as_fd());
     let status = child.wait().map_err(failed)?;

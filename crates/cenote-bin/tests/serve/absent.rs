@@ -1,0 +1,154 @@
+//! Recorded pools whose devices are missing: shown with the reason, opened when the devices are
+//! back, and forgotten on request.
+
+#![expect(clippy::disallowed_methods, reason = "the daemon looks for devices in real time")]
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::daemon::House;
+
+/// A house with the pools `t` (a mirror) and `u` (one device), whose device is then taken away.
+fn without_device(stem: &str) -> House {
+    let house = House::new(stem);
+    house.create("none");
+    fs::File::create(house.path("pool/e0")).unwrap().set_len(64 << 20).unwrap();
+    house.run(&format!("zpool create -m none u {}", house.text("pool/e0")));
+    house.run("zfs create u/a");
+    house.run("daemon stop");
+    fs::rename(house.path("pool/e0"), house.path("e0")).unwrap();
+    house
+}
+
+fn bring_back(house: &House) {
+    fs::rename(house.path("e0"), house.path("pool/e0")).unwrap();
+}
+
+/// Waits until `zpool list` shows the pool's health like this.
+fn becomes(house: &House, health: &str) {
+    let end = Instant::now() + Duration::from_secs(40);
+    while house.run("zpool list -H -o health u").trim() != health {
+        assert!(Instant::now() < end, "not {health}\n{}", house.run("zpool status u"));
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
+#[test]
+fn pools_without_devices_are_shown_and_come_back() {
+    let house = without_device("absent-back");
+    for attempt in 0..2 {
+        let listed = house.run("zpool list -H -o name,size,health");
+        assert!(listed.starts_with("t\t") && listed.ends_with("\nu\t-\tUNAVAIL\n"), "{listed}");
+        // After a kill, too.
+        if attempt == 0 {
+            house.kill();
+        }
+    }
+    let status = house.run("zpool status u");
+    for part in [
+        " state: UNAVAIL\n",
+        "status: One or more devices could not be opened.  There are insufficient\n",
+        "UNAVAIL      0     0     0  insufficient replicas\n",
+        &format!("was {}\n", house.text("pool/e0")),
+    ] {
+        assert!(status.contains(part), "{part}\n{status}");
+    }
+    assert!(!status.contains("errors:"), "{status}");
+    assert!(house.run("zpool status -x").contains("pool: u"));
+    assert!(house.run("zpool list -j").contains(r#""state":"UNAVAIL""#));
+    assert_eq!(house.run("zpool get -H -o value health,free u"), "UNAVAIL\n-\n");
+    assert!(house.run("daemon status").contains("pool    u  unavailable\n"));
+    // Its datasets are not shown, and other pools work as ever.
+    assert_eq!(house.run("zfs list -H -o name"), "t\n");
+    house.run("zfs create t/a");
+    for line in ["zfs list u/a", "zpool scrub u", "zpool destroy u", "zpool set comment=x u"] {
+        let (status, said) = house.fails(line);
+        assert!(status == 1 && said.contains("'u': pool is unavailable\n"), "{line}: {said}");
+    }
+    // No other pool gets its name.
+    fs::File::create(house.path("pool/e1")).unwrap().set_len(64 << 20).unwrap();
+    let (_, said) = house.fails(&format!("zpool create -m none u {}", house.text("pool/e1")));
+    assert_eq!(said, "cannot create 'u': pool already exists\n");
+    bring_back(&house);
+    becomes(&house, "ONLINE");
+    assert_eq!(house.run("zfs list -H -o name -r u"), "u\nu/a\n");
+    house.run("zfs create u/b");
+    house.run("zpool export -a");
+}
+
+#[test]
+fn absent_pools_are_opened_on_request() {
+    let house = without_device("absent-request");
+    for line in ["zpool import u", "zpool clear u"] {
+        assert_eq!(house.run("zpool list -H -o health u"), "UNAVAIL\n");
+        assert_eq!(house.fails(line).0, 1);
+        bring_back(&house);
+        // At once, not when the daemon looks next.
+        house.run(line);
+        assert_eq!(house.run("zpool list -H -o health u"), "ONLINE\n", "{line}");
+        house.run("daemon stop");
+        fs::rename(house.path("pool/e0"), house.path("e0")).unwrap();
+    }
+    // From another place it is imported under its own name.
+    assert_eq!(house.run("zpool list -H -o health u"), "UNAVAIL\n");
+    fs::create_dir(house.path("other")).unwrap();
+    fs::rename(house.path("e0"), house.path("other/e0")).unwrap();
+    house.run(&format!("zpool import -d {} u", house.text("other")));
+    assert_eq!(house.run("zpool list -H -o name,health"), "t\tONLINE\nu\tONLINE\n");
+    house.run("zpool export -a");
+}
+
+#[test]
+fn absent_pools_are_forgotten_by_an_export() {
+    let house = without_device("absent-forgotten");
+    assert_eq!(house.run("zpool list -H -o name"), "t\nu\n");
+    house.run("zpool export u");
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    house.kill();
+    bring_back(&house);
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    // Nothing was written to its device: it counts as in use by this host.
+    house.run(&format!("zpool import -f -d {} u", house.text("pool")));
+    assert_eq!(house.run("zfs list -H -o name -r u"), "u\nu/a\n");
+    house.run("zpool export -a");
+}
+
+/// A device that is there but damaged: the pool is tried again only after a pause, so the log has
+/// one line about it.
+#[test]
+fn damaged_pools_are_shown_and_not_tried_all_the_time() {
+    let house = without_device("absent-damaged");
+    let bytes = fs::read(house.path("e0")).unwrap();
+    // The labels stay; the rest is zeros.
+    let mut damaged = bytes.clone();
+    let end = damaged.len() - (512 << 10);
+    damaged[(4 << 20)..end].fill(0);
+    fs::write(house.path("pool/e0"), damaged).unwrap();
+    assert_eq!(house.run("zpool list -H -o health u"), "FAULTED\n");
+    std::thread::sleep(Duration::from_secs(12));
+    let log = fs::read_to_string(house.path("state/daemon.log")).unwrap();
+    assert_eq!(log.matches("event=\"pool not opened\" pool=u").count(), 1, "{log}");
+    fs::write(house.path("pool/e0"), bytes).unwrap();
+    house.run("zpool clear u");
+    assert_eq!(house.run("zpool list -H -o health u"), "ONLINE\n");
+    house.run("zpool export -a");
+}
+
+/// Too few devices for an import are told apart from damaged metadata.
+#[test]
+fn imports_with_too_few_devices_say_so() {
+    let house = House::new("absent-import");
+    let devices: Vec<String> =
+        (0..3).map(|number| house.text(&format!("pool/r{number}"))).collect();
+    for device in &devices {
+        fs::File::create(device).unwrap().set_len(80 << 20).unwrap();
+    }
+    house.run(&format!("zpool create -m none r raidz1 {}", devices.join(" ")));
+    house.run("zpool export r");
+    for device in &devices[..2] {
+        fs::remove_file(device).unwrap();
+    }
+    let (status, said) = house.fails(&format!("zpool import -d {} r", house.text("pool")));
+    let text = "cannot import 'r': one or more devices is currently unavailable\n";
+    assert_eq!((status, said.as_str()), (1, text));
+}

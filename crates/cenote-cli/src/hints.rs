@@ -1,0 +1,250 @@
+//! Suggestions for a person who mistyped a name: "did you mean 'status'?".
+//!
+//! ```text
+//!   command ──> Listener ──> standard error
+//!                  └─> its first lines ──> unknown name ──> nearest known name ──> suggestion
+//! ```
+//!
+//! Messages are OpenZFS's, and programs compare them to their last byte. So a suggestion is a line
+//! of its own, after the messages, and only if hints are wanted: by default if standard error is a
+//! terminal ([`environment::wants_hints`]). The unknown name is taken from the message, so that no
+//! command has to know about suggestions, and messages stay as they are.
+
+use std::io::Write;
+
+use cenote_pool::Dataset;
+
+use crate::host::Session;
+use crate::io::Exit;
+use crate::program;
+use crate::source::{self, dataset_of};
+use crate::usage::Tool;
+use crate::{environment, zpool};
+
+/// Bytes of messages that are searched for unknown names.
+const HEARD_MAX: usize = 4 << 10;
+/// Children or snapshots that an unknown name is compared with.
+const CANDIDATES_MAX: usize = 10_000;
+
+/// Writer that passes messages on, and keeps the first of them.
+pub(crate) struct Listener<'w> {
+    to: &'w mut (dyn Write + Send),
+    heard: Vec<u8>,
+}
+
+impl<'w> Listener<'w> {
+    /// Returns a listener before the command's standard error.
+    pub(crate) fn new(to: &'w mut (dyn Write + Send)) -> Self {
+        Self { to, heard: Vec::new() }
+    }
+
+    /// Writes a suggestion for each unknown name in the messages that has a known one near it.
+    pub(crate) fn suggest(self, args: &[String], session: Option<&Session>) {
+        let text = String::from_utf8_lossy(&self.heard).into_owned();
+        for name in text.lines().filter_map(unknown).filter_map(|name| name.nearest(args, session))
+        {
+            // Without a reader of the messages there is nobody to tell.
+            let _ = writeln!(self.to, "did you mean '{name}'?");
+        }
+    }
+}
+
+impl Write for Listener<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        let room = HEARD_MAX.saturating_sub(self.heard.len());
+        self.heard.extend(bytes.iter().take(room));
+        self.to.write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        self.to.flush()
+    }
+}
+
+/// A name that a message calls unknown.
+#[derive(Debug, PartialEq, Eq)]
+enum Unknown<'m> {
+    Command(&'m str),
+    Property(&'m str),
+    Dataset(&'m str),
+    Pool(&'m str),
+}
+
+/// Returns the name that a message calls unknown.
+fn unknown(message: &str) -> Option<Unknown<'_>> {
+    let quoted = |text: &'_ str| text.split_once('\'').map(|(name, _)| name.len());
+    let after = |start: &str| {
+        let rest = message.get(message.find(start)? + start.len()..)?;
+        rest.get(..quoted(rest)?)
+    };
+    if let Some(name) = after("unrecognized command '") {
+        return Some(Unknown::Command(name));
+    }
+    if let Some(name) = after("invalid property '") {
+        return Some(Unknown::Property(name));
+    }
+    if let Some(pool) = after(": no such pool '") {
+        return Some(Unknown::Pool(pool));
+    }
+    let (_, rest) = message.strip_prefix("cannot ")?.split_once(" '")?;
+    match rest.split_once("': ")? {
+        (name, "dataset does not exist" | "no such pool or dataset") => {
+            Some(Unknown::Dataset(name))
+        }
+        (name, "no such pool") => Some(Unknown::Pool(name)),
+        _ => None,
+    }
+}
+
+impl Unknown<'_> {
+    /// Returns the known name that is nearest to this one.
+    fn nearest(&self, args: &[String], session: Option<&Session>) -> Option<String> {
+        let tool = || {
+            Tool::ALL.into_iter().find(|tool| args.first().is_some_and(|word| word == tool.name()))
+        };
+        match self {
+            Self::Command(name) => match tool() {
+                Some(tool) => nearest(name, tool.verbs()),
+                None => nearest(name, program::commands()),
+            },
+            Self::Property(name) => nearest(name, tool()?.property_names()),
+            Self::Pool(name) => nearest(name, pool_names(session?)),
+            Self::Dataset(name) => nearest_dataset(name, session?),
+        }
+    }
+}
+
+fn pool_names(session: &Session) -> Vec<String> {
+    session.host.pools().iter().map(|engine| engine.name()).collect()
+}
+
+/// Returns an existing dataset whose name differs from this one in one part.
+fn nearest_dataset(name: &str, session: &Session) -> Option<String> {
+    let pool = name.split(['/', '@']).next().unwrap_or_default();
+    let Ok(engine) = session.pool(pool) else {
+        let nearest = nearest(pool, pool_names(session))?;
+        return Some(format!("{nearest}{}", &name[pool.len()..]));
+    };
+    if zpool::is_impaired(&engine) {
+        return None;
+    }
+    let found = source::run(async {
+        let view = engine.view().await?;
+        let (head, snapshot) = match name.split_once('@') {
+            Some((head, snapshot)) => (head, Some(snapshot)),
+            None => (name, None),
+        };
+        // The longest part of the name that exists.
+        let mut known = dataset_of(&view, pool).await?;
+        let mut parts = head.split('/').skip(1);
+        for part in parts.by_ref() {
+            let next = format!("{}/{part}", known.name());
+            match dataset_of(&view, &next).await {
+                Ok(dataset) => known = dataset,
+                Err(_) => return nearest_child(&known, part, parts.next(), snapshot).await,
+            }
+        }
+        let Some(snapshot) = snapshot else { return Ok(None) };
+        let names = known.snapshots().await?;
+        let short = |dataset: &Dataset| dataset.name().split_once('@').map(|(_, s)| s.to_owned());
+        let nearest = nearest(snapshot, names.iter().take(CANDIDATES_MAX).filter_map(short));
+        Ok::<_, Exit>(nearest.map(|nearest| format!("{}@{nearest}", known.name())))
+    });
+    found.ok().flatten()
+}
+
+/// Returns the child of `parent` whose name is nearest to `part`, which is followed by other parts
+/// or by a snapshot's name only if that dataset exists, too.
+async fn nearest_child(
+    parent: &Dataset,
+    part: &str,
+    rest: Option<&str>,
+    snapshot: Option<&str>,
+) -> Result<Option<String>, Exit> {
+    if rest.is_some() {
+        return Ok(None);
+    }
+    let children = parent.children().await?;
+    let last = |child: &Dataset| child.name().rsplit('/').next().map(str::to_owned);
+    let Some(nearest) = nearest(part, children.iter().take(CANDIDATES_MAX).filter_map(last)) else {
+        return Ok(None);
+    };
+    let name = format!("{}/{nearest}", parent.name());
+    let Some(snapshot) = snapshot else { return Ok(Some(name)) };
+    let full = format!("{name}@{snapshot}");
+    let child = children.iter().find(|child| child.name() == name);
+    let Some(child) = child else { return Ok(None) };
+    let exists = child.snapshots().await?.iter().any(|dataset| dataset.name() == full);
+    Ok(exists.then_some(full))
+}
+
+/// Returns the candidate that the fewest typing mistakes (a letter too many, missing, wrong, or two
+/// exchanged) turn into `name`: at most one for each three letters.
+fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -> Option<String> {
+    let most = name.chars().count().div_ceil(3);
+    let distances = candidates.into_iter().map(|candidate| {
+        let distance = strsim::osa_distance(name, candidate.as_ref());
+        (distance, candidate)
+    });
+    let (_, best) = distances
+        .filter(|(distance, _)| (1..=most).contains(distance))
+        .min_by_key(|(distance, _)| *distance)?;
+    Some(best.as_ref().to_owned())
+}
+
+/// Shortens the usage text of a verb for a person: `full`, or the synopsis and where the rest is.
+pub(crate) fn usage_of(tool: Tool, verb: &str) -> String {
+    if !environment::wants_hints() {
+        return tool.verb_usage(verb);
+    }
+    let name = tool.name();
+    format!("usage:\n{}run '{name} help {verb}' for more\n", tool.synopsis(verb))
+}
+
+/// Returns the text after "unrecognized command": the list of commands, or for a person where it
+/// is.
+pub(crate) fn usage_of_tool(tool: Tool) -> String {
+    if environment::wants_hints() {
+        return format!("run '{} help' for the list of commands\n", tool.name());
+    }
+    tool.usage()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_names_are_taken_from_messages() {
+        for (message, wanted) in [
+            ("unrecognized command 'lsit'", Some(Unknown::Command("lsit"))),
+            ("bad property list: invalid property 'usde'", Some(Unknown::Property("usde"))),
+            ("cannot open 'tank/hom': dataset does not exist", Some(Unknown::Dataset("tank/hom"))),
+            ("cannot hold 'tank@a': dataset does not exist", Some(Unknown::Dataset("tank@a"))),
+            ("cannot open 'tnak': no such pool", Some(Unknown::Pool("tnak"))),
+            ("cannot create 'tnak/a': no such pool 'tnak'", Some(Unknown::Pool("tnak"))),
+            ("cannot open 'tank': pool I/O is currently suspended", None),
+            ("cannot destroy 'tank': it's busy", None),
+            ("", None),
+        ] {
+            assert_eq!(unknown(message), wanted, "{message}");
+        }
+    }
+
+    #[test]
+    fn the_nearest_name_has_few_mistakes() {
+        let verbs = ["list", "set", "get", "status", "snapshot", "send"];
+        for (name, wanted) in [
+            ("lsit", Some("list")),
+            ("sned", Some("send")),
+            ("statsu", Some("status")),
+            ("snapshoot", Some("snapshot")),
+            ("gt", Some("get")),
+            ("list", None),
+            ("frobnicate", None),
+            ("x", None),
+        ] {
+            assert_eq!(nearest(name, verbs).as_deref(), wanted, "{name}");
+        }
+    }
+}
