@@ -8,12 +8,12 @@ use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use cenote_engine::{Engine, Suspended};
+use cenote_engine::{Engine, Event, PoolEvent, Suspended};
 use rustix::fs::statvfs;
 
 use super::log;
 
-/// The system's text for a full file system, which the cause of the suspension ends with.
+/// The system's text for a full file system, in the cause of a device's error.
 const FULL: &str = "No space left on device";
 /// Space that each file system must have again.
 const FREE_MIN: u64 = 16 << 20;
@@ -22,14 +22,24 @@ const INTERVAL: Duration = Duration::from_secs(2);
 
 /// Watches a pool until it is closed.
 pub(super) async fn follow(engine: Weak<Engine>) {
+    // Whether a device has failed because its host is full, since errors were cleared last.
+    let (mut last, mut was_full) = (0, false);
     loop {
         cenote_rt::sleep(INTERVAL).await;
         let Some(engine) = engine.upgrade() else { return };
         if engine.tree().is_closed() {
             return;
         }
-        let Some(Suspended::Io(cause)) = engine.health().suspended() else { continue };
-        if !cause.contains(FULL) || !has_space(&engine).await {
+        for noted in engine.health().events().after(last) {
+            last = noted.eid;
+            match &noted.event {
+                Event::Bad { cause, .. } if cause.contains(FULL) => was_full = true,
+                Event::Pool(PoolEvent::Cleared) => was_full = false,
+                _ => {}
+            }
+        }
+        let is_suspended = matches!(engine.health().suspended(), Some(Suspended::Io(_)));
+        if !is_suspended || !was_full || !has_space(&engine).await {
             continue;
         }
         match engine.leaves().clear(None).await {

@@ -13,7 +13,7 @@
 //! ([`Datasets::take_changes`]). If a mount cannot be adapted, this is tried again after each
 //! command; the failure is reported to the command that changed its dataset.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
@@ -114,7 +114,12 @@ impl State {
     /// Returns the folders that file systems have left since the last call, nested ones first.
     fn take_left_folders(&mut self) -> Vec<PathBuf> {
         let mut left = std::mem::take(&mut self.left_folders);
-        left.retain(|folder| self.known.values().all(|known| known.place.as_ref() != Some(folder)));
+        if left.is_empty() {
+            return left;
+        }
+        let places: BTreeSet<_> =
+            self.known.values().filter_map(|known| known.place.as_ref()).collect();
+        left.retain(|folder| !places.contains(folder));
         left.sort_by_key(|folder| std::cmp::Reverse(folder.components().count()));
         left
     }

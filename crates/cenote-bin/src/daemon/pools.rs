@@ -118,7 +118,15 @@ impl Pools {
             return;
         }
         match cache_file::pools(&file) {
-            Ok(recorded) => self.open_known(recorded, which).await,
+            Ok(recorded) => {
+                if let (Which::All, Ok(known)) = (which, cache_file::read(&file)) {
+                    let is_read = |guid| recorded.iter().any(|pool| pool.facts.pool_guid == guid);
+                    for guid in known.guids.into_iter().filter(|guid| !is_read(*guid)) {
+                        log::error!(guid = %guid, "record of a pool not read");
+                    }
+                }
+                self.open_known(recorded, which).await;
+            }
             Err(exit) => {
                 log::error!(path = %file.display(), cause = %exit.message(), "cache file not read");
             }
