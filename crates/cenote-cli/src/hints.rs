@@ -70,20 +70,21 @@ enum Unknown<'m> {
     Pool(&'m str),
 }
 
+/// Returns the text between `start`, which ends with a quotation mark, and the next such mark.
+fn quoted_after<'m>(message: &'m str, start: &str) -> Option<&'m str> {
+    let (_, rest) = message.split_once(start)?;
+    rest.split_once('\'').map(|(name, _)| name)
+}
+
 /// Returns the name that a message calls unknown.
 fn unknown(message: &str) -> Option<Unknown<'_>> {
-    let quoted = |text: &'_ str| text.split_once('\'').map(|(name, _)| name.len());
-    let after = |start: &str| {
-        let rest = message.get(message.find(start)? + start.len()..)?;
-        rest.get(..quoted(rest)?)
-    };
-    if let Some(name) = after("unrecognized command '") {
+    if let Some(name) = quoted_after(message, "unrecognized command '") {
         return Some(Unknown::Command(name));
     }
-    if let Some(name) = after("invalid property '") {
+    if let Some(name) = quoted_after(message, "invalid property '") {
         return Some(Unknown::Property(name));
     }
-    if let Some(pool) = after(": no such pool '") {
+    if let Some(pool) = quoted_after(message, ": no such pool '") {
         return Some(Unknown::Pool(pool));
     }
     let (_, rest) = message.strip_prefix("cannot ")?.split_once(" '")?;
@@ -192,7 +193,7 @@ fn nearest<S: AsRef<str>>(name: &str, candidates: impl IntoIterator<Item = S>) -
     Some(best.as_ref().to_owned())
 }
 
-/// Shortens the usage text of a verb for a person: `full`, or the synopsis and where the rest is.
+/// Returns the usage text of a verb; for a person, only the synopsis and where the rest is.
 pub(crate) fn usage_of(tool: Tool, verb: &str) -> String {
     if !environment::wants_hints() {
         return tool.verb_usage(verb);

@@ -214,7 +214,10 @@ impl std::fmt::Debug for Session {
 
 impl Session {
     /// Returns an open pool by name or guid.
-    pub(crate) fn pool(&self, name: &str) -> Result<Arc<Engine>, Exit> {
+    ///
+    /// # Errors
+    /// OpenZFS's message for a pool that is not open.
+    pub fn pool(&self, name: &str) -> Result<Arc<Engine>, Exit> {
         let pools = self.host.pools();
         let by_name = pools.iter().find(|engine| engine.name() == name);
         let by_guid = || pools.iter().find(|engine| name.parse() == Ok(engine.guid()));

@@ -91,6 +91,27 @@ fn absent() -> std::io::Result<()> {
 /// The answers to an accepted request, up to the end of the connection.
 pub(super) struct Answers(UnixStream);
 
+impl Answers {
+    /// Reads them all; returns what is for standard output, and the status.
+    ///
+    /// # Errors
+    /// Errors of the connection.
+    pub(super) fn collected(self) -> std::io::Result<(Vec<u8>, i32)> {
+        let mut output = Vec::new();
+        for answer in self {
+            match answer? {
+                (Kind::Output, bytes) => output.extend(bytes),
+                (Kind::Status, status) => {
+                    let status = status.first_chunk().ok_or(ErrorKind::InvalidData)?;
+                    return Ok((output, i32::from_le_bytes(*status)));
+                }
+                _ => {}
+            }
+        }
+        Err(ErrorKind::UnexpectedEof.into())
+    }
+}
+
 impl Iterator for Answers {
     type Item = std::io::Result<(Kind, Vec<u8>)>;
 

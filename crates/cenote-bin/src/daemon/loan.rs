@@ -25,7 +25,6 @@ use std::os::unix::ffi::OsStrExt;
 use std::time::Duration;
 
 use cenote_cli::{CallerStreams, Session};
-use cenote_engine::Engine;
 
 use super::client::{self, Answers};
 use super::place::Place;
@@ -43,7 +42,7 @@ const READERS: [&str; 5] = ["ls", "cat", "cp", "where", "verify"];
 
 /// Prints the paths of the pool's devices, with a NUL byte after each.
 pub(super) fn print_leaves(session: &Session, name: &str, out: &mut dyn Write) -> i32 {
-    let Some(engine) = engine(session, name) else { return ABSENT };
+    let Ok(engine) = session.pool(name) else { return ABSENT };
     let tree = engine.tree();
     let written = tree.leaves().try_for_each(|(_, leaf)| write!(out, "{}\0", leaf.path()));
     i32::from(written.is_err())
@@ -51,7 +50,7 @@ pub(super) fn print_leaves(session: &Session, name: &str, out: &mut dyn Write) -
 
 /// Lends the newest state of a pool to the caller's process, until that has disconnected.
 pub(super) fn lend(session: &Session, name: &str, streams: &Streams, err: &mut dyn Write) -> i32 {
-    let Some(engine) = engine(session, name) else { return ABSENT };
+    let Ok(engine) = session.pool(name) else { return ABSENT };
     if !session.caller.is_trusted() {
         let _ = writeln!(err, "cannot read the devices of '{name}': permission denied");
         return 1;
@@ -81,13 +80,6 @@ pub(super) fn lend(session: &Session, name: &str, streams: &Streams, err: &mut d
             1
         }
     }
-}
-
-fn engine(session: &Session, name: &str) -> Option<std::sync::Arc<Engine>> {
-    let is_named = |engine: &std::sync::Arc<Engine>| {
-        engine.name() == name || name.parse() == Ok(engine.guid())
-    };
-    session.host.pools().into_iter().find(is_named)
 }
 
 /// Returns the arguments of a command that reads devices in this process, with those of the pool in
@@ -163,14 +155,6 @@ fn ask(place: &Place, verb: &str, pool: &str) -> std::io::Result<Option<Vec<u8>>
             answers => answers?,
         }
     };
-    let mut said = Vec::new();
-    for answer in answers {
-        match answer? {
-            (Kind::Output, bytes) => said.extend(bytes),
-            (Kind::Status, status) if status == 0i32.to_le_bytes() => return Ok(Some(said)),
-            (Kind::Status, _) => return Ok(None),
-            _ => {}
-        }
-    }
-    Ok(None)
+    let (said, status) = answers.collected()?;
+    Ok((status == 0).then_some(said))
 }

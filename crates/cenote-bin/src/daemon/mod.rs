@@ -92,10 +92,15 @@ const TOOLS: [&str; 5] = ["zpool", "zfs", "zdb", "zinject", "zstream"];
 const LOCAL_VERBS: [&str; 8] =
     ["version", "help", "-V", "--version", "-?", "--help", "-h", "labelclear"];
 
+/// Returns the name under which this program was started, without its folder.
+fn invoked(args: &[std::ffi::OsString]) -> Option<String> {
+    let program = args.first()?.to_string_lossy();
+    program.rsplit('/').next().map(str::to_owned)
+}
+
 /// Runs a command of the daemon or for it; returns `None` for commands of this process.
 pub(crate) fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
-    let program = args.first()?.to_string_lossy();
-    let invoked = program.rsplit('/').next().unwrap_or_default().to_owned();
+    let invoked = invoked(args)?;
     let words = if matches!(&*invoked, "zpool" | "zfs" | "zinject" | MOUNT_HELPER) {
         args
     } else {
@@ -202,9 +207,7 @@ fn request(tool: &str, words: &[std::ffi::OsString]) -> std::io::Result<Request>
 /// # Errors
 /// The message for a pool of the daemon that it does not lend.
 pub(crate) fn with_loan(args: Vec<std::ffi::OsString>) -> Result<Vec<std::ffi::OsString>, String> {
-    let program = args.first().map(|program| program.to_string_lossy().into_owned());
-    let invoked = program.as_deref().and_then(|program| program.rsplit('/').next());
-    if invoked.is_some_and(|invoked| TOOLS.contains(&invoked)) {
+    if invoked(&args).is_some_and(|invoked| TOOLS.contains(&&*invoked)) {
         return Ok(args);
     }
     match loan::borrow(args.get(1..).unwrap_or_default()) {

@@ -20,7 +20,7 @@ use rustix::termios::{OptionalActions, Termios, isatty, tcgetattr, tcsetattr};
 
 use super::client;
 use super::place::Place;
-use super::wire::{Kind, Request};
+use super::wire::Request;
 
 /// How long a command may be silent before a person is told why.
 const SILENT: Duration = Duration::from_secs(2);
@@ -76,14 +76,7 @@ impl Person {
 
 /// Asks the daemon what a command waits for; empty if that is what the command is for.
 fn ask(place: &Place, question: &Request) -> Option<String> {
-    let answers = client::answers(place, question).ok()?;
-    let is_output = |answer: &(Kind, Vec<u8>)| answer.0 == Kind::Output;
-    let said: Vec<u8> = answers
-        .map_while(Result::ok)
-        .take_while(|answer| answer.0 != Kind::Status)
-        .filter(is_output)
-        .flat_map(|(_, text)| text)
-        .collect();
+    let (said, _) = client::answers(place, question).ok()?.collected().ok()?;
     Some(String::from_utf8_lossy(&said).into_owned())
 }
 

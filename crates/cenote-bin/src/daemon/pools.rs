@@ -119,13 +119,10 @@ impl Pools {
         }
         match cache_file::pools(&file) {
             Ok(recorded) => {
-                if let (Which::All, Ok(known)) = (which, cache_file::read(&file)) {
-                    let is_read = |guid| recorded.iter().any(|pool| pool.facts.pool_guid == guid);
-                    for guid in known.guids.into_iter().filter(|guid| !is_read(*guid)) {
-                        log::error!(guid = %guid, "record of a pool not read");
-                    }
+                for name in recorded.unread.iter().filter(|_| matches!(which, Which::All)) {
+                    log::error!(pool = %name, "record of a pool not read");
                 }
-                self.open_known(recorded, which).await;
+                self.open_known(recorded.pools, which).await;
             }
             Err(exit) => {
                 log::error!(path = %file.display(), cause = %exit.message(), "cache file not read");
@@ -136,20 +133,18 @@ impl Pools {
     /// Opens pools of a cache file. Devices may be files in a file system of another of these
     /// pools: missing pools are searched again as long as that opens some.
     async fn open_known(&self, recorded: Vec<PoolConfig>, which: Which) {
-        let is_open = |guid| self.pools().iter().any(|engine| engine.guid() == guid);
-        let mut left: Vec<_> = recorded
-            .into_iter()
-            .map(|config| (present_devices(&config), config))
-            .filter(|(present, PoolConfig { facts, .. })| {
-                let guid = facts.pool_guid;
-                let is_wanted = match which {
-                    Which::All => true,
-                    Which::Absent => self.absent.has(guid),
-                    Which::DueAbsent => self.absent.is_due(guid, present),
-                };
-                is_wanted && !is_open(guid)
-            })
-            .collect();
+        let is_candidate = |config: &PoolConfig| {
+            let guid = config.facts.pool_guid;
+            (matches!(which, Which::All) || self.absent.has(guid)) && !self.is_open(guid)
+        };
+        let mut left = Vec::new();
+        for config in recorded.into_iter().filter(is_candidate) {
+            let present = present_devices(&config).await;
+            let guid = config.facts.pool_guid;
+            if !matches!(which, Which::DueAbsent) || self.absent.is_due(guid, &present) {
+                left.push((present, config));
+            }
+        }
         while !left.is_empty() {
             let paths = left.iter().flat_map(|(present, _)| present.iter().cloned()).collect();
             let scan = import::scan(&ScanOptions { paths }).await;
@@ -164,8 +159,10 @@ impl Pools {
                     self.open_again(candidate, present).await;
                 }
             }
-            left =
-                missing.into_iter().map(|(_, config)| (present_devices(&config), config)).collect();
+            left = Vec::new();
+            for (_, config) in missing {
+                left.push((present_devices(&config).await, config));
+            }
             if !has_opened {
                 break;
             }
@@ -178,6 +175,10 @@ impl Pools {
         }
     }
 
+    fn is_open(&self, guid: u64) -> bool {
+        self.lock().values().any(|held| held.engine.guid() == guid)
+    }
+
     fn is_recorded(&self, guid: u64) -> bool {
         cache_file::read(&self.place.pools()).is_ok_and(|known| known.guids.contains(&guid))
     }
@@ -187,7 +188,7 @@ impl Pools {
         let mut absent = self.absent.all();
         // It may have been imported from other paths.
         absent.retain(|absent| {
-            let is_open = self.pools().iter().any(|engine| engine.guid() == absent.guid());
+            let is_open = self.is_open(absent.guid());
             if is_open {
                 self.absent.remove(absent.guid());
             }
@@ -214,7 +215,7 @@ impl Pools {
     /// the cache file, because the daemon died in between: then it is removed now. OpenZFS does not
     /// open such a pool either.
     async fn open_again(&self, candidate: &Candidate, present: BTreeSet<PathBuf>) {
-        if self.pools().iter().any(|engine| engine.guid() == candidate.guid()) {
+        if self.is_open(candidate.guid()) {
             // A command has imported it since the labels were read.
             return;
         }
@@ -548,9 +549,13 @@ impl Pools {
 }
 
 /// Returns the paths of a pool's devices that exist.
-fn present_devices(config: &PoolConfig) -> BTreeSet<PathBuf> {
+async fn present_devices(config: &PoolConfig) -> BTreeSet<PathBuf> {
     let paths = cache_file::Cached::of(&config.raw).paths;
-    paths.into_iter().filter(|path| path.exists()).collect()
+    // A path may lead into a mount of this process, or to one that does not answer.
+    let looked = cenote_rt::blocking(move || {
+        paths.into_iter().filter(|path| path.exists()).collect::<BTreeSet<_>>()
+    });
+    looked.await.unwrap_or_default()
 }
 
 /// Waits for a pool that cannot be closed regularly, and closes it by force.
@@ -632,7 +637,7 @@ impl Host for Pools {
         Box::pin(async move {
             // It may have been opened since the command looked.
             let _opening = self.opening.lock().await;
-            if self.pools().iter().any(|engine| engine.guid() == pool.guid()) {
+            if self.is_open(pool.guid()) {
                 return Err(Exit::cannot("export", pool.name(), "pool is busy"));
             }
             cache_file::remove_pool(&self.place.pools(), pool.guid())?;

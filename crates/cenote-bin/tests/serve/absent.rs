@@ -152,3 +152,46 @@ fn imports_with_too_few_devices_say_so() {
     let text = "cannot import 'r': one or more devices is currently unavailable\n";
     assert_eq!((status, said.as_str()), (1, text));
 }
+
+/// Number of absent pools: 20, or 100 with `CENOTE_TEST_ALL`.
+fn many() -> usize {
+    if std::env::var_os("CENOTE_TEST_ALL").is_some() { 100 } else { 20 }
+}
+
+/// Many pools whose devices are away cost the others nothing, and come back together.
+#[test]
+fn many_absent_pools_hold_up_nothing() {
+    let house = House::new("absent-many");
+    house.create("none");
+    for number in 0..many() {
+        let device = house.text(&format!("pool/m{number}"));
+        fs::File::create(&device).unwrap().set_len(64 << 20).unwrap();
+        house.run(&format!("zpool create -m none m{number} {device}"));
+    }
+    house.run("daemon stop");
+    fs::create_dir(house.path("away")).unwrap();
+    let moves = |from: &str, to: &str| {
+        for number in 0..many() {
+            let name = |folder: &str| house.path(&format!("{folder}/m{number}"));
+            fs::rename(name(from), name(to)).unwrap();
+        }
+    };
+    moves("pool", "away");
+    let count = |health: &str| house.run("zpool list -H -o health").matches(health).count();
+    assert_eq!(count("UNAVAIL"), many());
+    // Other commands, while the daemon looks for the devices.
+    let end = Instant::now() + Duration::from_secs(8);
+    while Instant::now() < end {
+        let begin = Instant::now();
+        house.run("zfs create -o mountpoint=none t/a");
+        house.run("zfs destroy t/a");
+        assert!(begin.elapsed() < Duration::from_secs(3), "{:?}", begin.elapsed());
+    }
+    moves("away", "pool");
+    let end = Instant::now() + Duration::from_mins(1);
+    while count("ONLINE") != many() + 1 {
+        assert!(Instant::now() < end, "{}", house.run("zpool list"));
+        std::thread::sleep(Duration::from_millis(200));
+    }
+    house.run("zpool export -a");
+}

@@ -3,12 +3,13 @@
 //! Verbs and options come from the usage texts, names of pools and datasets from the daemon if it
 //! runs: pressing Tab never starts a daemon.
 
+use std::collections::BTreeSet;
+
 use super::wrong_use;
 use crate::getopt;
 use crate::io::{CommandResult, Io};
 use crate::program;
 use crate::usage::Tool;
-use std::collections::BTreeSet;
 
 const USAGE: &str = "\
 usage: cenote completions bash|zsh|fish

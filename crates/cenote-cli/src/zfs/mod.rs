@@ -94,7 +94,6 @@ pub fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>) -> Com
         "mount" => mount::mount(source, args, io),
         "unmount" => mount::unmount(source, args, io),
         "version" => zpool::version(Tool::Zfs, args, io),
-        "help" => zpool::help(Tool::Zfs, args, io),
         _ => refuse::run(verb, source, args, io),
     }
 }

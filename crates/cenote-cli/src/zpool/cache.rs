@@ -70,14 +70,26 @@ pub fn read(file: &Path) -> Result<Cached, Exit> {
     Ok(cached)
 }
 
-/// Returns the pools in a cache file; configs that cannot be decoded are left out.
-pub fn pools(file: &Path) -> Result<Vec<PoolConfig>, Exit> {
-    let list = list(file)?;
-    let configs = list.iter().filter_map(|(_, value)| match value {
-        NvValue::List(config) => PoolConfig::decode(config.clone()).ok(),
-        _ => None,
-    });
-    Ok(configs.collect())
+/// The whole configs in a cache file.
+#[derive(Debug, Default)]
+pub struct Recorded {
+    /// The configs.
+    pub pools: Vec<PoolConfig>,
+    /// Names of pools whose configs cannot be decoded.
+    pub unread: Vec<String>,
+}
+
+/// Returns the configs of the pools in a cache file.
+pub fn pools(file: &Path) -> Result<Recorded, Exit> {
+    let mut recorded = Recorded::default();
+    for (name, value) in list(file)?.iter() {
+        let NvValue::List(config) = value else { continue };
+        match PoolConfig::decode(config.clone()) {
+            Ok(config) => recorded.pools.push(config),
+            Err(_) => recorded.unread.push(name.to_str().unwrap_or_default().to_owned()),
+        }
+    }
+    Ok(recorded)
 }
 
 /// Returns the config of one pool in a cache file; `None` if the pool or the file does not exist.
