@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use rustix::thread::{sched_getaffinity, sched_setaffinity};
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 
 pub use crate::join::{JoinError, JoinHandle};
@@ -50,9 +51,18 @@ fn build(threads: usize) -> Result<tokio::runtime::Runtime> {
         0 => processors(),
         n => n,
     };
+    // A thread that is started by one with a processor of its own is not bound to that.
+    let processors = sched_getaffinity(None);
+    let unbind = move || {
+        if let Ok(processors) = &processors {
+            // Otherwise it works more slowly.
+            let _ = sched_setaffinity(None, processors);
+        }
+    };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)
         .max_blocking_threads(32)
+        .on_thread_start(unbind)
         .enable_all()
         .build()
         .map_err(|error| Error::new(Kind::Io, error))?;
@@ -139,6 +149,12 @@ impl Runtime {
     pub fn begin(&self, work: impl Future<Output = ()> + Send + 'static) {
         let _entered = self.0.as_ref().map(tokio::runtime::Handle::enter);
         begin(work);
+    }
+
+    /// Starts work as a task, for which no caller waits.
+    #[track_caller]
+    pub fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        self.lend(|| drop(spawn(work)));
     }
 
     /// Like [`begin`](Self::begin), and this thread also does this number of blocking system calls
@@ -300,7 +316,33 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use rustix::thread::CpuSet;
+
     use super::*;
+
+    #[test]
+    fn threads_started_by_a_bound_thread_are_not_bound() {
+        let here = || sched_getaffinity(None).expect("known").count();
+        let all = here();
+        block_on(1, async move {
+            let runtime = Runtime::here();
+            let (told, count) = oneshot::channel();
+            std::thread::spawn(move || {
+                let processors = sched_getaffinity(None).expect("known");
+                let first = (0..CpuSet::MAX_CPU).find(|number| processors.is_set(*number));
+                let mut one = CpuSet::new();
+                one.set(first.expect("one"));
+                sched_setaffinity(None, &one).expect("bound");
+                runtime.lend(|| begin_blocking(move || told.send(here()).expect("awaited")));
+                here()
+            })
+            .join()
+            .map(|bound| assert_eq!(bound, 1))
+            .expect("runs");
+            assert_eq!(count.await.expect("told"), all);
+        })
+        .expect("a runtime");
+    }
 
     #[test]
     fn work_without_waits_is_done_immediately() {

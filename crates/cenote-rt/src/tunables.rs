@@ -190,6 +190,8 @@ tunables! {
         "bytes written to a leaf after which it is flushed, wherever the transaction group is";
     MOUNT_LOOKOUT_US = "cenote_mount_lookout_us", 50, (0, 10_000),
         "microseconds that a mount looks out for the next request before it sleeps, while they come that fast";
+    MOUNT_RING_SLOTS = "cenote_mount_ring_slots", 8_192, (0, 16_384),
+        "requests of each processor for which mounts have room, where the kernel offers io_uring for FUSE; 0: no new mount uses it";
     ADMIN_SNAPSHOT = "zfs_admin_snapshot", 0, (0, 1),
         "whether directories in .zfs/snapshot can be made, removed and renamed";
     TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),

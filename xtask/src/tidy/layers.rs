@@ -10,8 +10,9 @@ use std::process::Command;
 use serde::Deserialize;
 
 /// Lowest layer first: a crate may use any crate before it, unless [`ALONE`] restricts it.
-const LAYERS: [&str; 22] = [
+const LAYERS: [&str; 23] = [
     "cenote-allocator",
+    "cenote-fuse-ring",
     "cenote-rt",
     "cenote-ranges",
     "cenote-ondisk",
@@ -36,7 +37,8 @@ const LAYERS: [&str; 22] = [
 ];
 
 /// Crates that may use only some of those above them, and which.
-const ALONE: [(&str, &[&str]); 6] = [
+const ALONE: [(&str, &[&str]); 7] = [
+    ("cenote-fuse-ring", &[]),
     ("cenote-rt", &[]),
     ("cenote-ranges", &[]),
     ("cenote-ondisk", &[]),

@@ -344,7 +344,7 @@ impl Pools {
             let _ = writeln!(text, "pool    {}  unavailable", pool.name());
         }
         let held: Vec<Held> = self.lock().values().cloned().collect();
-        for held in held {
+        for held in &held {
             match held.mounts.open_snapshots() {
                 0 => {}
                 count => {
@@ -354,7 +354,9 @@ impl Pools {
             }
         }
         for (dataset, at) in self.mounts() {
-            let _ = writeln!(text, "mount   {dataset}  {}", at.display());
+            let fuse = held.iter().find_map(|held| held.mounts.fuse_of(&dataset));
+            let through = fuse.map_or_else(String::new, |fuse| format!("  {}", fuse.transport()));
+            let _ = writeln!(text, "mount   {dataset}  {}{through}", at.display());
         }
         let exports = cenote_rt::block_on(0, async {
             let names = self.exports.names().await.unwrap_or_default();

@@ -405,7 +405,9 @@ fn fsynced_data_survives_a_kill() {
         drop(file);
         mounted.kill();
         // The mount is dead until the next mount detaches it.
-        assert_eq!(rustix::fs::statvfs(&at).err(), Some(Errno::NOTCONN));
+        let error = rustix::fs::statvfs(&at).err();
+        // A request that comes while the kernel ends a connection through io_uring is canceled.
+        assert!(matches!(error, Some(Errno::NOTCONN | Errno::CANCELED)), "{error:?}");
     }
     shed.mount("t", &[]).stop();
     assert_eq!(fs::read_dir(&at).unwrap().count(), 0);

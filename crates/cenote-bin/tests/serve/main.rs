@@ -26,6 +26,7 @@ mod places;
 mod posix;
 mod receiving;
 mod redacting;
+mod rings;
 mod rollback;
 mod scrub;
 mod second;

@@ -34,7 +34,8 @@ use cenote_rt::{Buf, BufMut, Result, Runtime};
 
 use super::convert::{NOTHING, attributes, errno_of, file_type, generation, time};
 use super::flags;
-use super::service::hand_over;
+use super::queues;
+use super::service::{Service, hand_over};
 use super::vfs::{Opening, POSIX_ACLS, Vfs, checked_by_kernel, is_mappable};
 use super::wire::{
     AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
@@ -88,14 +89,15 @@ impl Pace {
 pub(super) struct Adapter {
     vfs: Arc<Vfs>,
     runtime: Runtime,
+    service: Arc<Service>,
     is_writeback: bool,
     /// Whether the kernel works without messages for opening directories.
     needs_no_opendir: bool,
 }
 
 impl Adapter {
-    pub(super) fn new(vfs: Arc<Vfs>, runtime: Runtime, is_writeback: bool) -> Self {
-        Self { vfs, runtime, is_writeback, needs_no_opendir: false }
+    pub(super) fn new(vfs: Arc<Vfs>, service: Arc<Service>, is_writeback: bool) -> Self {
+        Self { vfs, runtime: Runtime::here(), service, is_writeback, needs_no_opendir: false }
     }
 
     /// Returns the name of the pool.
@@ -103,8 +105,9 @@ impl Adapter {
         self.vfs.mount().engine().name()
     }
 
-    /// Returns the parameters that this server requests for a connection.
-    pub(super) fn negotiation(&self) -> Negotiation {
+    /// Returns the parameters that this server requests for a connection, given the longest request
+    /// through io_uring.
+    pub(super) fn negotiation(&self, ring_max: Option<u32>) -> Negotiation {
         let mut wanted = InitFlags::FUSE_ASYNC_READ
             | InitFlags::FUSE_BIG_WRITES
             | InitFlags::FUSE_MAX_PAGES
@@ -125,7 +128,7 @@ impl Adapter {
         if self.is_writeback {
             wanted |= InitFlags::FUSE_WRITEBACK_CACHE;
         }
-        Negotiation { wanted, request_max: REQUEST_MAX, background: BACKGROUND }
+        Negotiation { wanted, request_max: REQUEST_MAX, background: BACKGROUND, ring_max }
     }
 
     /// Stores the kernel's capabilities.
@@ -147,12 +150,28 @@ impl Adapter {
             let _pass = vfs.gate.enter().await;
             work.await;
         };
+        if pace != Pace::Short && queues::is_here() {
+            return self.begin_elsewhere(pace, work);
+        }
         let is_replaced = hand_over(pace != Pace::Short);
         if pace == Pace::Durable && is_replaced {
             self.runtime.begin_with_inline_waits(WAITS, work);
         } else {
             self.runtime.begin(work);
         }
+    }
+
+    /// Starts a long request on another thread: the program that waits may need this processor, and
+    /// others the thread of the ring.
+    fn begin_elsewhere(&self, pace: Pace, work: impl Future<Output = ()> + Send + 'static) {
+        if pace != Pace::Durable || !self.service.has_idle_thread() {
+            return self.runtime.spawn(work);
+        }
+        let runtime = self.runtime.clone();
+        self.service.lend_thread(move |may_wait| {
+            let waits = if may_wait { WAITS } else { 0 };
+            runtime.begin_with_inline_waits(waits, work);
+        });
     }
 
     /// Starts a request.

@@ -33,6 +33,7 @@ mod gate;
 pub mod helper;
 mod nodes;
 mod place;
+mod queues;
 mod rollback;
 mod served;
 mod service;
@@ -52,14 +53,14 @@ use std::time::Duration;
 
 use cenote_fs::Mount;
 use cenote_fs::mount::AccessTimes;
-use cenote_rt::{Error, Kind, Result, Runtime, stages};
+use cenote_rt::{Error, Kind, Result, stages};
 
 use crate::stop::Stop;
 use adapter::Adapter;
 use connection::Connection;
 use helper::{Operation, guard};
 use served::Served;
-use service::Service;
+use service::{ServeError, Service};
 use vfs::Vfs;
 use wire::{INodeNo, Notifier};
 
@@ -134,6 +135,14 @@ pub enum FuseError {
     /// The program that mounts for users other than root is not installed.
     #[error("only root mounts without 'fusermount3', which is not installed (package fuse3)")]
     NoHelper,
+    /// The kernel offered io_uring, and refused it.
+    #[error("cannot mount at '{}': io_uring: {error}", at.display())]
+    Ring {
+        /// The path.
+        at: PathBuf,
+        /// The system's error.
+        error: std::io::Error,
+    },
     /// The kernel, or `fusermount3`, refused.
     #[error("cannot mount at '{}': {error}", at.display())]
     Refused {
@@ -273,6 +282,24 @@ pub enum Unmount {
     Force,
 }
 
+/// How requests of the kernel come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Transport {
+    /// They are read from `/dev/fuse`.
+    Device,
+    /// Through io_uring.
+    Ring,
+}
+
+impl std::fmt::Display for Transport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Device => "/dev/fuse",
+            Self::Ring => "io_uring",
+        })
+    }
+}
+
 /// A mounted file system. Dropping this does not unmount it.
 #[derive(Debug)]
 pub struct FuseMount {
@@ -283,6 +310,7 @@ pub struct FuseMount {
     device: Vec<u8>,
     /// The server's end of the connection.
     channel: Arc<OwnedFd>,
+    transport: Transport,
     /// `snapdir` at the kernel's last listing of the root.
     snapdir: AtomicU64,
     /// The kernel refuses changes at every place, whatever the options of the place.
@@ -298,6 +326,22 @@ impl FuseMount {
     /// # Errors
     /// [`FuseError::Served`] if the file system has a live connection; a [`FuseError`].
     pub async fn start(mount: Arc<Mount>, at: &Path, options: &MountOptions) -> Result<Self> {
+        let started = Self::start_by(Arc::clone(&mount), at, options, Transport::Ring).await;
+        match started {
+            Err(error) if matches!(error.cause(), Some(FuseError::Ring { .. })) => {
+                Self::start_by(mount, at, options, Transport::Device).await
+            }
+            started => started,
+        }
+    }
+
+    /// Mounts a file system by this transport, or without a ring where the system has none.
+    async fn start_by(
+        mount: Arc<Mount>,
+        at: &Path,
+        options: &MountOptions,
+        transport: Transport,
+    ) -> Result<Self> {
         let refused = |error| refused(at, error);
         // Invariant MOUNT-1: from before the connection is made until it has ended.
         let served = Served::claim(&mount)?;
@@ -312,16 +356,20 @@ impl FuseMount {
         let (at, _) = resolve(at).await?;
         let is_for_all = is_for_all(options)?;
         let (source, given) = (mount.name().to_owned(), given(&mount, options));
-        let mut ended = None;
+        let ended = Arc::new(Stop::default());
         let mut connection = Connection::make(&at, &source, &given, is_for_all).await?;
         let (device, unattached) = (connection.number.clone(), connection.take_mount());
         let is_attached = unattached.is_none();
         stages::reach("mount-connected");
+        if let Err(error) = guard::watch(&device) {
+            connection::withdraw(&device, &at, is_attached).await;
+            return Err(refused(error));
+        }
         let started = async {
-            guard::watch(&device).map_err(refused)?;
             stages::reach("mount-guarded");
-            let started = Self::serve(&service, mount, &at, options, connection, served).await?;
-            ended = Some(Arc::clone(&started.ended));
+            let ended = Arc::clone(&ended);
+            let by = (service, transport);
+            let started = Self::serve(by, mount, &at, options, connection, (served, ended)).await?;
             stages::reach("mount-served");
             connection::raise_read_ahead(&started.device);
             Connection::attach(unattached, &at).await?;
@@ -331,49 +379,63 @@ impl FuseMount {
         let started = started.await;
         if started.is_err() {
             connection::withdraw(&device, &at, is_attached).await;
-            if let Some(ended) = ended {
-                // Otherwise the next attempt to mount it would find a live connection.
-                cenote_rt::until(ENDING_MAX, ended.requested()).await;
-            }
+            // Otherwise the next attempt to mount it would find a live connection.
+            cenote_rt::until(ENDING_MAX, ended.requested()).await;
         }
         started
     }
 
-    /// Answers the requests of a connection from now on.
+    /// Answers the requests of a connection from now on. `ended` is requested when it has ended.
     async fn serve(
-        service: &Arc<Service>,
+        (service, transport): (Arc<Service>, Transport),
         mount: Arc<Mount>,
         at: &Path,
         options: &MountOptions,
         connection: Connection,
-        served: Served,
+        (served, ended): (Served, Arc<Stop>),
     ) -> Result<Self> {
         let is_read_only = given(&mount, options).is_read_only;
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
         let vfs = Arc::new(Vfs::new(mount));
         vfs.set(options);
-        let adapter = Adapter::new(Arc::clone(&vfs), Runtime::here(), options.is_writeback);
-        let (ended, device) = (Arc::new(Stop::default()), connection.number);
+        let adapter = Adapter::new(Arc::clone(&vfs), Arc::clone(&service), options.is_writeback);
+        let device = connection.number;
         let channel = Arc::new(connection.channel);
         // Not set anywhere else.
         let _ = vfs.notifier.set(Notifier::new(Arc::clone(&channel)));
-        let (tell, number, service) = (Arc::clone(&ended), device.clone(), Arc::clone(service));
+        let (tell, number) = (Arc::clone(&ended), device.clone());
         let at_end = Box::new(move || {
             guard::forget(&number);
             drop(served);
             tell.request();
         });
         let served = Arc::clone(&channel);
-        let served = cenote_rt::blocking(move || service.serve(served, adapter, at_end));
-        served.await?.map_err(|error| refused(at, error))?;
+        let serve = move || {
+            let may_ring = transport == Transport::Ring;
+            let prepared = may_ring.then(|| queues::prepare(&served)).flatten();
+            service.serve(served, adapter, prepared, at_end)
+        };
+        let is_ring = cenote_rt::blocking(serve).await?.map_err(|error| match error {
+            ServeError::Ring(error) => {
+                Error::new(Kind::Io, FuseError::Ring { at: at.to_owned(), error })
+            }
+            ServeError::Io(error) => refused(at, error),
+        })?;
+        let transport = if is_ring { Transport::Ring } else { Transport::Device };
         let (at, is_writeback) = (at.to_owned(), options.is_writeback);
-        Ok(Self { at, vfs, ended, device, channel, snapdir, is_read_only, is_writeback })
+        Ok(Self { at, vfs, ended, device, channel, transport, snapdir, is_read_only, is_writeback })
     }
 
     /// Returns the first mount point.
     #[must_use]
     pub fn at(&self) -> &Path {
         &self.at
+    }
+
+    /// Returns how the kernel's requests come.
+    #[must_use]
+    pub fn transport(&self) -> Transport {
+        self.transport
     }
 
     /// Returns the file system; another one after a rollback.

@@ -20,13 +20,18 @@
 //! requests follow closely and polling is successful often enough. Only one thread polls at a time,
 //! and only while others are idle.
 //!
+//! These threads also do what a thread of a ring begins and must not wait for
+//! ([`Service::lend_thread`], [`queues`]).
+//!
 //! Guarantees
 //! * F3  While a connection lives it is armed, or a thread holds it that arms it before any work
 //!   that can wait, or after work that does not.
 //! * F4  Threads and buffers exist before the first connection does.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -35,12 +40,15 @@ use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{FixedMap, monotonic, tunables};
 use rustix::buffer::spare_capacity;
 use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
 use super::adapter::{Adapter, REQUEST_MAX};
-use super::wire::{self, Initialized, Outcome};
+use super::queues::{self, Prepared, Reserved};
+use super::wire::{self, InitFlags, Initialized, Outcome, Way};
 
+/// What an event of [`Service::errands_there`] has in place of a connection's number.
+const ERRANDS: u64 = 0;
 /// Number of threads.
 const THREADS: usize = 8;
 /// Minimum number of threads for mounting: one may wait for a request that another answers.
@@ -61,6 +69,16 @@ const TRIES: u64 = 16;
 /// After that, the thread polls for one request in this many.
 const SELDOM: u64 = 32;
 
+/// Why a connection is not served.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ServeError {
+    /// The kernel agreed on io_uring, and refused slots.
+    #[error("io_uring: {0}")]
+    Ring(std::io::Error),
+    #[error(transparent)]
+    Io(#[from] std::io::Error),
+}
+
 /// Called when a connection has ended.
 type AtEnd = Box<dyn FnOnce() + Send + Sync>;
 
@@ -76,10 +94,12 @@ impl Drop for CallAtEnd {
 }
 
 /// A served connection.
-struct Session {
+pub(super) struct Session {
     id: u64,
     channel: Arc<OwnedFd>,
     adapter: Adapter,
+    /// Memory for requests through io_uring.
+    _reserved: Option<Reserved>,
     /// Time in nanoseconds at which the last thread finished a request.
     since: AtomicU64,
     /// Whether the last request arrived promptly after that.
@@ -93,12 +113,37 @@ struct Session {
     _at_end: CallAtEnd,
 }
 
+impl std::fmt::Debug for Session {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Session").field("id", &self.id).finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// Starts, or answers, a request. If that panics the request is answered with `EIO`, as by a
+    /// task, and the thread serves the next one.
+    pub(super) fn dispatch(&self, way: Way, message: &[u8]) -> Outcome {
+        let span = wire::span(message, || self.adapter.pool());
+        let dispatch = || wire::dispatch(&self.adapter, way, message);
+        catch_unwind(AssertUnwindSafe(|| span.within(dispatch))).unwrap_or(Outcome::Begun)
+    }
+}
+
+/// Work for an idle thread.
+type Errand = Box<dyn FnOnce(bool) + Send>;
+
 /// The threads, and their connections.
 pub(super) struct Service {
     epoll: OwnedFd,
     /// LOCK: held for a lookup.
     sessions: Mutex<FixedMap<u64, Arc<Session>>>,
     next: AtomicU64,
+    /// Work that was begun on a thread that must not wait.
+    ///
+    /// LOCK: held to add or take one.
+    errands: Mutex<VecDeque<Errand>>,
+    /// Counts them; armed like a connection.
+    errands_there: OwnedFd,
     /// Number of started threads.
     threads: AtomicUsize,
     /// Number of threads that wait for an event.
@@ -127,7 +172,7 @@ pub(super) fn hand_over(is_long: bool) -> bool {
             held.is_handed_over = true;
             held.service.arm(&held.session);
         }
-        held.is_handed_over && held.service.idle.load(Ordering::Relaxed) > 0
+        held.is_handed_over && held.service.has_idle_thread()
     })
 }
 
@@ -156,8 +201,14 @@ impl Service {
     }
 
     fn new() -> std::io::Result<Arc<Self>> {
+        let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK | EventfdFlags::SEMAPHORE;
+        let (epoll, errands_there) = (epoll::create(CreateFlags::CLOEXEC)?, eventfd(0, flags)?);
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        epoll::add(&epoll, &errands_there, EventData::new_u64(ERRANDS), flags)?;
         Ok(Arc::new(Self {
-            epoll: epoll::create(CreateFlags::CLOEXEC)?,
+            epoll,
+            errands: Mutex::with_default(Rank::FuseErrands),
+            errands_there,
             sessions: Mutex::with_default(Rank::FuseSessions),
             next: AtomicU64::new(1),
             threads: AtomicUsize::new(0),
@@ -182,35 +233,50 @@ impl Service {
         self.sessions.lock()
     }
 
-    /// Answers the first request of a connection, and all others from then on.
+    /// Answers the first request of a connection, and all others from then on: through io_uring if
+    /// there are slots for it and the kernel agrees. Returns whether it does.
     ///
     /// # Errors
-    /// The system's error; the connection is then closed.
+    /// The system's error; the connection has to be closed then.
     pub(super) fn serve(
         &self,
         channel: Arc<OwnedFd>,
         mut adapter: Adapter,
+        prepared: Option<Prepared>,
         at_end: AtEnd,
-    ) -> std::io::Result<()> {
-        shake_hands(&channel, &mut adapter)?;
+    ) -> Result<bool, ServeError> {
+        let at_end = CallAtEnd(Some(at_end));
+        let ring_max = prepared.as_ref().map(|_| queues::PAYLOAD_MAX);
+        let is_ring = shake_hands(&channel, &mut adapter, ring_max)?;
+        let prepared = prepared.filter(|_| is_ring).map(Prepared::into_parts);
+        let (slots, reserved) = prepared.unzip();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session {
             id,
             channel,
             adapter,
+            _reserved: reserved,
             since: AtomicU64::new(0),
             is_prompt: AtomicBool::new(false),
             tries: AtomicU64::new(TRIES),
             passed: AtomicU64::new(0),
-            _at_end: CallAtEnd(Some(at_end)),
+            _at_end: at_end,
         });
         self.sessions().insert(id, Arc::clone(&session));
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         let added = epoll::add(&self.epoll, &session.channel, EventData::new_u64(id), flags);
         added.map_err(|errno| {
             self.sessions().remove(&id);
-            errno.into()
-        })
+            std::io::Error::from(errno)
+        })?;
+        if let Some(slots) = slots {
+            // The kernel holds back all other requests until then.
+            queues::register(slots, &session).map_err(|error| {
+                self.end(&session);
+                ServeError::Ring(error)
+            })?;
+        }
+        Ok(is_ring)
     }
 
     /// Arms a connection: its next request wakes a thread. Keeps F3.
@@ -231,10 +297,37 @@ impl Service {
             let Some(id) = events.first().map(|event: &epoll::Event| event.data.u64()) else {
                 continue;
             };
+            if id == ERRANDS {
+                self.do_errand();
+                continue;
+            }
             let session = self.sessions().get(&id).cloned();
             if let Some(session) = session {
                 self.hold(&session, buffer);
             }
+        }
+    }
+
+    /// Whether a thread is idle.
+    pub(super) fn has_idle_thread(&self) -> bool {
+        self.idle.load(Ordering::Relaxed) > 0
+    }
+
+    /// Gives work to an idle thread, which tells it whether it may wait: another one is idle.
+    pub(super) fn lend_thread(&self, work: impl FnOnce(bool) + Send + 'static) {
+        self.errands.lock().push_back(Box::new(work));
+        // The write fails only if the counter is full, and then threads are woken anyway.
+        let _ = rustix::io::write(&self.errands_there, &1_u64.to_ne_bytes());
+    }
+
+    /// Does one errand. Another thread can take the next one meanwhile.
+    fn do_errand(&self) {
+        let _ = rustix::io::read(&self.errands_there, &mut [0; 8][..]);
+        let errand = self.errands.lock().pop_front();
+        let flags = EventFlags::IN | EventFlags::ONESHOT;
+        let _ = epoll::modify(&self.epoll, &self.errands_there, EventData::new_u64(ERRANDS), flags);
+        if let Some(errand) = errand {
+            errand(self.has_idle_thread());
         }
     }
 
@@ -257,9 +350,7 @@ impl Service {
                 session: Arc::clone(session),
                 is_handed_over: false,
             }));
-            let span = wire::span(buffer, || session.adapter.pool());
-            let outcome =
-                span.within(|| wire::dispatch(&session.adapter, &session.channel, buffer));
+            let outcome = session.dispatch(Way::Channel(Arc::clone(&session.channel)), buffer);
             let held = HELD.take();
             if outcome == Outcome::Ended {
                 return self.end(session);
@@ -317,8 +408,13 @@ impl Service {
     }
 }
 
-/// Answers the first request.
-fn shake_hands(channel: &Arc<OwnedFd>, adapter: &mut Adapter) -> std::io::Result<()> {
+/// Answers the first request, given the longest request through io_uring. Returns whether requests
+/// come that way.
+fn shake_hands(
+    channel: &Arc<OwnedFd>,
+    adapter: &mut Adapter,
+    ring_max: Option<u32>,
+) -> std::io::Result<bool> {
     let mut message = Vec::with_capacity(FIRST_MAX);
     loop {
         let mut watched = [PollFd::new(channel, PollFlags::IN)];
@@ -331,10 +427,10 @@ fn shake_hands(channel: &Arc<OwnedFd>, adapter: &mut Adapter) -> std::io::Result
             Err(Errno::INTR | Errno::AGAIN) => continue,
             Err(errno) => return Err(errno.into()),
         }
-        match wire::initialize(channel, &message, adapter.negotiation()) {
+        match wire::initialize(channel, &message, adapter.negotiation(ring_max)) {
             Some(Initialized::Agreed(_, flags)) => {
                 adapter.agreed(flags);
-                return Ok(());
+                return Ok(flags.contains(InitFlags::FUSE_OVER_IO_URING));
             }
             Some(Initialized::Again(_)) => {}
             Some(Initialized::Failed(_)) | None => {
@@ -351,7 +447,7 @@ fn is_any_there(channel: &OwnedFd) -> bool {
     !matches!(poll(&mut watched, Some(&Timespec::default())), Ok(0))
 }
 
-fn now() -> u64 {
+pub(super) fn now() -> u64 {
     monotonic().as_nanos() as u64
 }
 

@@ -20,12 +20,15 @@ pub(in crate::fuse) struct Negotiation {
     pub(in crate::fuse) request_max: u32,
     /// Requests that the kernel may have in flight in the background.
     pub(in crate::fuse) background: u16,
+    /// Longest write, and read, if requests come through io_uring; `None` if they shall not.
+    pub(in crate::fuse) ring_max: Option<u32>,
 }
 
 /// Result of the first request.
 #[derive(Debug, PartialEq, Eq)]
 pub(in crate::fuse) enum Initialized {
-    /// The body of the answer, and the kernel's flags.
+    /// The body of the answer, and the flags that both have; with `FUSE_OVER_IO_URING`, the kernel
+    /// waits for slots of all its queues.
     Agreed(Vec<u8>, InitFlags),
     /// The kernel has a newer major version, and repeats the request after this body.
     Again(Vec<u8>),
@@ -50,19 +53,30 @@ impl Negotiation {
         if major < MAJOR || minor < MINOR_MIN {
             return Initialized::Failed(Errno::EPROTO);
         }
-        let known = InitFlags::from_bits_truncate(flags);
-        let agreed = known & self.wanted;
+        let more = fields.u32().unwrap_or(0);
+        let mut known = InitFlags::from_bits_truncate(u64::from(flags));
+        if known.contains(InitFlags::FUSE_INIT_EXT) {
+            known |= InitFlags::from_bits_truncate(u64::from(more) << u32::BITS);
+        }
+        let mut agreed = known & self.wanted;
+        let mut request_max = self.request_max;
+        if let Some(ring_max) = self.ring_max
+            && known.contains(InitFlags::FUSE_OVER_IO_URING)
+        {
+            agreed |= InitFlags::FUSE_INIT_EXT | InitFlags::FUSE_OVER_IO_URING;
+            request_max = ring_max;
+        }
         let congestion = u32::from(self.background) * 3 / 4;
         let words = [
             MAJOR,
             MINOR,
             read_ahead,
-            agreed.bits(),
+            agreed.bits() as u32,
             pair(self.background, congestion as u16),
-            self.request_max,
+            request_max,
             GRANULARITY_NS,
-            pair((self.request_max / PAGE) as u16, 0),
-            0,
+            pair((request_max / PAGE) as u16, 0),
+            (agreed.bits() >> u32::BITS) as u32,
             0,
             0,
             0,
@@ -71,7 +85,10 @@ impl Negotiation {
             0,
             0,
         ];
-        Initialized::Agreed(words.iter().flat_map(|word| word.to_ne_bytes()).collect(), known)
+        Initialized::Agreed(
+            words.iter().flat_map(|word| word.to_ne_bytes()).collect(),
+            known & (agreed | !InitFlags::FUSE_OVER_IO_URING),
+        )
     }
 }
 
@@ -89,6 +106,7 @@ mod tests {
         wanted: InitFlags::FUSE_MAX_PAGES.union(InitFlags::FUSE_POSIX_ACL),
         request_max: 1 << 20,
         background: 64,
+        ring_max: None,
     };
 
     fn body(words: &[u32]) -> Vec<u8> {
@@ -99,13 +117,14 @@ mod tests {
     fn versions_and_flags_are_agreed_on() {
         let flags = InitFlags::FUSE_MAX_PAGES | InitFlags::FUSE_ASYNC_READ;
         let Initialized::Agreed(answer, known) =
-            NEGOTIATION.answer(&body(&[7, 45, 128 << 10, flags.bits(), 0]))
+            NEGOTIATION.answer(&body(&[7, 45, 128 << 10, flags.bits() as u32, 0]))
         else {
             panic!("not agreed")
         };
         assert_eq!((answer.len(), known), (64, flags));
         let word = |at: usize| answer.get(at * 4..at * 4 + 4).map(<[u8]>::to_vec);
-        assert_eq!(word(3), Some(InitFlags::FUSE_MAX_PAGES.bits().to_ne_bytes().to_vec()));
+        let bits = InitFlags::FUSE_MAX_PAGES.bits() as u32;
+        assert_eq!(word(3), Some(bits.to_ne_bytes().to_vec()));
         assert_eq!(answer.get(16..18), Some(&64_u16.to_ne_bytes()[..]));
         assert_eq!(answer.get(28..30), Some(&256_u16.to_ne_bytes()[..]));
     }

@@ -29,6 +29,7 @@ pub(super) use null::take_apart;
 pub(super) use reply::{
     Notifier, Refuse, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
     ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
+    Way,
 };
 pub(super) use request::{Outcome, dispatch, initialize, span};
 
@@ -87,7 +88,7 @@ impl Errno {
 bitflags! {
     /// Capabilities that kernel and server can agree on.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-    pub(super) struct InitFlags: u32 {
+    pub(super) struct InitFlags: u64 {
         const FUSE_ASYNC_READ = 1;
         const FUSE_BIG_WRITES = 1 << 5;
         const FUSE_DONT_MASK = 1 << 6;
@@ -103,6 +104,9 @@ bitflags! {
         const FUSE_NO_OPENDIR_SUPPORT = 1 << 24;
         const FUSE_EXPLICIT_INVAL_DATA = 1 << 25;
         const FUSE_HANDLE_KILLPRIV_V2 = 1 << 28;
+        /// There are flags from bit 32 on.
+        const FUSE_INIT_EXT = 1 << 30;
+        const FUSE_OVER_IO_URING = 1 << 41;
     }
 
     /// Flags of a file that was opened.

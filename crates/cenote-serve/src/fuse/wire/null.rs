@@ -6,19 +6,19 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 use super::request::{dispatch, initialize};
-use super::{InitFlags, Negotiation};
+use super::{InitFlags, Negotiation, Way};
 
 /// Reads its arguments, and answers everything with an error, by dropping the reply.
 pub(super) struct NullFilesystem;
 
 const NEGOTIATION: Negotiation =
-    Negotiation { wanted: InitFlags::all(), request_max: 1 << 20, background: 64 };
+    Negotiation { wanted: InitFlags::all(), request_max: 1 << 20, background: 64, ring_max: None };
 
 /// Decodes one message of a kernel, as the first of a connection and as a later one. Answers go to
 /// `channel`.
 pub(in crate::fuse) fn take_apart(channel: &Arc<OwnedFd>, message: &[u8]) {
     black_box(initialize(channel, message, NEGOTIATION).is_some());
-    black_box(dispatch(&NullFilesystem, channel, message));
+    black_box(dispatch(&NullFilesystem, Way::Channel(Arc::clone(channel)), message));
 }
 
 #[cfg(test)]
@@ -45,12 +45,13 @@ mod tests {
         let (ours, theirs) = UnixDatagram::pair().expect("a pair of sockets");
         ours.set_nonblocking(true).expect("set");
         let channel = Arc::new(OwnedFd::from(theirs));
+        let way = || Way::Channel(Arc::clone(&channel));
         let mut answer = [0; 256];
         for opcode in 0..64 {
             for len in 0..100 {
                 for byte in [0, b'a', 0xff] {
                     let message = message(opcode, &vec![byte; len]);
-                    dispatch(&NullFilesystem, &channel, &message);
+                    dispatch(&NullFilesystem, way(), &message);
                     let case = format!("opcode {opcode}, {len} bytes of {byte}");
                     let answered = ours.recv(&mut answer).unwrap_or(0);
                     assert_eq!(answered == 0, UNANSWERED.contains(&opcode), "{case}");
@@ -63,7 +64,7 @@ mod tests {
         }
         // Without a number a message cannot be answered.
         for len in 0..HEADER {
-            dispatch(&NullFilesystem, &channel, &message(1, &[])[..len]);
+            dispatch(&NullFilesystem, way(), &message(1, &[])[..len]);
             assert!(ours.recv(&mut answer).is_err(), "{len} bytes");
         }
     }

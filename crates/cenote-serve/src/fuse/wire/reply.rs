@@ -7,6 +7,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use super::super::queues::Answerer;
 use super::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
 /// Bytes of an answer's header.
@@ -19,13 +20,22 @@ const DIRENT: usize = 24;
 #[derive(Debug)]
 pub(in crate::fuse) struct Reply {
     /// `None` once it was sent.
-    channel: Option<Arc<OwnedFd>>,
+    way: Option<Way>,
     unique: u64,
 }
 
+/// How an answer reaches the kernel.
+#[derive(Debug)]
+pub(in crate::fuse) enum Way {
+    /// By a write to the connection.
+    Channel(Arc<OwnedFd>),
+    /// Through the ring from which the request came.
+    Ring(Answerer),
+}
+
 impl Reply {
-    pub(in crate::fuse) fn new(channel: Arc<OwnedFd>, unique: u64) -> Self {
-        Self { channel: Some(channel), unique }
+    pub(in crate::fuse) fn new(way: Way, unique: u64) -> Self {
+        Self { way: Some(way), unique }
     }
 
     /// Sends the parts of a body.
@@ -39,9 +49,11 @@ impl Reply {
     }
 
     fn send(&mut self, error: i32, body: &[&[u8]]) {
-        if let Some(channel) = self.channel.take() {
+        match self.way.take() {
             // The caller may be gone, and the file system unmounted: they need no answer.
-            let _ = write(&channel, error, self.unique, body);
+            Some(Way::Channel(channel)) => drop(write(&channel, error, self.unique, body)),
+            Some(Way::Ring(answerer)) => answerer.answer(error, body),
+            None => {}
         }
     }
 }

@@ -12,7 +12,7 @@ use cenote_rt::trace::{self, Span};
 use super::{
     AccessFlags, Changes, Errno, FileHandle, Filesystem, INodeNo, Initialized, Negotiation,
     OpenFile, OpenFlags, RenameFlags, Reply, ReplyDirectory, ReplyDirectoryPlus, Request,
-    TimeOrNow, WriteFlags,
+    TimeOrNow, Way, WriteFlags,
 };
 
 /// Bytes of a request's header.
@@ -170,7 +170,7 @@ pub(in crate::fuse) fn initialize(
     negotiation: Negotiation,
 ) -> Option<Initialized> {
     let (opcode, unique, ..) = header(&mut Fields::new(message))?;
-    let reply = Reply::new(Arc::clone(channel), unique);
+    let reply = Reply::new(Way::Channel(Arc::clone(channel)), unique);
     if opcode != INIT {
         reply.error(Errno::EIO);
         return None;
@@ -204,11 +204,7 @@ pub(in crate::fuse) fn span(message: &[u8], pool: impl FnOnce() -> String) -> Sp
 }
 
 /// Passes a request to a file system.
-pub(in crate::fuse) fn dispatch(
-    filesystem: &impl Filesystem,
-    channel: &Arc<OwnedFd>,
-    message: &[u8],
-) -> Outcome {
+pub(in crate::fuse) fn dispatch(filesystem: &impl Filesystem, way: Way, message: &[u8]) -> Outcome {
     let mut fields = Fields::new(message);
     let Some((opcode, unique, node, request)) = header(&mut fields) else { return Outcome::Ended };
     match opcode {
@@ -227,7 +223,7 @@ pub(in crate::fuse) fn dispatch(
         _ => {}
     }
     // If the arguments cannot be decoded, dropping the reply answers `EIO`.
-    let reply = Reply::new(Arc::clone(channel), unique);
+    let reply = Reply::new(way, unique);
     if opcode == opcode::DESTROY {
         reply.answer(&[]);
         return Outcome::Ended;
