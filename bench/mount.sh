@@ -4,7 +4,8 @@
 # BENCH_DIR: where the pools go (default: target/bench), BENCH_MIB: size of the file (default 1024),
 # BENCH_SECONDS: of what is timed (default 8), BENCH_FILES: small files (default 10000),
 # BENCH_RECORDS: record sizes (default "128K 8K"),
-# BENCH_PEERS: who is measured (default "cenote zfsfuse btrfs").
+# BENCH_PEERS: who is measured (default "cenote ring zfsfuse btrfs"); "cenote" uses /dev/fuse, and
+# "ring" is cenote with FUSE through io_uring, where the kernel has it.
 here=$(dirname "$(dirname "$(readlink -f "$0")")")
 dir=${BENCH_DIR:-$here/target/bench}/mount mib=${BENCH_MIB:-1024}
 mkdir -p "$dir"
@@ -14,9 +15,17 @@ size=$((mib * 5))
 
 # --- what is mounted: each has `make_X RECORDS`, `again_X`, `end_X` ------------------------------
 
-make_cenote() { make_pool cenote $size compression=lz4 recordsize="$1"; start cenote; }
+ring=/sys/module/fuse/parameters/enable_uring
+offered=$(cat $ring 2>/dev/null || true)
+offer() { [ -z "$offered" ] || echo "$1" > $ring; }
+
+make_cenote() { offer N; make_pool cenote $size compression=lz4 recordsize="$1"; start cenote; }
 again_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; start cenote; }
 end_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/cenote"; }
+
+make_ring() { offer Y; make_pool ring $size compression=lz4 recordsize="$1"; start ring; }
+again_ring() { umount "$dir/ring/at" && wait "${mounted[0]}"; start ring; }
+end_ring() { umount "$dir/ring/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/ring"; }
 
 make_zfsfuse() {
   mkdir -p "$dir/zfsfuse/at"
@@ -49,6 +58,7 @@ end_btrfs() { umount "$dir/btrfs/at"; rm -rf "$dir/btrfs"; }
 # --- the run -------------------------------------------------------------------------------------
 
 clean() {
+  offer "$offered"
   leave || true
   umount -l "$dir/zfsfuse/at" 2>/dev/null || true
   [ -z "${peer:-}" ] || kill "$peer" 2>/dev/null || true
@@ -113,7 +123,8 @@ run() { # PEER RECORDS; prints figures
   end_"$1" >&2
 }
 
-peers=${BENCH_PEERS:-"cenote zfsfuse btrfs"}
+peers=${BENCH_PEERS:-"cenote ring zfsfuse btrfs"}
+[ -n "$offered" ] || peers=${peers/ring/}
 case $peers in *btrfs*) unpack btrfs-progs btrfs-progs ;; esac
 for records in ${BENCH_RECORDS:-128K 8K}; do
   bare > "$dir/figures-bare"

@@ -127,8 +127,7 @@ impl<T> Ring<T> {
         // boxed, and leaked in the same way.
         while unsafe { self.uring.submission().push(entry) }.is_err() {
             // The queue is full.
-            let _ = self.uring.submit();
-            self.reap();
+            self.submit();
         }
     }
 
@@ -145,9 +144,11 @@ impl<T> Ring<T> {
         self.reap();
     }
 
-    /// Submits everything, without waiting.
-    pub fn submit(&mut self) {
-        self.wait(false);
+    /// Submits everything, without waiting. Returns false if a part is left for a later call.
+    pub fn submit(&mut self) -> bool {
+        let _ = self.uring.submit();
+        self.reap();
+        self.uring.submission().is_empty()
     }
 
     fn reap(&mut self) {
@@ -172,10 +173,13 @@ impl<T> Ring<T> {
     /// Gives memory of slots that wait for requests back to the system, if they take more than
     /// `limit` bytes.
     pub fn trim(&mut self, limit: usize) {
-        // The kernel writes requests only while this thread is in one of its calls: a slot whose
-        // completion is not there has none. If completions did not fit into their queue, some are
-        // there and not seen.
-        if self.used <= limit || self.uring.submission().cq_overflow() {
+        if self.used <= limit {
+            return;
+        }
+        // Answers that the kernel has not got yet are in their slots. It writes requests only while
+        // this thread is in one of its calls: a slot whose completion is not there has none. If
+        // completions did not fit into their queue, some are there and not seen.
+        if !self.submit() || self.uring.submission().cq_overflow() {
             return;
         }
         for (slot, _) in self.slots.iter_mut().flatten() {
@@ -279,6 +283,25 @@ mod tests {
         assert_eq!(ring.used, 0);
         assert!(ring.slots.iter().flatten().all(|(slot, ())| slot.used() == 0));
         ring.slots.clear();
+    }
+
+    #[test]
+    fn answers_that_are_not_submitted_yet_are_kept() {
+        let Ok(mut ring) = Ring::new(wake()) else { return };
+        let slots = Slot::for_queues(&wake(), &[0; 5], 64 << 10).expect("memory");
+        for mut slot in slots {
+            assert_eq!(slot.answer(0, &[b"an answer"]), Some(()));
+            ring.commit(slot, ());
+        }
+        ring.trim(0);
+        assert_eq!(ring.used, 0);
+        for _ in 0..5 {
+            // The eventfd knows no commands: the kernel gives the slot back as it got it.
+            let Some(Event::Ended(slot, (), _)) = ring.next_event() else {
+                panic!("not submitted")
+            };
+            assert_eq!(slot.payload_len(), 9);
+        }
     }
 
     #[test]

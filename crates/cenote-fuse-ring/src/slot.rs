@@ -57,6 +57,8 @@ impl Mapping {
         let flags = flags | MapFlags::NORESERVE;
         // SAFETY: the kernel chooses unused addresses.
         let start = unsafe { mmap_anonymous(std::ptr::null_mut(), len, access, flags) }?;
+        // SAFETY: the pages that were just mapped. With huge ones, a request would take 2 MiB.
+        let _ = unsafe { madvise(start, len, Advice::LinuxNoHugepage) };
         let start = NonNull::new(start.cast()).ok_or(std::io::ErrorKind::OutOfMemory)?;
         Ok(Self { start, len })
     }

@@ -13,6 +13,7 @@ use std::pin::Pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
+use rustix::process::getpid;
 use rustix::thread::{sched_getaffinity, sched_setaffinity};
 pub use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore, SemaphorePermit, oneshot};
 
@@ -46,18 +47,22 @@ fn boxed<'a, T>(future: impl Future<Output = T> + 'a) -> Pin<Box<dyn Future<Outp
     Box::pin(future)
 }
 
+/// A thread that is started by one with a processor of its own is not bound to that: it may run
+/// where the main thread may.
+fn unbind() {
+    let (own, of_main) = (sched_getaffinity(None), sched_getaffinity(Some(getpid())));
+    if let (Ok(own), Ok(of_main)) = (own, of_main)
+        && own != of_main
+    {
+        // Otherwise it works more slowly.
+        let _ = sched_setaffinity(None, &of_main);
+    }
+}
+
 fn build(threads: usize) -> Result<tokio::runtime::Runtime> {
     let threads = match threads {
         0 => processors(),
         n => n,
-    };
-    // A thread that is started by one with a processor of its own is not bound to that.
-    let processors = sched_getaffinity(None);
-    let unbind = move || {
-        if let Ok(processors) = &processors {
-            // Otherwise it works more slowly.
-            let _ = sched_setaffinity(None, processors);
-        }
     };
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(threads)

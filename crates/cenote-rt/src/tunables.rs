@@ -192,6 +192,8 @@ tunables! {
         "microseconds that a mount looks out for the next request before it sleeps, while they come that fast";
     MOUNT_RING_SLOTS = "cenote_mount_ring_slots", 8_192, (0, 16_384),
         "requests of each processor for which mounts have room, where the kernel offers io_uring for FUSE; 0: no new mount uses it";
+    MOUNT_RING_IDLE_BYTES = "cenote_mount_ring_idle_bytes", 8 * MIB, (0, 1 << 40),
+        "bytes of memory that each processor keeps for requests through io_uring that are to come";
     ADMIN_SNAPSHOT = "zfs_admin_snapshot", 0, (0, 1),
         "whether directories in .zfs/snapshot can be made, removed and renamed";
     TXG_TIMEOUT = "zfs_txg_timeout", 5, (1, 3600),

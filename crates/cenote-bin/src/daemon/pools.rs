@@ -12,6 +12,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
+use std::time::Duration;
 
 use cenote_cli::cache_file;
 use cenote_cli::{
@@ -34,6 +35,10 @@ use super::record::Record;
 use super::watch::Watch;
 use super::zedlets::Zedlets;
 use super::{host_space, log, spares};
+
+/// How often, and after what pause, an export looks again whether clients of volumes are there.
+const CLIENT_LEAVES_TRIES: u32 = 25;
+const CLIENT_LEAVES_PAUSE: Duration = Duration::from_millis(20);
 
 /// Maximum number of closed pools whose events are kept.
 const GONE_MAX: usize = 16;
@@ -491,6 +496,18 @@ impl Pools {
         (file, (!is_default || is_elsewhere).then_some(shown))
     }
 
+    /// Whether clients use volumes of a pool. One that has just disconnected is noticed a moment
+    /// later.
+    async fn has_clients(&self, pool: u64) -> bool {
+        for _ in 0..CLIENT_LEAVES_TRIES {
+            if !self.exports.is_in_use(pool).await {
+                return false;
+            }
+            cenote_rt::sleep(CLIENT_LEAVES_PAUSE).await;
+        }
+        true
+    }
+
     /// Unmounts all file systems of a pool that is about to be closed, and stops its exports.
     async fn withdraw(&self, name: &str, action: &str, is_forced: bool) -> CommandResult {
         let held = self.held(name)?;
@@ -500,7 +517,7 @@ impl Pools {
         if was_leaving && !is_forced {
             return Err(Exit::cannot(action, name, "pool is busy"));
         }
-        let is_used = self.exports.is_in_use(held.engine.guid()).await;
+        let is_used = self.has_clients(held.engine.guid()).await;
         // Clients of a volume of a closed pool cannot use it any more.
         let left = if is_used && !held.engine.health().is_closed() {
             Err(Exit::cannot(action, name, "pool is busy"))

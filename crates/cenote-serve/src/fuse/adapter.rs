@@ -739,7 +739,7 @@ impl Filesystem for Adapter {
         reply: ReplyWrite,
     ) {
         let cred = cred_of(request);
-        self.begin_with(Pace::Short, reply, answer_count, |vfs| async move {
+        self.begin_with(Pace::Long, reply, answer_count, |vfs| async move {
             let (from, to) = (vfs.node_of(from)?, vfs.node_of(to)?);
             vfs.copy(cred, (from, from_offset), (to, to_offset), len).await
         });

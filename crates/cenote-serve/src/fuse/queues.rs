@@ -21,7 +21,7 @@
 //! The kernel delivers each request to a slot, of which every mount has some in each queue: that
 //! many requests of a mount are in work at a time, and more wait in the kernel. The number of slots
 //! is bounded (`cenote_mount_ring_slots`): later mounts get fewer, or none and work without a ring.
-//! Slots that wait for requests give their memory back ([`IDLE_MAX`]).
+//! Slots that wait for requests give their memory back (`cenote_mount_ring_idle_bytes`).
 //!
 //! The bytes of a short request are copied, so that its answer can be written to the slot whoever
 //! answers it. The payload of a long one (a write) stays in the slot while it is processed: the
@@ -34,8 +34,10 @@
 //!   are not lent any more when an answer is written over them.
 
 use std::cell::RefCell;
+use std::collections::VecDeque;
 use std::ops::RangeInclusive;
 use std::os::fd::OwnedFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::sync::{Arc, OnceLock};
@@ -45,7 +47,7 @@ use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::tunables;
 use rustix::thread::{CpuSet, sched_setaffinity};
 
-use super::service::{Session, now};
+use super::service::{Service, Session, now};
 use super::wire::Way;
 
 /// Longest request or answer: shorter than without a ring, because each slot has room for it.
@@ -54,8 +56,8 @@ pub(super) const PAYLOAD_MAX: u32 = 256 << 10;
 const COPIED_MAX: usize = 4 << 10;
 /// Slots of a mount for requests of one processor; and when half of all slots are taken.
 const DEPTHS: [usize; 2] = [64, 4];
-/// Bytes of memory that the slots of one processor keep while they wait for requests.
-const IDLE_MAX: usize = 8 << 20;
+/// Requests that a thread starts before it gives other answers to the kernel.
+const EVENTS_MAX: usize = 64;
 /// Requests follow each other closely if each is made within this multiple of the polling time
 /// after the one before: that includes the work on it.
 const LOOKOUT_FACTOR: u64 = 4;
@@ -208,8 +210,8 @@ struct Worker {
     lent: Vec<Option<(Slot, Arc<Session>)>>,
     free: Vec<usize>,
     message: Vec<u8>,
-    /// An error of the slots that are being registered.
-    refusal: Option<std::io::Error>,
+    /// What came while slots were registered.
+    waiting: VecDeque<Event<Arc<Session>>>,
     /// Whether it may poll for requests.
     may_poll: bool,
 }
@@ -218,29 +220,34 @@ impl Worker {
     fn new(home: Arc<Home>, may_poll: bool) -> std::io::Result<Self> {
         let ring = Ring::new(Arc::clone(&home.wake))?;
         let (lent, free, message) = (Vec::new(), Vec::new(), Vec::with_capacity(2 * COPIED_MAX));
-        Ok(Self { ring, home, lent, free, message, refusal: None, may_poll })
+        Ok(Self { ring, home, lent, free, message, waiting: VecDeque::new(), may_poll })
     }
 
     fn run(mut self) {
         HERE.set(Some((Arc::clone(&self.home), Vec::new())));
         loop {
-            let letters = std::mem::take(&mut *self.home.letters.lock());
-            for letter in letters {
-                self.open(letter);
-            }
-            self.home.is_asleep.store(true, Ordering::SeqCst);
-            // A letter that was posted before the store did not wake this thread.
-            let is_to_wait = self.home.letters.lock().is_empty();
-            if is_to_wait {
-                self.ring.trim(IDLE_MAX);
-            }
-            self.ring.wait(is_to_wait);
-            self.home.is_asleep.store(false, Ordering::SeqCst);
-            if self.home.must_look_out.swap(false, Ordering::SeqCst) {
-                self.look_out();
-            }
-            self.process();
+            // After a panic, the others who depend on this thread are served.
+            let _ = catch_unwind(AssertUnwindSafe(|| self.work_once()));
         }
+    }
+
+    fn work_once(&mut self) {
+        let letters = std::mem::take(&mut *self.home.letters.lock());
+        for letter in letters {
+            self.open(letter);
+        }
+        self.home.is_asleep.store(true, Ordering::SeqCst);
+        // A letter that was posted before the store did not wake this thread.
+        let is_to_wait = self.home.letters.lock().is_empty() && self.waiting.is_empty();
+        if is_to_wait {
+            self.ring.trim(tunables::MOUNT_RING_IDLE_BYTES.get() as usize);
+        }
+        self.ring.wait(is_to_wait);
+        self.home.is_asleep.store(false, Ordering::SeqCst);
+        if self.may_poll && self.home.must_look_out.swap(false, Ordering::SeqCst) {
+            self.look_out();
+        }
+        self.process();
     }
 
     /// Keeps this processor busy as long as requests follow each other closely, and none is made
@@ -279,19 +286,15 @@ impl Worker {
         }
     }
 
-    /// Processes what the kernel has delivered.
+    /// Processes what the kernel has delivered: a number of events, then letters are due.
     fn process(&mut self) {
-        let mut next = self.ring.next_event();
-        while let Some(event) = next {
-            match event {
-                Event::Request(slot, session) => self.start(slot, session),
-                Event::Ended(slot, session, error) => {
-                    self.refusal = Some(error);
-                    drop((slot, session));
-                }
+        for _ in 0..EVENTS_MAX {
+            match self.waiting.pop_front().or_else(|| self.ring.next_event()) {
+                Some(Event::Request(slot, session)) => self.start(slot, session),
+                Some(Event::Ended(slot, session, _)) => let_go(slot, session),
+                None => return,
             }
-            next = self.ring.next_event();
-            if next.is_some() {
+            if !self.waiting.is_empty() || self.ring.is_anything_there() {
                 // An answer does not wait for the request behind it.
                 self.ring.submit();
             }
@@ -311,17 +314,28 @@ impl Worker {
                 self.ring.commit(slot, session);
             }
             Letter::Register(slots, session, told) => {
-                self.refusal = None;
                 for slot in slots {
                     self.ring.register(slot, Arc::clone(&session));
                 }
-                // What the kernel refuses comes back at once. A slot of another connection that
-                // ends just now is taken for refused: the mount is then tried without a ring.
-                self.ring.submit();
-                self.process();
-                let _ = told.send(self.refusal.take().map_or(Ok(()), Err));
+                let _ = told.send(self.registered(&session));
             }
         }
+    }
+
+    /// Gives the kernel the slots of a connection. What it refuses comes back at once.
+    fn registered(&mut self, session: &Arc<Session>) -> std::io::Result<()> {
+        let is_submitted = self.ring.submit();
+        let mut refusal = (!is_submitted).then(|| std::io::ErrorKind::WouldBlock.into());
+        while let Some(event) = self.ring.next_event() {
+            match event {
+                Event::Ended(slot, of, error) if Arc::ptr_eq(&of, session) => {
+                    refusal = Some(error);
+                    let_go(slot, of);
+                }
+                event => self.waiting.push_back(event),
+            }
+        }
+        refusal.map_or(Ok(()), Err)
     }
 
     /// Starts a request, and takes the answers that are there by then. Keeps Q2.
@@ -358,6 +372,14 @@ impl Worker {
     }
 }
 
+/// Gives up a slot whose connection has ended, perhaps with the connection: an idle thread of the
+/// service does that, because it may take long.
+fn let_go(slot: Slot, session: Arc<Session>) {
+    if let Ok(service) = Service::get() {
+        service.lend_thread(move |_| drop((slot, session)));
+    }
+}
+
 impl Queues {
     /// Returns the rings of this process; `None` if the system has none for it.
     fn get() -> Option<&'static Self> {
@@ -367,7 +389,10 @@ impl Queues {
 
     fn start() -> std::io::Result<Self> {
         let count = numbers(&std::fs::read_to_string(POSSIBLE)?).len();
-        let count = u16::try_from(count).map_err(|_| std::io::ErrorKind::Unsupported)?;
+        if count > CpuSet::MAX_CPU {
+            return Err(std::io::ErrorKind::Unsupported.into());
+        }
+        let count = count as u16;
         let processors = numbers(&std::fs::read_to_string(ONLINE)?);
         let may_poll = POLLING_PROCESSORS.contains(&processors.len());
         let mut rings = Vec::new();
@@ -392,11 +417,11 @@ fn start_ring(processor: u16, may_poll: bool) -> std::io::Result<Arc<Home>> {
     std::thread::Builder::new().name(format!("fuse-ring-{processor}")).spawn(move || {
         // A ring belongs to the thread that created it.
         match Worker::new(own, may_poll) {
-            Ok(worker) => {
+            Ok(mut worker) => {
                 let mut set = CpuSet::new();
                 set.set(processor.into());
                 // Where that is not permitted, the thread runs anywhere.
-                let _ = sched_setaffinity(None, &set);
+                worker.may_poll &= sched_setaffinity(None, &set).is_ok();
                 let _ = started.send(Ok(()));
                 worker.run();
             }
@@ -413,7 +438,7 @@ fn numbers(text: &str) -> Vec<u16> {
         let (first, last) = part.split_once('-').unwrap_or((part, part));
         Some(first.parse::<u16>().ok()?..=last.parse().ok()?)
     };
-    text.trim().split(',').filter_map(range).flatten().take(CpuSet::MAX_CPU).collect()
+    text.trim().split(',').filter_map(range).flatten().take(CpuSet::MAX_CPU + 1).collect()
 }
 
 /// A share of the number of slots; returned when this is dropped.
@@ -502,7 +527,7 @@ mod tests {
         assert_eq!(numbers("0-3,8\n"), [0, 1, 2, 3, 8]);
         assert_eq!(numbers("0\n"), [0]);
         assert_eq!(numbers("\n"), []);
-        assert_eq!(numbers("0-65535").len(), CpuSet::MAX_CPU);
+        assert_eq!(numbers("0-65535").len(), CpuSet::MAX_CPU + 1);
         assert_eq!(numbers("5-2,x,-"), []);
     }
 }

@@ -123,9 +123,11 @@ impl Session {
     /// Starts, or answers, a request. If that panics the request is answered with `EIO`, as by a
     /// task, and the thread serves the next one.
     pub(super) fn dispatch(&self, way: Way, message: &[u8]) -> Outcome {
-        let span = wire::span(message, || self.adapter.pool());
-        let dispatch = || wire::dispatch(&self.adapter, way, message);
-        catch_unwind(AssertUnwindSafe(|| span.within(dispatch))).unwrap_or(Outcome::Begun)
+        let dispatch = || {
+            let span = wire::span(message, || self.adapter.pool());
+            span.within(|| wire::dispatch(&self.adapter, way, message))
+        };
+        catch_unwind(AssertUnwindSafe(dispatch)).unwrap_or(Outcome::Begun)
     }
 }
 
@@ -327,7 +329,8 @@ impl Service {
         let flags = EventFlags::IN | EventFlags::ONESHOT;
         let _ = epoll::modify(&self.epoll, &self.errands_there, EventData::new_u64(ERRANDS), flags);
         if let Some(errand) = errand {
-            errand(self.has_idle_thread());
+            // The request that it belongs to is answered with `EIO` then.
+            let _ = catch_unwind(AssertUnwindSafe(|| errand(self.has_idle_thread())));
         }
     }
 

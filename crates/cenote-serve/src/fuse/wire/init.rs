@@ -1,5 +1,7 @@
 //! The first request of a connection: versions and capabilities.
 
+use rustix::param::page_size;
+
 use super::request::Fields;
 use super::{Errno, InitFlags};
 
@@ -8,7 +10,6 @@ const MAJOR: u32 = 7;
 const MINOR: u32 = 33;
 /// The oldest version whose answers have this format.
 const MINOR_MIN: u32 = 23;
-const PAGE: u32 = 4096;
 /// Times have nanoseconds.
 const GRANULARITY_NS: u32 = 1;
 
@@ -75,7 +76,7 @@ impl Negotiation {
             pair(self.background, congestion as u16),
             request_max,
             GRANULARITY_NS,
-            pair((request_max / PAGE) as u16, 0),
+            pair((request_max as usize / page_size()) as u16, 0),
             (agreed.bits() >> u32::BITS) as u32,
             0,
             0,
@@ -126,7 +127,8 @@ mod tests {
         let bits = InitFlags::FUSE_MAX_PAGES.bits() as u32;
         assert_eq!(word(3), Some(bits.to_ne_bytes().to_vec()));
         assert_eq!(answer.get(16..18), Some(&64_u16.to_ne_bytes()[..]));
-        assert_eq!(answer.get(28..30), Some(&256_u16.to_ne_bytes()[..]));
+        let pages = ((1 << 20) / page_size()) as u16;
+        assert_eq!(answer.get(28..30), Some(&pages.to_ne_bytes()[..]));
     }
 
     #[test]
