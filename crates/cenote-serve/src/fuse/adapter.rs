@@ -496,7 +496,14 @@ impl Filesystem for Adapter {
         let is_cached = write_flags.contains(WriteFlags::FUSE_WRITE_CACHE);
         let is_sync = !is_cached && flags.0 & O_DSYNC != 0;
         let is_append = !is_cached && flags.0 & O_APPEND != 0;
-        let pace = if is_sync { Pace::Durable } else { Pace::of(data.len()) };
+        let pace = if is_sync {
+            Pace::Durable
+        } else if queues::is_here() {
+            // The data is only stored until the txg is synced: to wake another thread takes longer.
+            Pace::Short
+        } else {
+            Pace::of(data.len())
+        };
         self.begin_with(pace, reply, answer_count, |vfs| async move {
             let how = WriteOptions { is_append, is_sync, is_write_back: is_cached };
             vfs.write(cred, vfs.node_of(file)?, offset, &kept, (how, drops_set_ids)).await
