@@ -19,13 +19,17 @@ ring=/sys/module/fuse/parameters/enable_uring
 offered=$(cat $ring 2>/dev/null || true)
 offer() { [ -z "$offered" ] || echo "$1" > $ring; }
 
-make_cenote() { offer N; make_pool cenote $size compression=lz4 recordsize="$1"; start cenote; }
-again_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; start cenote; }
-end_cenote() { umount "$dir/cenote/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/cenote"; }
+make_ours() { make_pool "$1" $size compression=lz4 recordsize="$2"; start "$1"; } # NAME RECORDS
+again_ours() { umount "$dir/$1/at" && wait "${mounted[0]}"; start "$1"; }
+end_ours() { umount "$dir/$1/at" && wait "${mounted[0]}"; mounted=(); rm -rf "${dir:?}/$1"; }
 
-make_ring() { offer Y; make_pool ring $size compression=lz4 recordsize="$1"; start ring; }
-again_ring() { umount "$dir/ring/at" && wait "${mounted[0]}"; start ring; }
-end_ring() { umount "$dir/ring/at" && wait "${mounted[0]}"; mounted=(); rm -rf "$dir/ring"; }
+make_cenote() { offer N; make_ours cenote "$1"; }
+again_cenote() { again_ours cenote; }
+end_cenote() { end_ours cenote; }
+
+make_ring() { offer Y; make_ours ring "$1"; }
+again_ring() { again_ours ring; }
+end_ring() { end_ours ring; }
 
 make_zfsfuse() {
   mkdir -p "$dir/zfsfuse/at"

@@ -18,12 +18,11 @@
 use std::collections::VecDeque;
 use std::fs::File;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::os::fd::AsRawFd;
 use std::sync::{Arc, OnceLock};
 
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
-use cenote_rt::{Buf, BufMut};
+use cenote_rt::{Alarm, Buf, BufMut};
 use io_uring::{IoUring, opcode, types};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
 
@@ -66,9 +65,7 @@ struct Request {
 /// State shared by tasks and the reactor.
 struct Shared {
     queue: Mutex<VecDeque<Request>>,
-    /// Set by the reactor before it sleeps; the task that clears it writes to the eventfd.
-    is_asleep: AtomicBool,
-    wake: OwnedFd,
+    alarm: Alarm,
 }
 
 /// A handle of the reactor.
@@ -91,9 +88,8 @@ pub(crate) fn ring() -> Option<&'static Ring> {
 
 impl Ring {
     fn start() -> io::Result<Self> {
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
         let queue = Mutex::new(Rank::Ring, VecDeque::new());
-        let shared = Arc::new(Shared { queue, is_asleep: AtomicBool::new(false), wake });
+        let shared = Arc::new(Shared { queue, alarm: Alarm::new()? });
         let reactor_shared = Arc::clone(&shared);
         let (started, outcome) = std::sync::mpsc::channel();
         std::thread::Builder::new().name("cenote-uring".to_owned()).spawn(move || {
@@ -125,10 +121,7 @@ impl Ring {
         let (file, permit) = (Arc::clone(file), Arc::clone(permit));
         let request = Request { file, offset, work, slices: Vec::new(), answer, permit };
         lock(&self.shared.queue).push_back(request);
-        if self.shared.is_asleep.swap(false, Ordering::SeqCst) {
-            // The write fails only if the counter is full, and then a wake-up is pending anyway.
-            let _ = rustix::io::write(&self.shared.wake, &1_u64.to_ne_bytes());
-        }
+        self.shared.alarm.sound();
         receiver
     }
 }
@@ -212,15 +205,13 @@ impl Reactor {
         loop {
             self.arm_wake();
             self.push_requests();
-            self.shared.is_asleep.store(true, Ordering::SeqCst);
-            // A request queued before the store did not see the sleeper, so the queue is checked
-            // again before sleeping.
+            self.shared.alarm.set();
             let has_room = !self.free_slots.is_empty();
             let want = usize::from(!has_room || lock(&self.shared.queue).is_empty());
             // An error is EINTR, or EAGAIN/EBUSY under load: pushed entries stay pushed and are
             // submitted in the next round, which completions or the eventfd start.
             let _ = self.ring.submit_and_wait(want);
-            self.shared.is_asleep.store(false, Ordering::SeqCst);
+            self.shared.alarm.unset();
             self.reap();
         }
     }
@@ -231,7 +222,7 @@ impl Reactor {
         if self.is_wake_armed {
             return;
         }
-        let fd = types::Fd(self.shared.wake.as_raw_fd());
+        let fd = types::Fd(self.shared.alarm.fd().as_raw_fd());
         let entry =
             opcode::Read::new(fd, self.wake_counter.as_mut_ptr(), 8).build().user_data(WAKE);
         // SAFETY: the counter is a heap allocation of 8 bytes that the reactor owns and never

@@ -4,6 +4,7 @@
 //! drives the tasks and whose time it is. The layers above take time, tasks and randomness from
 //! here, so that the same engine can run on a virtual clock (`docs/architecture.md`).
 
+mod alarm;
 pub mod buf;
 mod caller;
 mod counter;
@@ -22,6 +23,7 @@ pub mod task;
 pub mod trace;
 pub mod tunables;
 
+pub use alarm::Alarm;
 pub use buf::{Buf, BufMut};
 pub use caller::{has_caller, without_caller};
 pub use counter::Counter;

@@ -24,7 +24,7 @@ use cenote_fs::Mount;
 use cenote_pool::DatasetKind;
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
 use cenote_rt::{Kind, stages};
-use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Unmount};
+use cenote_serve::fuse::{self, FuseMount, MountOptions, MountTable, Transport, Unmount};
 
 use super::log;
 use super::wanted::{CANMOUNT_OFF, CANMOUNT_ON, Look, Scope, Wanted};
@@ -153,14 +153,15 @@ impl Mounts {
         self.state.lock()
     }
 
-    /// Returns the mounted datasets with their places; each place has its position in the mount
-    /// table.
-    pub(super) fn list(&self, table: &MountTable) -> Vec<(usize, String, PathBuf)> {
+    /// Returns the mounted datasets with their places, and how their requests come; each place has
+    /// its position in the mount table.
+    pub(super) fn list(&self, table: &MountTable) -> Vec<(usize, String, PathBuf, Transport)> {
         let state = self.state();
         let places = state.mounted.values().flat_map(|mounted| {
             let dataset = &mounted.wanted.dataset;
+            let transport = mounted.fuse.transport();
             let places = mounted.fuse.places(table).into_iter();
-            places.map(move |(order, at)| (order, dataset.clone(), at))
+            places.map(move |(order, at)| (order, dataset.clone(), at, transport))
         });
         places.collect()
     }

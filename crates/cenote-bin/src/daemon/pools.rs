@@ -24,7 +24,7 @@ use cenote_pool::import::{self, Candidate};
 use cenote_pool::{OpenOptions, ScanOptions};
 use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, Error, JoinHandle, stages};
-use cenote_serve::fuse::MountTable;
+use cenote_serve::fuse::{MountTable, Transport};
 use cenote_serve::nbd::Exports;
 
 use super::absent::{self, AbsentPools};
@@ -178,6 +178,16 @@ impl Pools {
                 log::warn!(pool = %candidate.name(), guid = %candidate.guid(), "pool not found");
             }
         }
+    }
+
+    /// Returns the mounted datasets with their places, in the order of the mount table, and how
+    /// their requests come.
+    fn mounted(&self) -> Vec<(String, PathBuf, Transport)> {
+        let Ok(table) = MountTable::read() else { return Vec::new() };
+        let held: Vec<Held> = self.lock().values().cloned().collect();
+        let mut mounts: Vec<_> = held.iter().flat_map(|held| held.mounts.list(&table)).collect();
+        mounts.sort();
+        mounts.into_iter().map(|(_, dataset, at, transport)| (dataset, at, transport)).collect()
     }
 
     fn is_open(&self, guid: u64) -> bool {
@@ -349,7 +359,7 @@ impl Pools {
             let _ = writeln!(text, "pool    {}  unavailable", pool.name());
         }
         let held: Vec<Held> = self.lock().values().cloned().collect();
-        for held in &held {
+        for held in held {
             match held.mounts.open_snapshots() {
                 0 => {}
                 count => {
@@ -358,10 +368,8 @@ impl Pools {
                 }
             }
         }
-        for (dataset, at) in self.mounts() {
-            let fuse = held.iter().find_map(|held| held.mounts.fuse_of(&dataset));
-            let through = fuse.map_or_else(String::new, |fuse| format!("  {}", fuse.transport()));
-            let _ = writeln!(text, "mount   {dataset}  {}{through}", at.display());
+        for (dataset, at, transport) in self.mounted() {
+            let _ = writeln!(text, "mount   {dataset}  {}  {transport}", at.display());
         }
         let exports = cenote_rt::block_on(0, async {
             let names = self.exports.names().await.unwrap_or_default();
@@ -634,7 +642,7 @@ impl Held {
         let mut paths = root.leaves().filter_map(|leaf| leaf.leaf.path.as_ref());
         paths.any(|path| {
             let path = Path::new(OsStr::from_bytes(path.as_bytes()));
-            places.iter().any(|(_, _, at)| path.starts_with(at))
+            places.iter().any(|(_, _, at, _)| path.starts_with(at))
         })
     }
 }
@@ -774,11 +782,7 @@ impl Host for Pools {
     }
 
     fn mounts(&self) -> Vec<(String, PathBuf)> {
-        let Ok(table) = MountTable::read() else { return Vec::new() };
-        let held: Vec<Held> = self.lock().values().cloned().collect();
-        let mut mounts: Vec<_> = held.iter().flat_map(|held| held.mounts.list(&table)).collect();
-        mounts.sort();
-        mounts.into_iter().map(|(_, dataset, at)| (dataset, at)).collect()
+        self.mounted().into_iter().map(|(dataset, at, _)| (dataset, at)).collect()
     }
 
     fn events(&self) -> Vec<Arc<EventLog>> {

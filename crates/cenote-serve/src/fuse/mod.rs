@@ -283,7 +283,7 @@ pub enum Unmount {
 }
 
 /// How requests of the kernel come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Transport {
     /// They are read from `/dev/fuse`.
     Device,
@@ -415,13 +415,12 @@ impl FuseMount {
             let prepared = may_ring.then(|| queues::prepare(&served)).flatten();
             service.serve(served, adapter, prepared, at_end)
         };
-        let is_ring = cenote_rt::blocking(serve).await?.map_err(|error| match error {
+        let transport = cenote_rt::blocking(serve).await?.map_err(|error| match error {
             ServeError::Ring(error) => {
                 Error::new(Kind::Io, FuseError::Ring { at: at.to_owned(), error })
             }
             ServeError::Io(error) => refused(at, error),
         })?;
-        let transport = if is_ring { Transport::Ring } else { Transport::Device };
         let (at, is_writeback) = (at.to_owned(), options.is_writeback);
         Ok(Self { at, vfs, ended, device, channel, transport, snapdir, is_read_only, is_writeback })
     }

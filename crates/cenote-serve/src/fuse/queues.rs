@@ -44,7 +44,7 @@ use std::sync::{Arc, OnceLock};
 
 use cenote_fuse_ring::{Event, Ring, Slot};
 use cenote_rt::lock::{Mutex, Rank};
-use cenote_rt::tunables;
+use cenote_rt::{Alarm, FixedMap, tunables};
 use rustix::thread::{CpuSet, sched_setaffinity};
 
 use super::service::{Service, Session, now};
@@ -88,13 +88,11 @@ struct Queues {
 struct Home {
     /// LOCK: held to add or take letters.
     letters: Mutex<Vec<Letter>>,
-    /// Set by the thread before it waits; whoever clears it writes to the eventfd.
-    is_asleep: AtomicBool,
+    alarm: Alarm,
     /// Whether the thread shall keep its processor busy.
     must_look_out: AtomicBool,
     /// Thread of a program that made the last request; 0 if it is elsewhere by now.
     program: AtomicU32,
-    wake: Arc<OwnedFd>,
 }
 
 /// What the thread of a ring has to do.
@@ -104,7 +102,7 @@ enum Letter {
     /// The slot has the answer.
     Answered(Slot, Arc<Session>),
     /// The answer to the request in a slot that the thread has: error number and body.
-    AnswerTo(usize, i32, Vec<u8>),
+    AnswerTo(u64, i32, Vec<u8>),
 }
 
 /// Time in nanoseconds of the last request.
@@ -117,27 +115,17 @@ thread_local! {
 
 impl Home {
     fn new() -> std::io::Result<Self> {
-        let wake = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC)?;
-        let letters = Mutex::new(Rank::FuseRing, Vec::new());
         Ok(Self {
-            letters,
-            is_asleep: AtomicBool::new(false),
+            letters: Mutex::new(Rank::FuseRing, Vec::new()),
+            alarm: Alarm::new()?,
             must_look_out: AtomicBool::new(false),
             program: AtomicU32::new(0),
-            wake: Arc::new(wake),
         })
     }
 
     fn post(&self, letter: Letter) {
         self.letters.lock().push(letter);
-        self.wake();
-    }
-
-    fn wake(&self) {
-        if self.is_asleep.swap(false, Ordering::SeqCst) {
-            // The write fails only if the counter is full, and then a wake-up is pending anyway.
-            let _ = rustix::io::write(&*self.wake, &1_u64.to_ne_bytes());
-        }
+        self.alarm.sound();
     }
 
     /// Posts an answer; on the thread of the ring itself, that is faster.
@@ -173,7 +161,7 @@ pub(super) struct Answerer {
 enum Place {
     Here(Slot, Arc<Session>),
     /// The thread of the ring has it, by this number.
-    There(usize),
+    There(u64),
 }
 
 impl Answerer {
@@ -206,9 +194,10 @@ impl Drop for Answerer {
 struct Worker {
     ring: Ring<Arc<Session>>,
     home: Arc<Home>,
-    /// Slots whose requests are processed where they are.
-    lent: Vec<Option<(Slot, Arc<Session>)>>,
-    free: Vec<usize>,
+    /// Slots whose requests are processed where they are, by number.
+    lent: FixedMap<u64, (Slot, Arc<Session>)>,
+    /// Number of the next one.
+    next: u64,
     message: Vec<u8>,
     /// What came while slots were registered.
     waiting: VecDeque<Event<Arc<Session>>>,
@@ -218,9 +207,10 @@ struct Worker {
 
 impl Worker {
     fn new(home: Arc<Home>, may_poll: bool) -> std::io::Result<Self> {
-        let ring = Ring::new(Arc::clone(&home.wake))?;
-        let (lent, free, message) = (Vec::new(), Vec::new(), Vec::with_capacity(2 * COPIED_MAX));
-        Ok(Self { ring, home, lent, free, message, waiting: VecDeque::new(), may_poll })
+        let ring = Ring::new(Arc::clone(home.alarm.fd()))?;
+        let (lent, waiting) = (FixedMap::default(), VecDeque::new());
+        let message = Vec::with_capacity(2 * COPIED_MAX);
+        Ok(Self { ring, home, lent, next: 0, message, waiting, may_poll })
     }
 
     fn run(mut self) {
@@ -236,14 +226,13 @@ impl Worker {
         for letter in letters {
             self.open(letter);
         }
-        self.home.is_asleep.store(true, Ordering::SeqCst);
-        // A letter that was posted before the store did not wake this thread.
+        self.home.alarm.set();
         let is_to_wait = self.home.letters.lock().is_empty() && self.waiting.is_empty();
         if is_to_wait {
             self.ring.trim(tunables::MOUNT_RING_IDLE_BYTES.get() as usize);
         }
         self.ring.wait(is_to_wait);
-        self.home.is_asleep.store(false, Ordering::SeqCst);
+        self.home.alarm.unset();
         if self.may_poll && self.home.must_look_out.swap(false, Ordering::SeqCst) {
             self.look_out();
         }
@@ -281,7 +270,7 @@ impl Worker {
                 home.program.compare_exchange(program, 0, Ordering::Relaxed, Ordering::Relaxed);
             if moved.is_ok() {
                 home.must_look_out.store(true, Ordering::SeqCst);
-                home.wake();
+                home.alarm.sound();
             }
         }
     }
@@ -305,11 +294,7 @@ impl Worker {
         match letter {
             Letter::Answered(slot, session) => self.ring.commit(slot, session),
             Letter::AnswerTo(key, error, body) => {
-                let Some((mut slot, session)) = self.lent.get_mut(key).and_then(Option::take)
-                else {
-                    return;
-                };
-                self.free.push(key);
+                let Some((mut slot, session)) = self.lent.remove(&key) else { return };
                 let _ = slot.answer(error, &[&body]);
                 self.ring.commit(slot, session);
             }
@@ -351,17 +336,13 @@ impl Worker {
                 session.dispatch(way, &self.message);
             }
         } else {
-            let key = self.free.pop().unwrap_or_else(|| {
-                self.lent.push(None);
-                self.lent.len() - 1
-            });
+            let key = self.next;
+            self.next += 1;
             let way = Way::Ring(Answerer { home, place: Some(Place::There(key)) });
             if let Some(message) = slot.request() {
                 session.dispatch(way, message);
             }
-            if let Some(place) = self.lent.get_mut(key) {
-                *place = Some((slot, session));
-            }
+            self.lent.insert(key, (slot, session));
         }
         let answers = HERE.with_borrow_mut(|here| {
             here.as_mut().map(|(_, letters)| std::mem::take(letters)).unwrap_or_default()
@@ -457,14 +438,8 @@ impl Drop for Reserved {
 #[derive(Debug)]
 pub(super) struct Prepared {
     /// By position of the ring.
-    slots: Vec<Vec<Slot>>,
-    reserved: Reserved,
-}
-
-impl Prepared {
-    pub(super) fn into_parts(self) -> (Vec<Vec<Slot>>, Reserved) {
-        (self.slots, self.reserved)
-    }
+    pub(super) slots: Vec<Vec<Slot>>,
+    pub(super) reserved: Reserved,
 }
 
 /// Returns slots for a connection; `None` if its requests shall not, or cannot, come through
@@ -477,8 +452,8 @@ pub(super) fn prepare(channel: &Arc<OwnedFd>) -> Option<Prepared> {
     }
     let queues = Queues::get()?;
     let slots_max = slots_max.saturating_mul(queues.rings.len());
-    let tries = DEPTHS.into_iter().zip([slots_max / 2, slots_max]);
-    tries.into_iter().find_map(|(depth, slots_max)| queues.slots(channel, depth, slots_max))
+    let mut tries = DEPTHS.into_iter().zip([slots_max / 2, slots_max]);
+    tries.find_map(|(depth, slots_max)| queues.slots(channel, depth, slots_max))
 }
 
 impl Queues {

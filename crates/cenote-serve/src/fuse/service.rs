@@ -43,6 +43,7 @@ use rustix::event::epoll::{self, CreateFlags, EventData, EventFlags};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::io::Errno;
 
+use super::Transport;
 use super::adapter::{Adapter, REQUEST_MAX};
 use super::queues::{self, Prepared, Reserved};
 use super::wire::{self, InitFlags, Initialized, Outcome, Way};
@@ -236,7 +237,7 @@ impl Service {
     }
 
     /// Answers the first request of a connection, and all others from then on: through io_uring if
-    /// there are slots for it and the kernel agrees. Returns whether it does.
+    /// there are slots for it and the kernel agrees. Returns how they come.
     ///
     /// # Errors
     /// The system's error; the connection has to be closed then.
@@ -246,12 +247,13 @@ impl Service {
         mut adapter: Adapter,
         prepared: Option<Prepared>,
         at_end: AtEnd,
-    ) -> Result<bool, ServeError> {
+    ) -> Result<Transport, ServeError> {
         let at_end = CallAtEnd(Some(at_end));
         let ring_max = prepared.as_ref().map(|_| queues::PAYLOAD_MAX);
-        let is_ring = shake_hands(&channel, &mut adapter, ring_max)?;
-        let prepared = prepared.filter(|_| is_ring).map(Prepared::into_parts);
-        let (slots, reserved) = prepared.unzip();
+        let transport = shake_hands(&channel, &mut adapter, ring_max)?;
+        let prepared = prepared.filter(|_| transport == Transport::Ring);
+        let (slots, reserved) =
+            prepared.map(|prepared| (prepared.slots, prepared.reserved)).unzip();
         let id = self.next.fetch_add(1, Ordering::Relaxed);
         let session = Arc::new(Session {
             id,
@@ -278,7 +280,7 @@ impl Service {
                 ServeError::Ring(error)
             })?;
         }
-        Ok(is_ring)
+        Ok(transport)
     }
 
     /// Arms a connection: its next request wakes a thread. Keeps F3.
@@ -411,13 +413,13 @@ impl Service {
     }
 }
 
-/// Answers the first request, given the longest request through io_uring. Returns whether requests
-/// come that way.
+/// Answers the first request, given the longest request through io_uring. Returns how the others
+/// come.
 fn shake_hands(
     channel: &Arc<OwnedFd>,
     adapter: &mut Adapter,
     ring_max: Option<u32>,
-) -> std::io::Result<bool> {
+) -> std::io::Result<Transport> {
     let mut message = Vec::with_capacity(FIRST_MAX);
     loop {
         let mut watched = [PollFd::new(channel, PollFlags::IN)];
@@ -433,7 +435,8 @@ fn shake_hands(
         match wire::initialize(channel, &message, adapter.negotiation(ring_max)) {
             Some(Initialized::Agreed(_, flags)) => {
                 adapter.agreed(flags);
-                return Ok(flags.contains(InitFlags::FUSE_OVER_IO_URING));
+                let is_ring = flags.contains(InitFlags::FUSE_OVER_IO_URING);
+                return Ok(if is_ring { Transport::Ring } else { Transport::Device });
             }
             Some(Initialized::Again(_)) => {}
             Some(Initialized::Failed(_)) | None => {
