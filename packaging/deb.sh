@@ -80,5 +80,5 @@ done
 if awk '$2 != "root/root"' <<<"$contents" | grep -q .; then
   echo "$package has files that are not root's" >&2; exit 1
 fi
-dpkg-deb --fsys-tarfile "$package" | tar -xOf - ./usr/bin/cenote | cmp - "$binary"
+dpkg-deb --fsys-tarfile "$package" | tar -xOf - ./usr/bin/cenote | cmp - "$work/usr/bin/cenote"
 printf '%s: %s files, %s\n' "$package" "$(wc -l <<<"$contents")" "$(du -h "$package" | cut -f 1)"

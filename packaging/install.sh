@@ -1,15 +1,23 @@
 #!/usr/bin/env bash
-# Copies what was built to where it is used. ./x install and ./x deb run this.
+# Copies what was built to where it is used. ./x install and ./x deb run this, and whoever unpacks
+# the archive of ./x static.
 #
-#   packaging/install.sh BINARY PREFIX [--links]
+#   packaging/install.sh [BINARY PREFIX] [--links]
 #
-# DESTDIR goes in front of all paths. zpool, zfs, zdb, zstream and mount.zfs are links in
+# Without BINARY the program beside this file is installed, in $PREFIX, or in /usr/local if it may be
+# written, or in ~/.local. DESTDIR goes in front of all paths. zpool, zfs, zdb, zstream and mount.zfs are links in
 # PREFIX/lib/cenote, where they are in nobody's way; --links puts them where commands are looked
 # for, too.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-binary=$1 prefix=$2 links=${3:-}
+case ${1:-} in
+  "" | --*)
+    binary=$here/cenote prefix=${PREFIX:-/usr/local} links=${1:-}
+    if [ -z "${PREFIX:-}" ] && [ ! -w /usr/local/bin ]; then prefix=$HOME/.local; fi
+    ;;
+  *) binary=$1 prefix=$2 links=${3:-} ;;
+esac
 root=${DESTDIR:-}$prefix
 case $links in "" | --links) ;; *) echo "unknown option: $links" >&2; exit 2 ;; esac
 

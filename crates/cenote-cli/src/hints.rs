@@ -12,19 +12,25 @@
 
 use std::io::Write;
 
-use cenote_pool::Dataset;
+use cenote_pool::{Dataset, DatasetKind};
 
 use crate::host::Session;
 use crate::io::Exit;
 use crate::program;
 use crate::source::{self, dataset_of};
 use crate::usage::Tool;
-use crate::{environment, zpool};
+use crate::{environment, nicenum, zpool};
 
 /// Bytes of messages that are searched for unknown names.
 const HEARD_MAX: usize = 4 << 10;
+/// Default of `recordsize`.
+const RECORD_SIZE: u64 = 128 << 10;
 /// Children or snapshots that an unknown name is compared with.
 const CANDIDATES_MAX: usize = 10_000;
+
+/// Message of `zfs destroy` about snapshots of which none exists.
+pub(crate) const NO_SNAPSHOTS: &str =
+    "could not find any snapshots to destroy; check snapshot names.";
 
 /// Writer that passes messages on, and keeps the first of them.
 pub(crate) struct Listener<'w> {
@@ -41,12 +47,47 @@ impl<'w> Listener<'w> {
     /// Writes a suggestion for each unknown name in the messages that has a known one near it.
     pub(crate) fn suggest(self, args: &[String], session: Option<&Session>) {
         let text = String::from_utf8_lossy(&self.heard).into_owned();
-        for name in text.lines().filter_map(unknown).filter_map(|name| name.nearest(args, session))
-        {
+        let unknown = text.lines().filter_map(|message| unknown(message, args));
+        for name in unknown.filter_map(|name| name.nearest(args, session)) {
             // Without a reader of the messages there is nobody to tell.
             let _ = writeln!(self.to, "did you mean '{name}'?");
         }
     }
+}
+
+/// Returns what a person may have overlooked in a command that has succeeded: a value of
+/// `special_small_blocks` that makes all records of a file system small.
+pub(crate) fn note(args: &[String], session: &Session) -> Option<String> {
+    const PROPERTIES: [&str; 2] = ["special_small_blocks=", "recordsize="];
+    let is_about = |word: &String| PROPERTIES.iter().any(|property| word.starts_with(property));
+    let [tool, verb, words @ ..] = args else { return None };
+    if tool != "zfs" || !["set", "create"].contains(&verb.as_str()) || !words.iter().any(is_about) {
+        return None;
+    }
+    let names = words.iter().filter(|word| !word.contains('=') && !word.starts_with('-'));
+    names.filter_map(|name| note_special(name, session)).next()
+}
+
+fn note_special(name: &str, session: &Session) -> Option<String> {
+    let engine = session.pool(name.split('/').next()?).ok()?;
+    let found = source::run(async {
+        let props = dataset_of(&engine.view().await?, name).await?.props().await?;
+        let number = |property, default| {
+            let set = props.chain().find(property, true);
+            set.and_then(|(value, _)| value.first()).unwrap_or(default)
+        };
+        let is_files = props.kind() == DatasetKind::Filesystem;
+        let small = number("special_small_blocks", 0);
+        Ok::<_, Exit>((is_files, small, number("recordsize", RECORD_SIZE)))
+    });
+    let (true, small, record) = found.ok()? else { return None };
+    (record <= small).then(|| {
+        let [small, record] = [small, record].map(nicenum::bytes);
+        format!(
+            "note: special_small_blocks is {small}, and records of '{name}' have {record}: \
+             special vdevs take all of its data\n"
+        )
+    })
 }
 
 impl Write for Listener<'_> {
@@ -76,8 +117,13 @@ fn quoted_after<'m>(message: &'m str, start: &str) -> Option<&'m str> {
     rest.split_once('\'').map(|(name, _)| name)
 }
 
-/// Returns the name that a message calls unknown.
-fn unknown(message: &str) -> Option<Unknown<'_>> {
+/// Returns the name that a message of a command with these arguments calls unknown.
+fn unknown<'m>(message: &'m str, args: &'m [String]) -> Option<Unknown<'m>> {
+    if message == NO_SNAPSHOTS {
+        // The only message without the name.
+        let is_name = |word: &&String| word.contains('@') && !word.contains(['%', ',']);
+        return args.iter().rfind(is_name).map(|word| Unknown::Dataset(word));
+    }
     if let Some(name) = quoted_after(message, "unrecognized command '") {
         return Some(Unknown::Command(name));
     }
@@ -228,8 +274,12 @@ mod tests {
             ("cannot destroy 'tank': it's busy", None),
             ("", None),
         ] {
-            assert_eq!(unknown(message), wanted, "{message}");
+            assert_eq!(unknown(message, &[]), wanted, "{message}");
         }
+        let args = |line: &str| line.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let one = args("zfs destroy tank@mondy");
+        assert_eq!(unknown(NO_SNAPSHOTS, &one), Some(Unknown::Dataset("tank@mondy")));
+        assert_eq!(unknown(NO_SNAPSHOTS, &args("zfs destroy tank@a%b")), None);
     }
 
     #[test]

@@ -108,6 +108,9 @@ fn with_hints(
     let status = command(&mut Io { out: io.out, err: &mut err });
     if status != 0 {
         err.suggest(args, session);
+    } else if let Some(note) = session.and_then(|session| hints::note(args, session)) {
+        // Without a reader of the messages there is nobody to tell.
+        let _ = io.err.write_all(note.as_bytes());
     }
     status
 }

@@ -23,7 +23,7 @@ fn hinted(house: &House, line: &str) -> (i32, String) {
 }
 
 /// A terminal with a command in it, made by the program `script`.
-struct Terminal {
+pub(crate) struct Terminal {
     child: Child,
     shown: Arc<Mutex<String>>,
 }
@@ -41,7 +41,7 @@ impl Terminal {
         command
     }
 
-    fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a terminal");
         let mut screen = child.stdout.take().expect("a pipe");
@@ -57,7 +57,7 @@ impl Terminal {
         Self { child, shown }
     }
 
-    fn shown(&self) -> String {
+    pub(crate) fn shown(&self) -> String {
         self.shown.lock().unwrap().clone()
     }
 
@@ -70,7 +70,7 @@ impl Terminal {
         }
     }
 
-    fn types(&mut self, keys: &[u8]) {
+    pub(crate) fn types(&mut self, keys: &[u8]) {
         let mut input = self.child.stdin.as_ref().expect("a pipe");
         input.write_all(keys).and_then(|()| input.flush()).expect("typed");
     }
@@ -115,6 +115,7 @@ fn mistyped_names_get_suggestions() {
         ("zfs list x/home", "t/home"),
         ("zfs hold tag t/home@mondy", "t/home@monday"),
         ("zfs rollback t/hoem@monday", "t/home@monday"),
+        ("zfs destroy t/home@mondya", "t/home@monday"),
         ("zpool status tt", "t"),
     ] {
         let (status, said) = hinted(&house, line);
@@ -128,6 +129,32 @@ fn mistyped_names_get_suggestions() {
         let (_, said) = hinted(&house, line);
         assert!(!said.contains("did you mean"), "{line}: {said}");
     }
+    house.run("zpool export t");
+}
+
+/// All data on special vdevs is rarely meant.
+#[test]
+fn special_small_blocks_of_a_whole_record_is_told() {
+    let house = House::new("person-special");
+    house.create("none");
+    let told = |record: &str, name: &str| {
+        let text = format!("note: special_small_blocks is {record}, and records of '{name}' have ");
+        text + record + ": special vdevs take all of its data\n"
+    };
+    for (line, wanted) in [
+        ("zfs set special_small_blocks=64K t", String::new()),
+        ("zfs set special_small_blocks=128K t", told("128K", "t")),
+        ("zfs set atime=off t", String::new()),
+        ("zfs set recordsize=1M t", String::new()),
+        ("zfs create -o mountpoint=none -o recordsize=128K t/a", told("128K", "t/a")),
+        ("zfs create -V 1M t/v", String::new()),
+        ("zfs set special_small_blocks=0 t", String::new()),
+    ] {
+        assert_eq!(hinted(&house, line), (0, wanted), "{line}");
+    }
+    // Programs compare messages: not one byte more.
+    let plain = house.command(&["zfs", "set", "special_small_blocks=1M", "t"]).output().unwrap();
+    assert!(plain.status.success() && plain.stderr.is_empty());
     house.run("zpool export t");
 }
 

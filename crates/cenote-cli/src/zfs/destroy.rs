@@ -22,7 +22,7 @@ use crate::source::{Source, dataset_of};
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
-use crate::{nicenum, out};
+use crate::{hints, nicenum, out};
 
 /// Permissions for destroying a dataset.
 const RIGHTS: [&str; 2] = ["destroy", "mount"];
@@ -284,8 +284,7 @@ async fn snapshots(
         }
     }
     if targets.names.is_empty() {
-        let text = "could not find any snapshots to destroy; check snapshot names.";
-        return Err(Exit::failed(text));
+        return Err(Exit::failed(hints::NO_SNAPSHOTS));
     }
     permits::need_on(source, top.pool(), &targets.names, &RIGHTS, "destroy").await?;
     tell(&targets.names, parsed, io)?;
