@@ -3,6 +3,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "processes are watched in real time")]
 
+use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -12,8 +13,8 @@ use cenote_rt::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::{House, has_fuse};
-use crate::has;
 use crate::watch::eventually;
+use crate::{has, succeeds};
 
 /// Number of mounted file systems when a daemon is killed.
 const FILESYSTEMS: usize = 24;
@@ -167,6 +168,51 @@ fn a_daemon_that_waits_for_its_own_mount_ends_when_it_is_killed() {
     }
     house.run("zpool export u");
     house.run("zpool export t");
+}
+
+/// A file without a name is gone after a crash, with its space; one that was given a name is there,
+/// with all that `fsync` has written.
+#[test]
+fn unnamed_files_stay_only_with_a_name() {
+    use rustix::fs::{AtFlags, CWD, Mode, OFlags, linkat, open};
+    use std::os::fd::AsRawFd;
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("deaths-unnamed");
+    house.create(&house.text("at"));
+    let at = house.path("at");
+    let unnamed = |bytes: usize| {
+        let flags = OFlags::TMPFILE | OFlags::RDWR;
+        let file = fs::File::from(open(&at, flags, Mode::from_bits_retain(0o644)).unwrap());
+        std::io::Write::write_all(&mut &file, &vec![7; bytes]).unwrap();
+        file.sync_all().unwrap();
+        file
+    };
+    let give = |file: &fs::File, name: &str| {
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        linkat(CWD, path, CWD, at.join(name), AtFlags::SYMLINK_FOLLOW).unwrap();
+    };
+    let kept = unnamed(300_000);
+    give(&kept, "kept");
+    std::os::unix::fs::FileExt::write_all_at(&kept, b"new", 0).unwrap();
+    kept.sync_all().unwrap();
+    // Named and removed again: it has no name either.
+    let removed = unnamed(1000);
+    give(&removed, "removed");
+    fs::remove_file(at.join("removed")).unwrap();
+    let lost: Vec<_> = (0..50).map(|_| unnamed(2 << 20)).collect();
+    house.kill();
+    drop((kept, removed, lost));
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    assert_eq!(fs::read_dir(&at).unwrap().count(), 1);
+    let bytes = fs::read(at.join("kept")).unwrap();
+    assert!(bytes.len() == 300_000 && bytes.starts_with(b"new\x07") && bytes.ends_with(b"\x07"));
+    house.run("zpool sync t");
+    let used: u64 = house.run("zfs get -Hp -o value used t").trim().parse().unwrap();
+    assert!(used < 10 << 20, "{used} bytes are in use");
+    house.run("zpool export t");
+    succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
 }
 
 /// Number of concurrently mounted file systems: 60, or 2 000 with `CENOTE_TEST_ALL`.

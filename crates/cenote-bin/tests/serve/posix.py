@@ -299,7 +299,46 @@ def unnamed_files(at):
     yield "links", os.fstat(fd).st_nlink
     yield "link", told(os.link, f"/proc/self/fd/{fd}", "named", follow_symlinks=True)
     yield "content", told(read, "named")
+    yield "links with a name", os.fstat(fd).st_nlink
+    os.write(fd, b" and more")
     os.close(fd)
+    yield "content of the named file", told(read, "named")
+    fd = os.open(".", os.O_TMPFILE | os.O_EXCL | os.O_RDWR, 0o600)
+    yield "link of an exclusive one", told(
+        os.link, f"/proc/self/fd/{fd}", "other", follow_symlinks=True
+    )
+    os.close(fd)
+    old = os.umask(0o027)
+    fd = os.open(".", os.O_TMPFILE | os.O_RDWR, 0o666)
+    yield "umask", oct(os.fstat(fd).st_mode)
+    os.umask(old)
+    os.close(fd)
+    yield "for reading", told(os.open, ".", os.O_TMPFILE | os.O_RDONLY, 0o600)
+    os.mkdir("gone")
+    folder = os.open("gone", os.O_RDONLY)
+    os.rmdir("gone")
+    yield "in a removed directory", told(
+        os.open, f"/proc/self/fd/{folder}", os.O_TMPFILE | os.O_RDWR, 0o600
+    )
+    os.close(folder)
+    os.mkdir("closed", 0o755)
+    yield "by a stranger", as_user(USER, os.open, "closed", os.O_TMPFILE | os.O_RDWR, 0o600)
+
+
+@check
+def birth_times(at):
+    def birth(path):
+        return int(subprocess.run(["stat", "-c", "%W", path], capture_output=True).stdout)
+
+    before = int(time.time())
+    write("file", b"of now")
+    os.mkdir("folder")
+    born = [birth(path) for path in ("file", "folder", ".")]
+    yield "at creation", [before - 100 < time <= before + 100 for time in born]
+    os.utime("file", (1, 1))
+    write("file", b"changed")
+    os.rename("file", "renamed")
+    yield "after changes", birth("renamed") == born[0]
 
 
 @check

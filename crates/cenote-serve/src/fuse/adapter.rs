@@ -41,7 +41,7 @@ use super::wire::{
     AccessFlags, Changes, Errno, FileHandle, FileType, Filesystem, FopenFlags, Generation, INodeNo,
     InitFlags, Negotiation, OpenFile, OpenFlags, Refuse, RenameFlags, ReplyAttr, ReplyCreate,
     ReplyData, ReplyDirectory, ReplyDirectoryPlus, ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek,
-    ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
+    ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite, ReplyXattr, Request, TimeOrNow, WriteFlags,
 };
 
 /// Longest read or write.
@@ -299,6 +299,14 @@ impl Filesystem for Adapter {
         self.begin_attr(reply, |vfs| async move { vfs.attributes(node.0).await });
     }
 
+    fn statx(&self, _: &Request, node: INodeNo, reply: ReplyStatx) {
+        let answer = |reply: ReplyStatx, _: &Vfs, found: Attributes| {
+            reply.statx(&Vfs::ttl(&found), &attributes(&found));
+        };
+        let work = |vfs: Arc<Vfs>| async move { vfs.attributes(node.0).await };
+        self.begin_with(Pace::Short, reply, answer, work);
+    }
+
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr) {
         let cred = cred_of(request);
         let Changes { handle, mode, uid, gid, size, atime, mtime, is_write_back } = *changes;
@@ -458,6 +466,28 @@ impl Filesystem for Adapter {
             let new = new_node(NewKind::Regular, mode, umask);
             let is_exclusive = flags & O_EXCL != 0;
             vfs.create(&cred, parent.0, &name, &new, (opening, is_exclusive)).await
+        });
+    }
+
+    fn tmpfile(
+        &self,
+        request: &Request,
+        parent: INodeNo,
+        mode: u32,
+        umask: u32,
+        flags: i32,
+        reply: ReplyCreate,
+    ) {
+        let (cred, opening) = (cred_of(request), Opening::of(flags));
+        let answer = move |reply: ReplyCreate, vfs: &Vfs, made: Attributes| {
+            let (attr, number) = (attributes(&made), generation(&made));
+            let (ttls, flags) =
+                ((Vfs::ttl(&made), vfs.name_ttl(made.object)), fopen_flags(vfs, false));
+            reply.created(ttls, &attr, number, vfs.handle(opening), flags);
+        };
+        self.begin_with(Pace::Short, reply, answer, |vfs| async move {
+            let new = new_node(NewKind::Regular, mode, umask);
+            vfs.create_unnamed(&cred, parent.0, &new, opening).await
         });
     }
 

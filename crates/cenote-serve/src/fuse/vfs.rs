@@ -383,6 +383,25 @@ impl Vfs {
         }
     }
 
+    /// Creates a file without a name, and opens it (`O_TMPFILE`).
+    pub(super) async fn create_unnamed(
+        &self,
+        cred: &Credentials,
+        parent: u64,
+        new: &NewNode<'_>,
+        opening: Opening,
+    ) -> Result<Attributes> {
+        let made = self.mount().create_unnamed(cred, self.changing(parent)?, new).await;
+        let (handle, made) = made?;
+        self.nodes.add(handle, made.generation);
+        if let Err(error) = self.count_handle(made.object, opening) {
+            // The kernel is not given the node.
+            self.forget(made.object, 1).await;
+            return Err(error);
+        }
+        Ok(made)
+    }
+
     /// Opens a file. The kernel has checked permissions, but does not know the node's flags.
     /// Returns whether the handle must not be mapped shared: a store could change data of an
     /// append-only file.

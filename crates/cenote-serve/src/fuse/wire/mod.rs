@@ -28,8 +28,8 @@ use null::NullFilesystem;
 pub(super) use null::take_apart;
 pub(super) use reply::{
     Notifier, Refuse, Reply, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory, ReplyDirectoryPlus,
-    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyWrite, ReplyXattr,
-    Way,
+    ReplyEmpty, ReplyEntry, ReplyIoctl, ReplyLseek, ReplyOpen, ReplyStatfs, ReplyStatx, ReplyWrite,
+    ReplyXattr, Way,
 };
 pub(super) use request::{Outcome, dispatch, initialize, span};
 
@@ -177,6 +177,8 @@ pub(super) struct FileAttr {
     pub(super) atime: SystemTime,
     pub(super) mtime: SystemTime,
     pub(super) ctime: SystemTime,
+    /// Creation time.
+    pub(super) crtime: SystemTime,
     pub(super) kind: FileType,
     pub(super) perm: u16,
     pub(super) nlink: u32,
@@ -254,6 +256,7 @@ operations! {
     fn lookup(&self, request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry);
     fn forget(&self, request: &Request, node: INodeNo, lookups: u64);
     fn getattr(&self, request: &Request, node: INodeNo, reply: ReplyAttr);
+    fn statx(&self, request: &Request, node: INodeNo, reply: ReplyStatx);
     fn setattr(&self, request: &Request, node: INodeNo, changes: &Changes, reply: ReplyAttr);
     fn readlink(&self, request: &Request, node: INodeNo, reply: ReplyData);
     fn mknod(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32,
@@ -271,6 +274,8 @@ operations! {
     fn open(&self, request: &Request, node: INodeNo, flags: OpenFlags, reply: ReplyOpen);
     fn create(&self, request: &Request, parent: INodeNo, name: &OsStr, mode: u32, umask: u32,
         flags: i32, reply: ReplyCreate);
+    fn tmpfile(&self, request: &Request, parent: INodeNo, mode: u32, umask: u32, flags: i32,
+        reply: ReplyCreate);
     fn release(&self, node: INodeNo, handle: FileHandle, reply: ReplyEmpty);
     fn read(&self, request: &Request, file: OpenFile, offset: u64, len: u32, reply: ReplyData);
     fn write(&self, request: &Request, file: OpenFile, offset: u64, data: &[u8],

@@ -115,6 +115,8 @@ replies! {
     ReplyEntry
     /// An answer with attributes.
     ReplyAttr
+    /// An answer with attributes, the creation time among them.
+    ReplyStatx
     /// An answer with a handle.
     ReplyOpen
     /// An answer with a node and a handle.
@@ -160,6 +162,18 @@ impl ReplyAttr {
         let mut body = Body::new();
         body.u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).attributes(attr);
         self.0.answer(&[&body.0]);
+    }
+}
+
+fn statx(ttl: &Duration, attr: &FileAttr) -> Vec<u8> {
+    let mut body = Body::new();
+    body.u64(ttl.as_secs()).u32(ttl.subsec_nanos()).u32(0).u64(0).u64(0).extended(attr);
+    body.0
+}
+
+impl ReplyStatx {
+    pub(in crate::fuse) fn statx(self, ttl: &Duration, attr: &FileAttr) {
+        self.0.answer(&[&statx(ttl, attr)]);
     }
 }
 
@@ -351,6 +365,26 @@ impl Body {
         self.u32(attr.uid).u32(attr.gid).u32(attr.rdev).u32(attr.blksize).u32(0);
     }
 
+    /// Adds `struct fuse_statx`.
+    fn extended(&mut self, attr: &FileAttr) {
+        /// `STATX_BASIC_STATS` and `STATX_BTIME`.
+        const MASK: u32 = 0xfff;
+        const LEN: usize = 256;
+        let start = self.0.len();
+        self.u32(MASK).u32(attr.blksize).u64(0).u32(attr.nlink).u32(attr.uid).u32(attr.gid);
+        let mode = (attr.kind.number() << 12) as u16 | attr.perm;
+        self.0.extend_from_slice(&mode.to_ne_bytes());
+        self.0.extend_from_slice(&[0; 2]);
+        self.u64(attr.ino.0).u64(attr.size).u64(attr.blocks).u64(0);
+        for (seconds, nanoseconds) in [attr.atime, attr.crtime, attr.ctime, attr.mtime].map(parts) {
+            self.u64(seconds.cast_unsigned()).u32(nanoseconds).u32(0);
+        }
+        let (major, minor) =
+            (attr.rdev >> 8 & 0xfff, attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00);
+        self.u32(major).u32(minor);
+        self.0.resize(start + LEN, 0);
+    }
+
     fn entry_of_directory(&mut self, node: INodeNo, cookie: u64, kind: FileType, name: &OsStr) {
         self.u64(node.0).u64(cookie).u32(name.len() as u32).u32(kind.number());
         self.0.extend_from_slice(name.as_bytes());
@@ -437,6 +471,7 @@ mod tests {
             atime: UNIX_EPOCH,
             mtime: UNIX_EPOCH,
             ctime: UNIX_EPOCH,
+            crtime: UNIX_EPOCH + Duration::from_secs(77),
             kind: FileType::Directory,
             perm: 0o755,
             nlink: 3,
@@ -448,6 +483,10 @@ mod tests {
         let body = entry(Duration::from_secs(1), Duration::ZERO, &attr, Generation(9));
         assert_eq!(body.len(), 40 + 88);
         assert_eq!(body.get(100..104), Some(&0o40_755_u32.to_ne_bytes()[..]));
+        let extended = statx(&Duration::from_secs(1), &attr);
+        assert_eq!(extended.len(), 32 + 256);
+        assert_eq!(extended.get(60..62), Some(&0o40_755_u16.to_ne_bytes()[..]));
+        assert_eq!(extended.get(112..120), Some(&77_u64.to_ne_bytes()[..]));
         assert_eq!(opened(FileHandle(1), FopenFlags::FOPEN_KEEP_CACHE).len(), 16);
     }
 

@@ -58,13 +58,15 @@ mod opcode {
     pub(super) const RENAME2: u32 = 45;
     pub(super) const LSEEK: u32 = 46;
     pub(super) const COPY_FILE_RANGE: u32 = 47;
+    pub(super) const TMPFILE: u32 = 51;
+    pub(super) const STATX: u32 = 52;
 
     /// Returns the name of an operation.
     pub(super) fn name(opcode: u32) -> &'static str {
         match opcode {
             LOOKUP => "lookup",
             FORGET | BATCH_FORGET => "forget",
-            GETATTR => "getattr",
+            GETATTR | STATX => "getattr",
             SETATTR => "setattr",
             READLINK => "readlink",
             SYMLINK => "symlink",
@@ -88,7 +90,7 @@ mod opcode {
             READDIR | READDIRPLUS => "readdir",
             RELEASEDIR => "releasedir",
             ACCESS => "access",
-            CREATE => "create",
+            CREATE | TMPFILE => "create",
             IOCTL => "ioctl",
             FALLOCATE => "fallocate",
             LSEEK => "lseek",
@@ -383,6 +385,12 @@ impl Parsed<'_> {
         let (request, node, fields) = (&self.request, self.node, &mut self.fields);
         match opcode {
             opcode::GETATTR => filesystem.getattr(request, node, reply.into()),
+            opcode::STATX => filesystem.statx(request, node, reply.into()),
+            opcode::TMPFILE => {
+                // A name follows, which means nothing.
+                let (flags, mode, umask) = (fields.i32()?, fields.u32()?, fields.u32()?);
+                filesystem.tmpfile(request, node, mode, umask, flags, reply.into());
+            }
             opcode::SETATTR => {
                 let changes = changes(fields)?;
                 filesystem.setattr(request, node, &changes, reply.into());
