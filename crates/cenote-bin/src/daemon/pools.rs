@@ -358,6 +358,20 @@ impl Pools {
         for pool in self.absent() {
             let _ = writeln!(text, "pool    {}  unavailable", pool.name());
         }
+        let file = self.place.pools();
+        if file.exists() {
+            match cache_file::pools(&file) {
+                Ok(recorded) => {
+                    for name in recorded.unread {
+                        let _ = writeln!(text, "record  {name}  cannot be read");
+                    }
+                }
+                Err(exit) => {
+                    let (file, cause) = (file.display(), exit.message());
+                    let _ = writeln!(text, "records {file}  cannot be read: {cause}");
+                }
+            }
+        }
         let held: Vec<Held> = self.lock().values().cloned().collect();
         for held in held {
             match held.mounts.open_snapshots() {

@@ -22,6 +22,9 @@ use cenote_engine::Engine;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::stages;
 
+/// What helps if a cache file cannot be read: it is not replaced, because it may list other pools.
+const IF_DAMAGED: &str = "if the file is damaged, move it away, and import its pools again";
+
 /// The entry of a pool in its cache file.
 #[derive(Debug)]
 pub(super) struct Record {
@@ -44,8 +47,11 @@ impl Entry {
         let Some(file) = file else { return Ok(()) };
         let (name, list) = engine.admin().config_list();
         cache_file::write(file, &name, list).map_err(|error| {
-            let why = format!("it is not remembered in '{}': {error}", file.display());
-            Exit::failed(format!("the pool '{name}' is open, but {why}"))
+            let file = file.display();
+            Exit::failed(format!(
+                "the pool '{name}' is open, but it is not remembered in '{file}': {error}\n\
+                 {IF_DAMAGED}"
+            ))
         })
     }
 }
@@ -118,13 +124,21 @@ impl Record {
         if !entry.is_listed {
             return Ok(());
         }
-        let file = entry.file.as_deref();
-        let removed = file.map_or(Ok(()), |file| cache_file::remove(file, &engine.name()));
+        let removed = entry.file.as_deref().map_or(Ok(()), |file| {
+            let name = engine.name();
+            cache_file::remove(file, &name).map_err(|error| {
+                let file = file.display();
+                Exit::failed(format!(
+                    "the pool '{name}' is closed, but its record in '{file}' cannot be removed: \
+                     {error}\n{IF_DAMAGED}"
+                ))
+            })
+        });
         stages::reach("pool-forgotten");
         unlist();
         entry.is_listed = false;
         stages::reach("pool-unlisted");
-        Ok(removed?)
+        removed
     }
 
     /// Whether the cache file names the pool.

@@ -153,6 +153,37 @@ fn imports_with_too_few_devices_say_so() {
     assert_eq!((status, said.as_str()), (1, text));
 }
 
+/// A damaged cache file is told of, kept as it is, and in nobody's way once it is moved away.
+#[test]
+fn damaged_cache_files_are_told_of_and_kept() {
+    let house = House::new("absent-cache");
+    house.create("none");
+    house.run("daemon stop");
+    let file = house.path("state/zpool.cache");
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle..middle + 100].fill(0xff);
+    fs::write(&file, &bytes).unwrap();
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    let told = format!("records {}  cannot be read: ", file.display());
+    assert!(house.run("daemon status").contains(&told), "{}", house.run("daemon status"));
+    // The pool is found without it, and the file is not replaced.
+    let folder = house.text("pool");
+    let (_, said) = house.fails(&format!("zpool import -d {folder} t"));
+    assert!(said.contains("it is not remembered") && said.contains("move it away"), "{said}");
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    assert_eq!(fs::read(&file).unwrap(), bytes);
+    let (_, said) = house.fails("zpool export t");
+    assert!(said.contains("is closed, but its record") && said.contains("move it away"), "{said}");
+    assert_eq!(house.run("zpool list"), "no pools available\n");
+    fs::rename(&file, house.path("damaged")).unwrap();
+    house.run(&format!("zpool import -d {folder} t"));
+    assert!(!house.run("daemon status").contains("record"));
+    house.kill();
+    assert_eq!(house.run("zpool list -H -o name"), "t\n");
+    house.run("zpool export t");
+}
+
 /// Number of absent pools: 20, or 100 with `CENOTE_TEST_ALL`.
 fn many() -> usize {
     if std::env::var_os("CENOTE_TEST_ALL").is_some() { 100 } else { 20 }
