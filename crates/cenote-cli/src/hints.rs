@@ -64,8 +64,8 @@ pub(crate) fn note(args: &[String], session: &Session) -> Option<String> {
     if tool != "zfs" || !["set", "create"].contains(&verb.as_str()) || !words.iter().any(is_about) {
         return None;
     }
-    let names = words.iter().filter(|word| !word.contains('=') && !word.starts_with('-'));
-    names.filter_map(|name| note_special(name, session)).next()
+    let mut names = words.iter().filter(|word| !word.contains('=') && !word.starts_with('-'));
+    names.find_map(|name| note_special(name, session))
 }
 
 fn note_special(name: &str, session: &Session) -> Option<String> {

@@ -20,7 +20,7 @@ use crate::person::Terminal;
 /// An ordinary user.
 const USER: u32 = 65534;
 /// Time limit for one command.
-const COMMAND_MAX: Duration = Duration::from_secs(60);
+const COMMAND_MAX: Duration = Duration::from_mins(1);
 /// What the shell prints when it waits for a command; the status of the last one follows.
 const PROMPT: &str = "\n(ready ";
 
@@ -83,7 +83,7 @@ struct Desk {
     folder: PrivateFolder,
     shell: Terminal,
     user: Option<u32>,
-    /// What was shown before the present command.
+    /// Length of the text that was shown before the present command.
     seen: usize,
 }
 
