@@ -105,7 +105,8 @@ impl Mounts {
             let objects: Vec<u64> = state.detached.keys().copied().collect();
             ended.extend(objects.into_iter().filter_map(|object| state.take_ended(object)));
         }
-        for dataset in gone {
+        // A command that changes mounts may be about to remove it from the list itself.
+        for dataset in gone.iter().filter(|_| !self.changing.is_locked()) {
             log::info!(dataset = %dataset, "unmounted by others");
         }
         // Connections are dropped without the lock.

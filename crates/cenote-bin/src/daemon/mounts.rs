@@ -555,7 +555,11 @@ impl Mounts {
                 opened => opened,
             }
         };
-        let mount = opened.map_err(|error| cannot(error.to_string()))?;
+        let mount = opened.map_err(|error| match error.kind() {
+            // It was unloaded since it was looked at.
+            Kind::KeyUnavailable => cannot("encryption key not loaded".to_owned()),
+            _ => cannot(error.to_string()),
+        })?;
         stages::reach("mount-dataset-opened");
         let fuse = FuseMount::start(mount, place, options).await;
         let fuse = Arc::new(fuse.map_err(|error| cannot(error.to_string()))?);

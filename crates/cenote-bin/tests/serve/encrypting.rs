@@ -408,6 +408,53 @@ fn descendants_of_clones_follow_the_key_of_the_origin() {
     leave(&house);
 }
 
+/// A key that is unloaded beside mounts: either the file system is mounted, and the key stays, or it
+/// is not, and every message says why.
+#[test]
+fn keys_are_not_unloaded_below_mounts() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("encrypting-race");
+    with_root(&house);
+    std::fs::write(house.path("e/file"), SECRET).unwrap();
+    let run = |line: &str| {
+        let output = house.command(&line.split(' ').collect::<Vec<_>>()).output().unwrap();
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    std::thread::scope(|threads| {
+        threads.spawn(|| {
+            for _ in 0..40 {
+                let unloaded = run("zfs unload-key -r t/e");
+                assert!(unloaded.is_empty() || unloaded.contains("is busy"), "{unloaded}");
+                run("zfs load-key -r t/e");
+            }
+        });
+        threads.spawn(|| {
+            for _ in 0..40 {
+                let shown = house.run("zfs get -H -o value mounted,keystatus t/e");
+                assert_ne!(shown, "yes\nunavailable\n");
+            }
+        });
+        for _ in 0..40 {
+            let said = run("zfs unmount t/e");
+            let is_known = said.is_empty() || said.contains("not currently mounted");
+            assert!(is_known, "{said}");
+            let said = run("zfs mount t/e");
+            let is_known =
+                said.is_empty() || said == "cannot mount 't/e': encryption key not loaded\n";
+            assert!(is_known, "{said}");
+            if said.is_empty() {
+                assert_eq!(std::fs::read(house.path("e/file")).unwrap(), SECRET);
+            }
+        }
+    });
+    run("zfs load-key -r t/e");
+    run("zfs mount -a");
+    assert_eq!(std::fs::read(house.path("e/file")).unwrap(), SECRET);
+    house.run("zpool export t");
+}
+
 #[test]
 fn a_pool_and_a_volume_are_encrypted() {
     let house = House::new("encrypting-pool");

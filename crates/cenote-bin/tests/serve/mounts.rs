@@ -249,6 +249,48 @@ fn umount_by_others_is_noticed() {
 }
 
 /// A child's mount point may be above its parent's.
+/// Commands that move mounts run beside those that look for mounts which others have removed.
+#[test]
+fn moved_mounts_are_not_taken_for_unmounted_ones() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("mounts-moved");
+    house.create(&house.text("at"));
+    house.run("zfs create -p t/a/b");
+    fs::write(house.path("at/a/b/file"), "kept").unwrap();
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        for _ in 0..2 {
+            threads.spawn(|| {
+                while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+                    house.run("zfs list -H -o name");
+                }
+            });
+        }
+        for _ in 0..20 {
+            for (line, file) in [
+                ("zfs rename t/a t/x".to_owned(), "at/x/b/file"),
+                (format!("zfs set mountpoint={} t/x", house.text("other")), "other/b/file"),
+                ("zfs inherit mountpoint t/x".to_owned(), "at/x/b/file"),
+                ("zfs rename t/x t/a".to_owned(), "at/a/b/file"),
+            ] {
+                let done = house.command(&line.split(' ').collect::<Vec<_>>()).output();
+                let is_there = fs::read(house.path(file)).is_ok_and(|bytes| bytes == b"kept");
+                if !done.is_ok_and(|done| done.status.success()) || !is_there {
+                    is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+                    panic!("'{line}' failed, or {file} is not there");
+                }
+            }
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    });
+    assert_eq!(house.run("zfs list -H -o mounted t/a t/a/b"), "yes\nyes\n");
+    let log = fs::read_to_string(house.path("state/daemon.log")).unwrap();
+    assert!(!log.contains("unmounted by others"), "{log}");
+    house.run("zpool export t");
+}
+
 #[test]
 fn mount_order_follows_mount_points() {
     if !has_fuse() {
