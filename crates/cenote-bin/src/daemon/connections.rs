@@ -32,8 +32,9 @@ use super::log;
 use super::mounts::{Mounted, Mounts, State, TIMEOUT};
 use super::wanted::Wanted;
 
-/// Mounts by dataset number, each with the number of the change that made it.
-pub(super) type Listed = Vec<(u64, u64)>;
+/// Mounts by dataset number, each with the number of the change that made it, and whether its
+/// connection has ended.
+pub(super) type Listed = Vec<(u64, u64, bool)>;
 
 impl State {
     /// Every file system with a connection.
@@ -84,7 +85,10 @@ impl Mounts {
     /// Lists the mounts for [`notice`](Self::notice).
     pub(super) fn listed(&self) -> Listed {
         let state = self.state();
-        state.mounted.iter().map(|(object, mounted)| (*object, mounted.change)).collect()
+        let listed = |(object, mounted): (&u64, &Mounted)| {
+            (*object, mounted.change, mounted.fuse.has_ended())
+        };
+        state.mounted.iter().map(listed).collect()
     }
 
     /// Detaches those of the listed file systems that were unmounted outside of the daemon, and
@@ -94,20 +98,25 @@ impl Mounts {
         let (mut gone, mut ended) = (Vec::new(), Vec::new());
         {
             let mut state = self.state();
-            for (object, change) in listed {
+            for (object, change, has_ended) in listed {
                 let unmounted = state.mounted.get(object).filter(|mounted| {
                     mounted.change == *change && mounted.fuse.places(table).is_empty()
                 });
                 let Some(unmounted) = unmounted else { continue };
-                gone.push(unmounted.wanted.dataset.clone());
+                let is_dead = *has_ended && unmounted.fuse.is_dead_in(table);
+                gone.push((unmounted.wanted.dataset.clone(), is_dead));
                 ended.extend(self.leave_place(&mut state, *object));
             }
             let objects: Vec<u64> = state.detached.keys().copied().collect();
             ended.extend(objects.into_iter().filter_map(|object| state.take_ended(object)));
         }
         // A command that changes mounts may be about to remove it from the list itself.
-        for dataset in gone.iter().filter(|_| !self.changing.is_locked()) {
-            log::info!(dataset = %dataset, "unmounted by others");
+        for (dataset, is_dead) in gone.into_iter().filter(|_| !self.changing.is_locked()) {
+            if is_dead {
+                log::warn!(dataset = %dataset, "connection aborted");
+            } else {
+                log::info!(dataset = %dataset, "unmounted by others");
+            }
         }
         // Connections are dropped without the lock.
         drop(ended);

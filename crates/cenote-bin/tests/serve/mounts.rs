@@ -249,6 +249,38 @@ fn umount_by_others_is_noticed() {
 }
 
 /// A child's mount point may be above its parent's.
+/// A mount whose connection somebody aborts is told from one that was unmounted, and mounted again
+/// on request.
+#[test]
+fn aborted_connections_are_told() {
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("mounts-aborted");
+    house.create(&house.text("at"));
+    fs::write(house.path("at/file"), "kept").unwrap();
+    // The kernel aborts it, and then finds that it is in use.
+    let open = fs::File::open(house.path("at/file")).unwrap();
+    let forced = rustix::mount::unmount(house.path("at"), rustix::mount::UnmountFlags::FORCE);
+    assert_eq!(forced, Err(rustix::io::Errno::BUSY));
+    drop(open);
+    let aborted = || {
+        let log = fs::read_to_string(house.path("state/daemon.log")).unwrap();
+        log.contains("event=\"connection aborted\" dataset=t")
+    };
+    for _ in 0..LOOKS_MAX {
+        house.run("zpool list");
+        if aborted() {
+            break;
+        }
+    }
+    assert!(aborted());
+    assert_eq!(house.run("zfs get -H -o value mounted t"), "no\n");
+    house.run("zfs mount t");
+    assert_eq!(fs::read_to_string(house.path("at/file")).unwrap(), "kept");
+    house.run("zpool export t");
+}
+
 /// Commands that move mounts run beside those that look for mounts which others have removed.
 #[test]
 fn moved_mounts_are_not_taken_for_unmounted_ones() {
@@ -275,11 +307,11 @@ fn moved_mounts_are_not_taken_for_unmounted_ones() {
                 ("zfs inherit mountpoint t/x".to_owned(), "at/x/b/file"),
                 ("zfs rename t/x t/a".to_owned(), "at/a/b/file"),
             ] {
-                let done = house.command(&line.split(' ').collect::<Vec<_>>()).output();
-                let is_there = fs::read(house.path(file)).is_ok_and(|bytes| bytes == b"kept");
-                if !done.is_ok_and(|done| done.status.success()) || !is_there {
+                let done = house.command(&line.split(' ').collect::<Vec<_>>()).output().unwrap();
+                let read = fs::read(house.path(file));
+                if !done.status.success() || !read.as_ref().is_ok_and(|bytes| bytes == b"kept") {
                     is_over.store(true, std::sync::atomic::Ordering::Relaxed);
-                    panic!("'{line}' failed, or {file} is not there");
+                    panic!("'{line}': {done:?}, and then {file}: {read:?}");
                 }
             }
         }

@@ -519,6 +519,13 @@ impl FuseMount {
         self.ended.is_requested()
     }
 
+    /// Whether a mount of it is in a table that was read after its connection had ended: somebody
+    /// has aborted that, by a forced unmount or through the kernel's control files.
+    #[must_use]
+    pub fn is_dead_in(&self, table: &MountTable) -> bool {
+        table.places(&self.device).iter().any(|(_, place)| *place == self.at)
+    }
+
     /// Waits until it is unmounted, by any program, and the last request is answered.
     pub async fn ended(&self) {
         self.ended.requested().await;
@@ -546,11 +553,14 @@ impl FuseMount {
     }
 
     /// Aborts the connection: every request fails, including those that would never be answered. A
-    /// dead mount stays in its place until it is unmounted. Returns false, without doing anything,
-    /// if the kernel's control files are not accessible.
+    /// dead mount stays in its place until it is unmounted. Does nothing if it has ended. Returns
+    /// false, without doing anything, if the kernel's control files are not accessible.
     pub async fn cut_off(&self) -> bool {
-        let device = self.device.clone();
-        cenote_rt::blocking(move || guard::abort_now(&device)).await.unwrap_or(false)
+        let (device, channel) = (self.device.clone(), Arc::clone(&self.channel));
+        // The kernel gives the number of an ended connection to the next one, which may be that of
+        // another program.
+        let abort = move || !connection::is_open(&channel) || guard::abort_now(&device);
+        cenote_rt::blocking(abort).await.unwrap_or(false)
     }
 
     /// Closes snapshots that were visited below `.zfs` and are not in use now, before one of them
