@@ -17,7 +17,7 @@ use rustix::mount::{
     fsconfig_set_string, fsmount, fsopen,
 };
 
-use super::helper::{self, Operation, guard};
+use super::helper::{self, Operation};
 use super::table::MountTable;
 use super::{FuseError, MountOptions, Unmount};
 
@@ -186,7 +186,6 @@ pub(super) async fn withdraw(number: &[u8], at: &Path, is_attached: bool) {
     if is_attached {
         let _ = unmount(at, number, Unmount::Force).await;
     }
-    guard::forget(number);
 }
 
 /// Unmounts the file system with that number at a place.

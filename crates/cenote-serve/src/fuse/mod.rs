@@ -58,7 +58,8 @@ use cenote_rt::{Error, Kind, Result, stages};
 use crate::stop::Stop;
 use adapter::Adapter;
 use connection::Connection;
-use helper::{Operation, guard};
+use helper::Operation;
+use helper::guard::{self, Watched};
 use served::Served;
 use service::{ServeError, Service};
 use vfs::Vfs;
@@ -361,15 +362,18 @@ impl FuseMount {
         let (device, unattached) = (connection.number.clone(), connection.take_mount());
         let is_attached = unattached.is_none();
         stages::reach("mount-connected");
-        if let Err(error) = guard::watch(&device) {
-            connection::withdraw(&device, &at, is_attached).await;
-            return Err(refused(error));
-        }
+        let watched = match guard::watch(&device) {
+            Ok(watched) => watched,
+            Err(error) => {
+                connection::withdraw(&device, &at, is_attached).await;
+                return Err(refused(error));
+            }
+        };
         let started = async {
             stages::reach("mount-guarded");
             let ended = Arc::clone(&ended);
-            let by = (service, transport);
-            let started = Self::serve(by, mount, &at, options, connection, (served, ended)).await?;
+            let (by, end) = ((service, transport), (served, watched.clone(), ended));
+            let started = Self::serve(by, mount, &at, options, connection, end).await?;
             stages::reach("mount-served");
             connection::raise_read_ahead(&started.device);
             Connection::attach(unattached, &at).await?;
@@ -379,6 +383,7 @@ impl FuseMount {
         let started = started.await;
         if started.is_err() {
             connection::withdraw(&device, &at, is_attached).await;
+            guard::forget(&watched);
             // Otherwise the next attempt to mount it would find a live connection.
             cenote_rt::until(ENDING_MAX, ended.requested()).await;
         }
@@ -392,7 +397,7 @@ impl FuseMount {
         at: &Path,
         options: &MountOptions,
         connection: Connection,
-        (served, ended): (Served, Arc<Stop>),
+        (served, watched, ended): (Served, Watched, Arc<Stop>),
     ) -> Result<Self> {
         let is_read_only = given(&mount, options).is_read_only;
         let snapdir = AtomicU64::new(mount.facts().settings().snapdir);
@@ -403,9 +408,9 @@ impl FuseMount {
         let channel = Arc::new(connection.channel);
         // Not set anywhere else.
         let _ = vfs.notifier.set(Notifier::new(Arc::clone(&channel)));
-        let (tell, number) = (Arc::clone(&ended), device.clone());
+        let tell = Arc::clone(&ended);
         let at_end = Box::new(move || {
-            guard::forget(&number);
+            guard::forget(&watched);
             drop(served);
             tell.request();
         });

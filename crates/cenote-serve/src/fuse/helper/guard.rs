@@ -11,7 +11,7 @@
 //! while the server lives, and aborts through that file: once the connection has ended, writing to
 //! the file has no effect.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -37,13 +37,14 @@ const LOOK_SECONDS: i64 = 1;
 struct State {
     /// The guard, and the pipe to it.
     process: Option<(Child, OwnedFd)>,
-    /// Numbers of the devices of all connections.
-    known: BTreeSet<Vec<u8>>,
+    /// Numbers of the devices of all connections, each with the number of the call that told it.
+    known: BTreeMap<Vec<u8>, u64>,
+    /// Number of the last such call.
+    watched: u64,
 }
 
 /// LOCK: held while a line is written to the pipe, which the guard reads promptly.
-static STATE: Mutex<State> =
-    Mutex::new(Rank::MountGuard, State { process: None, known: BTreeSet::new() });
+static STATE: Mutex<State> = Mutex::new(Rank::MountGuard, State::new());
 
 fn state() -> MutexGuard<'static, State> {
     STATE.lock()
@@ -57,25 +58,52 @@ pub(in crate::fuse) fn prepare() -> std::io::Result<()> {
     state().ensure()
 }
 
+/// A connection that the guard watches.
+#[derive(Debug, Clone)]
+pub(in crate::fuse) struct Watched {
+    device: Vec<u8>,
+    call: u64,
+}
+
 /// Makes the guard abort the connection with that number (`MAJOR:MINOR`) if this process dies.
 ///
 /// # Errors
 /// Errors of starting a process.
-pub(in crate::fuse) fn watch(device: &[u8]) -> std::io::Result<()> {
+pub(in crate::fuse) fn watch(device: &[u8]) -> std::io::Result<Watched> {
     let mut state = state();
-    state.known.insert(device.to_vec());
-    state.tell(b'+', device)
+    let watched = state.add(device);
+    state.tell(b'+', device).inspect_err(|_| {
+        state.remove(&watched);
+    })?;
+    Ok(watched)
 }
 
-/// Removes an ended connection: its number may be reused.
-pub(in crate::fuse) fn forget(device: &[u8]) {
+/// Removes an ended connection, unless another one has its number by now.
+pub(in crate::fuse) fn forget(watched: &Watched) {
     let mut state = state();
-    state.known.remove(device);
-    // A guard that is started later gets only the remaining connections.
-    let _ = state.tell(b'-', device);
+    if state.remove(watched) {
+        // A guard that is started later gets only the remaining connections.
+        let _ = state.tell(b'-', &watched.device);
+    }
 }
 
 impl State {
+    const fn new() -> Self {
+        Self { process: None, known: BTreeMap::new(), watched: 0 }
+    }
+
+    fn add(&mut self, device: &[u8]) -> Watched {
+        self.watched += 1;
+        self.known.insert(device.to_vec(), self.watched);
+        Watched { device: device.to_vec(), call: self.watched }
+    }
+
+    /// Returns false if another connection has the number.
+    fn remove(&mut self, watched: &Watched) -> bool {
+        let is_known = self.known.get(&watched.device) == Some(&watched.call);
+        is_known && self.known.remove(&watched.device).is_some()
+    }
+
     /// Starts the guard if none runs, and sends it all connections.
     fn ensure(&mut self) -> std::io::Result<()> {
         if let Some((child, _)) = &mut self.process
@@ -87,8 +115,8 @@ impl State {
         let pid = std::process::id().to_string();
         let child = start(&[GUARD, &pid], reader)?;
         self.process = Some((child, writer));
-        for device in self.known.clone() {
-            self.write(b'+', &device)?;
+        for device in self.known.keys() {
+            self.write(b'+', device)?;
         }
         Ok(())
     }
@@ -273,6 +301,15 @@ mod tests {
         assert_eq!(connection_number(b"0:45"), Some(45));
         assert_eq!(connection_number(b"1:2"), Some(1 << 20 | 2));
         assert_eq!(connection_number(b"x"), None);
+    }
+
+    /// The end of a connection may be noticed after another one got its number.
+    #[test]
+    fn a_late_end_does_not_forget_the_next_connection() {
+        let mut state = State::new();
+        let [first, second] = [state.add(b"0:45"), state.add(b"0:45")];
+        assert!(!state.remove(&first) && state.known.contains_key(&b"0:45"[..]));
+        assert!(state.remove(&second) && state.known.is_empty());
     }
 
     #[test]
