@@ -34,7 +34,9 @@ impl Terminal {
     }
 
     fn command(house: &House, line: &str) -> Command {
-        let mut command = Command::new("script");
+        // Whoever runs the tests in the background ignores interrupts.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", "script"]);
         command.args(["-q", "-e", "-f", "-c", &format!("{} {line}", env!("CARGO_BIN_EXE_cenote"))]);
         command.arg("/dev/null").current_dir(house.path("."));
         command.env("CENOTE_STATE_DIR", house.path("state")).env_remove("CENOTE_SOCKET");

@@ -101,7 +101,9 @@ impl Desk {
         // The program is reachable for the user, unlike the folder of the build.
         fs::copy(env!("CARGO_BIN_EXE_cenote"), path("bin/cenote")).unwrap();
         fs::write(path("start"), "PS1=$'\\n(ready $?) '\n").unwrap();
-        let mut command = Command::new("script");
+        // Whoever runs the tests in the background ignores interrupts.
+        let mut command = Command::new("env");
+        command.args(["--default-signal=INT", "script"]);
         let shell = format!("bash --noprofile --rcfile {}", path("start").display());
         command.args(["-q", "-e", "-f", "-c", &shell, "/dev/null"]);
         command.current_dir(path("home")).env("HOME", path("home"));
