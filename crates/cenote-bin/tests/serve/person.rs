@@ -34,7 +34,7 @@ impl Terminal {
     }
 
     fn command(house: &House, line: &str) -> Command {
-        // Whoever runs the tests in the background ignores interrupts.
+        // Tests that run in the background have interrupts ignored.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "script"]);
         command.args(["-q", "-e", "-f", "-c", &format!("{} {line}", env!("CARGO_BIN_EXE_cenote"))]);

@@ -101,7 +101,7 @@ impl Desk {
         // The program is reachable for the user, unlike the folder of the build.
         fs::copy(env!("CARGO_BIN_EXE_cenote"), path("bin/cenote")).unwrap();
         fs::write(path("start"), "PS1=$'\\n(ready $?) '\n").unwrap();
-        // Whoever runs the tests in the background ignores interrupts.
+        // Tests that run in the background have interrupts ignored.
         let mut command = Command::new("env");
         command.args(["--default-signal=INT", "script"]);
         let shell = format!("bash --noprofile --rcfile {}", path("start").display());
