@@ -2,24 +2,29 @@
 # Copies what was built to where it is used. ./x install and ./x deb run this, and whoever unpacks
 # the archive of ./x static.
 #
-#   packaging/install.sh [BINARY PREFIX] [--links]
+#   packaging/install.sh [BINARY [PREFIX]] [--links]
 #
-# Without BINARY the program beside this file is installed, in $PREFIX, or in /usr/local if it may be
-# written, or in ~/.local. DESTDIR goes in front of all paths. zpool, zfs, zdb, zstream and mount.zfs are links in
-# PREFIX/lib/cenote, where they are in nobody's way; --links puts them where commands are looked
-# for, too.
+# BINARY is the program beside this file unless another one is named. PREFIX may be in the
+# environment; without it it is /usr/local if that may be written, or ~/.local. DESTDIR goes in front
+# of all paths. zpool, zfs, zdb, zstream and mount.zfs are links in PREFIX/lib/cenote, where they are
+# in nobody's way; --links puts them where commands are looked for, too.
 set -euo pipefail
 here=$(cd "$(dirname "$(readlink -f "$0")")" && pwd)
 
-case ${1:-} in
-  "" | --*)
-    binary=$here/cenote prefix=${PREFIX:-/usr/local} links=${1:-}
-    if [ -z "${PREFIX:-}" ] && [ ! -w /usr/local/bin ]; then prefix=$HOME/.local; fi
-    ;;
-  *) binary=$1 prefix=$2 links=${3:-} ;;
-esac
+links='' places=()
+for word in "$@"; do
+  case $word in
+    --links) links=$word ;;
+    -*) echo "unknown option: $word" >&2; exit 2 ;;
+    *) places+=("$word") ;;
+  esac
+done
+binary=${places[0]:-$here/cenote} prefix=${places[1]:-${PREFIX:-}}
+if [ -z "$prefix" ]; then
+  prefix=/usr/local
+  if [ ! -w /usr/local/bin ]; then prefix=$HOME/.local; fi
+fi
 root=${DESTDIR:-}$prefix
-case $links in "" | --links) ;; *) echo "unknown option: $links" >&2; exit 2 ;; esac
 
 install -Dm 755 "$binary" "$root/bin/cenote"
 # Line tables for backtraces are four fifths of the file; whoever needs them has target/release.
@@ -71,3 +76,6 @@ for unit_dir in "${unit_dirs[@]}"; do
     sed "s|^ExecStart=cenote |ExecStart=$prefix/bin/cenote |" "$unit" > "$root/${unit_dir#*:}/${unit##*/}"
   done
 done
+if [ -z "${DESTDIR:-}" ]; then
+  echo "installed $prefix/bin/cenote; zpool, zfs, zdb and zstream are in $prefix/lib/cenote/bin"
+fi

@@ -12,6 +12,7 @@
 
 use std::io::Write;
 
+use cenote_pool::props::{PropValue, dataset_property};
 use cenote_pool::{Dataset, DatasetKind};
 
 use crate::host::Session;
@@ -23,8 +24,6 @@ use crate::{environment, nicenum, zpool};
 
 /// Bytes of messages that are searched for unknown names.
 const HEARD_MAX: usize = 4 << 10;
-/// Default of `recordsize`.
-const RECORD_SIZE: u64 = 128 << 10;
 /// Children or snapshots that an unknown name is compared with.
 const CANDIDATES_MAX: usize = 10_000;
 
@@ -72,15 +71,14 @@ fn note_special(name: &str, session: &Session) -> Option<String> {
     let engine = session.pool(name.split('/').next()?).ok()?;
     let found = source::run(async {
         let props = dataset_of(&engine.view().await?, name).await?.props().await?;
-        let number = |property, default| {
-            let set = props.chain().find(property, true);
-            set.and_then(|(value, _)| value.first()).unwrap_or(default)
-        };
+        let value = |property| Some(props.chain().native(dataset_property(property)?).0);
         let is_files = props.kind() == DatasetKind::Filesystem;
-        let small = number("special_small_blocks", 0);
-        Ok::<_, Exit>((is_files, small, number("recordsize", RECORD_SIZE)))
+        Ok::<_, Exit>((is_files, value("special_small_blocks"), value("recordsize")))
     });
-    let (true, small, record) = found.ok()? else { return None };
+    let (true, Some(PropValue::Number(small)), Some(PropValue::Number(record))) = found.ok()?
+    else {
+        return None;
+    };
     (record <= small).then(|| {
         let [small, record] = [small, record].map(nicenum::bytes);
         format!(

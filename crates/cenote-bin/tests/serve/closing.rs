@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use cenote_testkit::faultfs::FaultLayer;
 use rustix::io::Errno;
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::Signal;
 
 use crate::daemon::{House, has_fuse};
 use crate::{SIZE, succeeds};
@@ -272,9 +272,7 @@ fn daemon_with_a_suspended_pool_stops() {
         let waiter = failing.suspend("lost");
         let since = cenote_rt::monotonic();
         if by_signal {
-            kill_process(Pid::from_raw(house.pid()).unwrap(), Signal::TERM).unwrap();
-            let lock = std::fs::File::open(house.path("state/daemon.lock")).unwrap();
-            rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+            house.end(Signal::TERM);
         } else {
             house.run("daemon stop");
         }

@@ -73,7 +73,12 @@ impl House {
 
     /// Kills the daemon, as a crash does.
     pub(crate) fn kill(&self) {
-        kill_process(Pid::from_raw(self.pid()).unwrap(), Signal::KILL).unwrap();
+        self.end(Signal::KILL);
+    }
+
+    /// Sends the daemon a signal that ends it, and waits for the end.
+    pub(crate) fn end(&self, signal: Signal) {
+        kill_process(Pid::from_raw(self.pid()).unwrap(), signal).unwrap();
         // The kernel releases the lock when the process is gone.
         let lock = std::fs::File::open(self.path("state/daemon.lock")).unwrap();
         rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();

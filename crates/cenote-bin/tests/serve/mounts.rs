@@ -248,7 +248,6 @@ fn umount_by_others_is_noticed() {
     }
 }
 
-/// A child's mount point may be above its parent's.
 /// A mount whose connection somebody aborts is told from one that was unmounted, and mounted again
 /// on request.
 #[test]
@@ -308,10 +307,7 @@ fn ended_connections_are_not_aborted_by_number() {
         let test = cenote_testkit::skip::current_test();
         return cenote_testkit::skip::skip(&test, "another program has the number");
     }
-    let pid = rustix::process::Pid::from_raw(house.pid()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::TERM).unwrap();
-    let lock = fs::File::open(house.path("state/daemon.lock")).unwrap();
-    rustix::fs::flock(&lock, rustix::fs::FlockOperation::LockExclusive).unwrap();
+    house.end(rustix::process::Signal::TERM);
     assert_eq!(fs::read_to_string(other.path("at/file")).unwrap(), "kept");
     other.run("zpool export t");
 }
@@ -365,6 +361,7 @@ fn moved_mounts_are_not_taken_for_unmounted_ones() {
     house.run("zpool export t");
 }
 
+/// A child's mount point may be above its parent's.
 #[test]
 fn mount_order_follows_mount_points() {
     if !has_fuse() {

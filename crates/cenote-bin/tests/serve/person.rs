@@ -22,6 +22,14 @@ fn hinted(house: &House, line: &str) -> (i32, String) {
     (output.status.code().unwrap(), said)
 }
 
+/// Returns what makes a terminal and runs a command in it.
+pub(crate) fn terminal(line: &str) -> Command {
+    // Tests that run in the background have interrupts ignored.
+    let mut command = Command::new("env");
+    command.args(["--default-signal=INT", "script", "-q", "-e", "-f", "-c", line, "/dev/null"]);
+    command
+}
+
 /// A terminal with a command in it, made by the program `script`.
 pub(crate) struct Terminal {
     child: Child,
@@ -34,11 +42,8 @@ impl Terminal {
     }
 
     fn command(house: &House, line: &str) -> Command {
-        // Tests that run in the background have interrupts ignored.
-        let mut command = Command::new("env");
-        command.args(["--default-signal=INT", "script"]);
-        command.args(["-q", "-e", "-f", "-c", &format!("{} {line}", env!("CARGO_BIN_EXE_cenote"))]);
-        command.arg("/dev/null").current_dir(house.path("."));
+        let mut command = terminal(&format!("{} {line}", env!("CARGO_BIN_EXE_cenote")));
+        command.current_dir(house.path("."));
         command.env("CENOTE_STATE_DIR", house.path("state")).env_remove("CENOTE_SOCKET");
         command
     }
@@ -293,9 +298,8 @@ fn an_interrupted_prompt_leaves_the_terminal_as_it_was() {
     let create = "zfs create -o encryption=on -o keyformat=passphrase -o mountpoint=none t/e";
     let text = format!("#!/bin/bash\ntrap : INT\n{program} {create}\nstty -a\n");
     std::fs::write(house.path("type"), text).unwrap();
-    let mut command = Command::new("script");
-    command.args(["-q", "-e", "-f", "-c", "bash type", "/dev/null"]).current_dir(house.path("."));
-    command.env("CENOTE_STATE_DIR", house.path("state"));
+    let mut command = terminal("bash type");
+    command.current_dir(house.path(".")).env("CENOTE_STATE_DIR", house.path("state"));
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
     std::thread::sleep(Duration::from_secs(2));
     child.stdin.as_mut().unwrap().write_all(&[3]).unwrap();

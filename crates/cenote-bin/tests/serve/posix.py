@@ -339,6 +339,12 @@ def birth_times(at):
     write("file", b"changed")
     os.rename("file", "renamed")
     yield "after changes", birth("renamed") == born[0]
+    yield "device", told(os.mknod, "device", stat.S_IFBLK | 0o640, os.makedev(259, 70000))
+    # With the birth time, the other attributes come by the same request.
+    command = ["stat", "-c", "%F %a %t:%T %h %u %g %s %W", "--cached=never", "device"]
+    shown = subprocess.run(command, capture_output=True).stdout
+    yield "attributes of a device", shown.split()[:-1]
+    yield "its birth", birth("device") >= born[0]
 
 
 @check

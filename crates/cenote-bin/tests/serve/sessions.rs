@@ -15,7 +15,7 @@ use cenote_testkit::skip;
 
 use crate::daemon::has_fuse;
 use crate::has;
-use crate::person::Terminal;
+use crate::person::{Terminal, terminal};
 
 /// An ordinary user.
 const USER: u32 = 65534;
@@ -101,11 +101,8 @@ impl Desk {
         // The program is reachable for the user, unlike the folder of the build.
         fs::copy(env!("CARGO_BIN_EXE_cenote"), path("bin/cenote")).unwrap();
         fs::write(path("start"), "PS1=$'\\n(ready $?) '\n").unwrap();
-        // Tests that run in the background have interrupts ignored.
-        let mut command = Command::new("env");
-        command.args(["--default-signal=INT", "script"]);
-        let shell = format!("bash --noprofile --rcfile {}", path("start").display());
-        command.args(["-q", "-e", "-f", "-c", &shell, "/dev/null"]);
+        let start = path("start").display().to_string();
+        let mut command = terminal(&format!("bash --noprofile --rcfile {start}"));
         command.current_dir(path("home")).env("HOME", path("home"));
         let old = std::env::var("PATH").unwrap_or_default();
         command.env("PATH", format!("{}:{old}", path("bin").display()));

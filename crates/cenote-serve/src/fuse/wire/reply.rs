@@ -7,6 +7,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use cenote_fs::mount::decode_dev;
+
 use super::super::queues::Answerer;
 use super::{Errno, FileAttr, FileHandle, FileType, FopenFlags, Generation, INodeNo};
 
@@ -379,8 +381,7 @@ impl Body {
         for (seconds, nanoseconds) in [attr.atime, attr.crtime, attr.ctime, attr.mtime].map(parts) {
             self.u64(seconds.cast_unsigned()).u32(nanoseconds).u32(0);
         }
-        let (major, minor) =
-            (attr.rdev >> 8 & 0xfff, attr.rdev & 0xff | attr.rdev >> 12 & 0xf_ff00);
+        let (major, minor) = decode_dev(attr.rdev.into());
         self.u32(major).u32(minor);
         self.0.resize(start + LEN, 0);
     }
