@@ -53,7 +53,12 @@ impl Site {
         }
         let lost = faults.iter().filter(|fault| !matches!(fault, Wrong::Bytes(_))).count();
         let status = self.status().text;
-        panic!("{said}  {lost} of them lost or unreadable\n{status}\n{}", self.log());
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap_or_default();
+        let place = self.text("at");
+        let mounts: Vec<&str> = mounts.lines().filter(|line| line.contains(&place)).collect();
+        let mounts = mounts.join("\n");
+        let log = self.log();
+        panic!("{said}  {lost} of them lost or unreadable\n{status}\n{mounts}\n{log}");
     }
 
     /// Checks that no leaf has checksum errors, except these leaves.

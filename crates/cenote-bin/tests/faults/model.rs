@@ -66,7 +66,11 @@ impl Tracked {
         let mut present = self.names.iter().rev().filter(|name| folder.join(name).exists());
         let Some(name) = present.next() else {
             let is_lost = self.is_promised && !self.may_be_gone;
-            return is_lost.then(|| Wrong::Lost(format!("{} is gone", self.name())));
+            let why = || match std::fs::symlink_metadata(folder.join(self.name())) {
+                Ok(_) => "it is back".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            return is_lost.then(|| Wrong::Lost(format!("{} is gone: {}", self.name(), why())));
         };
         let found = match std::fs::read(folder.join(name)) {
             Ok(found) => found,

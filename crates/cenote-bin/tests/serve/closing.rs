@@ -2,14 +2,17 @@
 
 use std::io::{Read, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::MetadataExt;
 use std::process::Stdio;
 use std::time::Duration;
 
 use cenote_testkit::faultfs::FaultLayer;
 use rustix::io::Errno;
+use rustix::mount::{UnmountFlags, unmount};
 use rustix::process::Signal;
 
 use crate::daemon::{House, has_fuse};
+use crate::mounts::is_root;
 use crate::{SIZE, succeeds};
 
 /// A generous limit.
@@ -308,4 +311,45 @@ fn pool_imported_without_its_log_device_is_reopened() {
     house.run("daemon stop");
     assert_eq!(house.run("zfs list -H -o name"), "t\nt/a\n");
     house.run("zpool export t");
+}
+
+/// The kernel gives the number of an ended connection to the next mount. A daemon that waits for a
+/// device has not noticed the end of its own, and unmounts no mount of others.
+#[test]
+fn mounts_of_others_are_not_unmounted_by_number() {
+    if !is_root() {
+        return;
+    }
+    let Some(failing) = Failing::new("closing-others") else { return };
+    let (house, other) = (&failing.house, House::new("closing-other"));
+    other.create(&other.text("at"));
+    std::fs::write(other.path("at/file"), "kept").unwrap();
+    let number = std::fs::metadata(house.path("at")).unwrap().dev();
+    // A thread of the daemon writes to the log, and comes back when the device answers.
+    let mut file = std::fs::File::create(house.path("at/lost")).unwrap();
+    (0..2).for_each(|leaf| failing.layer.hang(leaf));
+    let waiter = std::thread::spawn(move || {
+        file.write_all(&[9; 5000])?;
+        file.sync_all()
+    });
+    wait(Duration::from_secs(1));
+    assert!(!waiter.is_finished());
+    // The kernel aborts the connection, and then finds that it is in use.
+    assert_eq!(unmount(house.path("at"), UnmountFlags::FORCE), Err(Errno::BUSY));
+    waiter.join().unwrap().expect_err("aborted");
+    unmount(house.path("at"), UnmountFlags::DETACH).unwrap();
+    let is_reused = (0..100).any(|_| {
+        other.run("zfs unmount t");
+        other.run("zfs mount t");
+        std::fs::metadata(other.path("at")).unwrap().dev() == number
+    });
+    if is_reused {
+        house.run("zpool export -f t");
+        assert_eq!(std::fs::read_to_string(other.path("at/file")).unwrap(), "kept");
+    } else {
+        let test = cenote_testkit::skip::current_test();
+        cenote_testkit::skip::skip(&test, "another program has the number");
+    }
+    failing.layer.heal_all();
+    other.run("zpool export t");
 }

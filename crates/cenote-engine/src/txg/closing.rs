@@ -180,7 +180,7 @@ impl Engine {
         self.scans().suspend().await;
         self.removals().suspend().await;
         // No log remains.
-        let logs = self.intent_logs().freeze_all().await;
+        let logs = self.intent_logs().freeze_all().await?;
         stages::reach("close-logs-frozen");
         self.sync().await?;
         stages::reach("close-synced");

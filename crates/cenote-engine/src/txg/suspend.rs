@@ -34,6 +34,7 @@
 //!
 //! While a pool is being created or imported nothing is held: the caller gets the error.
 
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
@@ -45,6 +46,7 @@ use cenote_pool::{Reason, SuspensionProbe};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{BoxFuture, Buf, Error, Kind, Notify, Result, ensure, stages};
 use cenote_vdev::Tree;
+use futures_util::future::{Either, select};
 
 use crate::EngineError;
 use crate::admin::events::{Event, EventLog};
@@ -300,6 +302,15 @@ impl Suspension {
     /// Whether the pool was stopped by an error.
     pub(crate) fn is_failed(&self) -> bool {
         self.lock().is_failed
+    }
+
+    /// Returns the result of `work`, or an error once the pool is abandoned. For waits that another
+    /// thread ends: it may be blocked in the kernel, by a device that does not answer.
+    pub(crate) async fn unless_abandoned<T>(&self, work: impl Future<Output = T>) -> Result<T> {
+        match select(pin!(work), pin!(self.wait(|_| false))).await {
+            Either::Left((done, _)) => Ok(done),
+            Either::Right(_) => Err(abandoned_error()),
+        }
     }
 
     /// Fails everything that is held; nothing is held any more.

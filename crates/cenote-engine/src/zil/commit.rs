@@ -67,7 +67,8 @@ impl IntentLogs<'_> {
             return self.engine.sync().await.map(drop);
         }
         let Some(ticket) = ticket else { return Ok(()) };
-        let mut bursts = log.writer.lock().await;
+        let writer = log.writer.lock();
+        let mut bursts = self.engine.health.suspension.unless_abandoned(writer).await?;
         if log.queue().is_done(ticket) {
             return Ok(());
         }

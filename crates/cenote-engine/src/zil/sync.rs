@@ -33,7 +33,8 @@ impl<'e> IntentLogs<'e> {
                     if let Some(step) = head.log().try_step(txg) {
                         break step;
                     }
-                    settled.await;
+                    // The thread that writes the block may never come back from the kernel.
+                    self.engine.health.suspension.unless_abandoned(settled).await?;
                 }
             };
             let young = step.freed.iter().map(BlockPtr::birth).find(|birth| *birth > txg);
@@ -99,15 +100,19 @@ impl<'e> IntentLogs<'e> {
 
     /// Ends every chain with the next sync, and starts none until the returned value is dropped:
     /// the pool is about to be closed, or a log device to be removed. Commits use a sync meanwhile.
-    pub(crate) async fn freeze_all(self) -> FrozenLogs<'e> {
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`] if the pool is closed by force meanwhile.
+    pub(crate) async fn freeze_all(self) -> Result<FrozenLogs<'e>> {
         // First: a head that is opened later has frozen logs as well.
         let frozen = FrozenLogs::new(self.engine);
         for head in self.engine.heads.all() {
             // Waits for a running writer; later ones find no chain and start none.
-            let _writer = head.log().writer.lock().await;
+            let writer = head.log().writer.lock();
+            let _writer = self.engine.health.suspension.unless_abandoned(writer).await?;
             head.log().chain().retire();
         }
-        frozen
+        Ok(frozen)
     }
 
     /// Empties the log of every head, so that no device has log blocks.
@@ -133,7 +138,7 @@ impl<'e> IntentLogs<'e> {
     /// Ends every chain, and prevents new ones until the returned value is dropped: commits use a
     /// sync meanwhile.
     pub(crate) async fn drain(self) -> Result<FrozenLogs<'e>> {
-        let frozen = self.freeze_all().await;
+        let frozen = self.freeze_all().await?;
         self.engine.sync().await?;
         // Blocks allocated in the next txg are freed by a second sync.
         while self.engine.heads.all().iter().any(|head| has_chain(head)) {

@@ -1,13 +1,19 @@
 //! Packing of records, the order of the queue, the states of a chain.
 
+use std::sync::Arc;
+use std::time::Duration;
+
+use cenote_dmu::Tx;
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::zil::record::records;
 use cenote_ondisk::zil::{Body, RecordKind, block_seq};
-use cenote_rt::{Buf, BufMut};
+use cenote_rt::{Buf, BufMut, block_on, oneshot};
 
+use crate::txg::apply::ApplyOptions;
 use crate::zil::chain::{BlockState, Chain, Stage, no_header};
 use crate::zil::queue::Queue;
 use crate::zil::record::{LogRecord, Piece};
+use crate::{Engine, testing};
 
 fn data(len: usize) -> Buf {
     let mut buf = BufMut::zeroed(len);
@@ -230,4 +236,49 @@ fn log_hold_that_is_released_twice_is_found() {
     chain.hold(5);
     chain.release(5);
     chain.release(5);
+}
+
+/// A thread that writes a log block may be blocked in the kernel, by a device that does not answer.
+/// Whatever waits for it ends when the pool is closed by force.
+#[test]
+fn close_by_force_ends_waits_for_a_blocked_writer_of_a_log() {
+    block_on(2, async {
+        let engine = testing::pool().await;
+        let head = engine.head("t").await.unwrap();
+        let log = Arc::clone(&head);
+        let named = || LogRecord::of_names(RecordKind::Remove, vec![0; 16]);
+        let change = move |tx: &mut Tx<'_>| {
+            log.log().record(tx.txg(), named());
+            Ok(())
+        };
+        engine.apply(&head, ApplyOptions::new(), change).await.unwrap();
+        let (begun, is_begun) = oneshot::channel();
+        let blocked = Arc::clone(&head);
+        let _thread = cenote_rt::spawn(async move {
+            let _writer = blocked.log().writer.lock().await;
+            let mut links = chain(&[1, 1]);
+            write(&mut links, 0, 1, BlockState::Writing);
+            *blocked.log().chain() = links;
+            begun.send(()).unwrap();
+            std::future::pending::<()>().await;
+        });
+        is_begun.await.unwrap();
+        let of = |engine: &Arc<Engine>| (Arc::clone(engine), Arc::clone(&head));
+        let waits = {
+            let ((one, _), (two, head), (three, _)) = (of(&engine), of(&engine), of(&engine));
+            [
+                cenote_rt::spawn(async move { one.sync().await.map(drop) }),
+                cenote_rt::spawn(async move { two.intent_logs().commit(&head, None).await }),
+                cenote_rt::spawn(async move { three.intent_logs().retire().await }),
+            ]
+        };
+        cenote_rt::sleep(Duration::from_millis(200)).await;
+        assert!(waits.iter().all(|wait| !wait.is_finished()), "nothing waits for the writer");
+        engine.close_by_force().await;
+        for wait in waits {
+            let ended = cenote_rt::until(Duration::from_secs(20), wait).await;
+            ended.expect("it waits for ever").unwrap().expect_err("closed");
+        }
+    })
+    .unwrap();
 }

@@ -311,6 +311,7 @@ pub struct FuseMount {
     device: Vec<u8>,
     /// The server's end of the connection.
     channel: Arc<OwnedFd>,
+    watched: Watched,
     transport: Transport,
     /// `snapdir` at the kernel's last listing of the root.
     snapdir: AtomicU64,
@@ -362,7 +363,7 @@ impl FuseMount {
         let (device, unattached) = (connection.number.clone(), connection.take_mount());
         let is_attached = unattached.is_none();
         stages::reach("mount-connected");
-        let watched = match guard::watch(&device) {
+        let watched = match guard::watch(&connection.channel, &device) {
             Ok(watched) => watched,
             Err(error) => {
                 connection::withdraw(&device, &at, is_attached).await;
@@ -408,9 +409,9 @@ impl FuseMount {
         let channel = Arc::new(connection.channel);
         // Not set anywhere else.
         let _ = vfs.notifier.set(Notifier::new(Arc::clone(&channel)));
-        let tell = Arc::clone(&ended);
+        let (tell, told) = (Arc::clone(&ended), watched.clone());
         let at_end = Box::new(move || {
-            guard::forget(&watched);
+            guard::forget(&told);
             drop(served);
             tell.request();
         });
@@ -427,7 +428,18 @@ impl FuseMount {
             ServeError::Io(error) => refused(at, error),
         })?;
         let (at, is_writeback) = (at.to_owned(), options.is_writeback);
-        Ok(Self { at, vfs, ended, device, channel, transport, snapdir, is_read_only, is_writeback })
+        Ok(Self {
+            at,
+            vfs,
+            ended,
+            device,
+            channel,
+            watched,
+            transport,
+            snapdir,
+            is_read_only,
+            is_writeback,
+        })
     }
 
     /// Returns the first mount point.
@@ -448,12 +460,18 @@ impl FuseMount {
         self.vfs.mount()
     }
 
-    /// Returns the present mount points, each with its position in the mount table; empty if the
-    /// mount is detached but in use.
+    /// Returns the mount points in a table that was read while this existed, each with its position
+    /// there; empty if the mount is detached but in use, or if the connection has ended.
     #[must_use]
     pub fn places(&self, table: &MountTable) -> Vec<(usize, PathBuf)> {
-        // The kernel may have reused the number of an ended connection.
-        if self.ended.is_requested() { Vec::new() } else { table.places(&self.device) }
+        let mut places = table.places(&self.device);
+        // The kernel gives the number of an ended connection to the next one, which may be that of
+        // another program. What is open now has had its number since the table was read. To ask
+        // whether the last request is answered would not do: a device may never answer it.
+        if !places.is_empty() && (self.has_ended() || !connection::is_open(&self.channel)) {
+            places.clear();
+        }
+        places
     }
 
     /// Also mounts a mounted file system at another place, and returns that path without links.
@@ -561,11 +579,8 @@ impl FuseMount {
     /// dead mount stays in its place until it is unmounted. Does nothing if it has ended. Returns
     /// false, without doing anything, if the kernel's control files are not accessible.
     pub async fn cut_off(&self) -> bool {
-        let (device, channel) = (self.device.clone(), Arc::clone(&self.channel));
-        // The kernel gives the number of an ended connection to the next one, which may be that of
-        // another program.
-        let abort = move || !connection::is_open(&channel) || guard::abort_now(&device);
-        cenote_rt::blocking(abort).await.unwrap_or(false)
+        let watched = self.watched.clone();
+        cenote_rt::blocking(move || watched.abort()).await.unwrap_or(false)
     }
 
     /// Closes snapshots that were visited below `.zfs` and are not in use now, before one of them

@@ -3,7 +3,7 @@
 //! ```text
 //!   server ── socket: operation, paths, descriptor ──> path worker   makes and resolves mount
 //!          <───────────── result ────────────────────                points, attaches, unmounts
-//!          ── pipe: connections ─────────────────────> guard         aborts them after a death
+//!          ── socket: connections ───────────────────> guard         aborts them after a death
 //! ```
 //!
 //! **Why.** A thread that accesses a file system served by its own process sends a request to
@@ -182,14 +182,14 @@ pub fn run(args: &[std::ffi::OsString]) -> Option<ExitCode> {
 static CAN_START: AtomicBool = AtomicBool::new(false);
 
 /// Ignores signals to the process group or control group of the server: helpers end when their
-/// socket or pipe is closed.
+/// socket is closed.
 fn ignore_signals() {
     let signals: SigSet = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect();
     let _ = signals.thread_block();
     let _ = rustix::process::chdir("/");
 }
 
-/// Starts this program as a helper, with its end of a socket or pipe as standard input.
+/// Starts this program as a helper, with its end of a socket as standard input.
 fn start(words: &[&str], input: OwnedFd) -> std::io::Result<Child> {
     if !CAN_START.load(Ordering::Relaxed) {
         return Err(std::io::Error::other("this program does not run path workers"));
