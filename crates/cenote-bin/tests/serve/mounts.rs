@@ -312,6 +312,29 @@ fn ended_connections_are_not_aborted_by_number() {
     other.run("zpool export t");
 }
 
+/// A property of a hidden file system changes nothing at the mount that hides it.
+#[test]
+fn mounts_of_others_at_the_same_place_keep_their_options() {
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("mounts-hidden");
+    let at = house.text("at");
+    house.create(&at);
+    let flags = rustix::mount::MountFlags::empty();
+    rustix::mount::mount("none", &at, "tmpfs", flags, None).unwrap();
+    let before = kernel_options(&at);
+    let output = house.command(&["zfs", "set", "exec=off", "t"]).output().unwrap();
+    let after = kernel_options(&at);
+    rustix::mount::unmount(&at, rustix::mount::UnmountFlags::empty()).unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(after, before, "{said}");
+    assert!(said.contains("cannot remount 't': mountpoint or dataset is busy"), "{said}");
+    house.run("zfs set exec=off t");
+    assert!(kernel_options(&at).contains("noexec"));
+    house.run("zpool export t");
+}
+
 /// Commands that move mounts run beside those that look for mounts which others have removed.
 #[test]
 fn moved_mounts_are_not_taken_for_unmounted_ones() {

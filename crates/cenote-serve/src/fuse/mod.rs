@@ -600,9 +600,10 @@ impl FuseMount {
     ///
     /// # Errors
     /// `Kind::Permission` if not root; `Kind::Busy` if a file is open for writing that would become
-    /// read-only.
+    /// read-only, or if another mount hides it there.
     pub async fn remount(&self, at: &Path, options: &MountOptions) -> Result<()> {
-        helper::work(Operation::Remount, at, vec![connection::flags(options)], None).await?;
+        let fields = vec![self.device.clone(), connection::flags(options)];
+        helper::work(Operation::Remount, at, fields, None).await?;
         self.set(options);
         Ok(())
     }

@@ -210,19 +210,23 @@ pub(super) fn bind(
     let source = again(from, Step::Attach)?;
     mount_bind(through(&source), through(&target)).map_err(refused)?;
     // A bind mount takes over the options of its source; changing them takes a second call.
-    remount(&at, flags).inspect_err(|_| {
+    remount(&at, number, flags).inspect_err(|_| {
         // A mount with other options than requested must not stay; it has no users yet.
         let _ = detach(&at, true);
     })?;
     Ok(at)
 }
 
-/// Changes the options of a mount at a resolved path.
+/// Changes the options of the mount of a file system at a resolved path.
 ///
 /// # Errors
-/// [`Step::Attach`]
-pub(super) fn remount(at: &Path, flags: MountFlags) -> Result<(), PathError> {
+/// [`Step::Hidden`] if another file system is mounted over it, whose options the kernel would
+/// change instead; [`Step::Attach`].
+pub(super) fn remount(at: &Path, number: &[u8], flags: MountFlags) -> Result<(), PathError> {
     let mount = again(at, Step::Attach)?;
+    if device(&mount).is_some_and(|seen| seen.as_deref() != Some(number)) {
+        return Err(PathError::of(Step::Hidden, Errno::BUSY));
+    }
     mount_remount(through(&mount), MountFlags::BIND | flags, c"")
         .map_err(|errno| PathError::of(Step::Attach, errno))
 }

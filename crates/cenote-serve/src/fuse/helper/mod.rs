@@ -82,7 +82,7 @@ pub(super) enum Operation {
     Unmount,
     /// Path, device number, flags, and the places to bind from. Answer: the path.
     Bind,
-    /// Path and flags: remounts.
+    /// Path, device number, and flags: remounts.
     Remount,
     /// Path: writes dirty pages back.
     Flush,

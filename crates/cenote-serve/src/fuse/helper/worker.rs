@@ -69,7 +69,7 @@ fn act(message: &[u8], fd: Option<OwnedFd>) -> Result<Answer, PathError> {
             let from: Vec<&Path> = (3..fields.len()).map(path).collect();
             Ok((vec![of_path(&place::bind(&from, word(1), at, flags(2))?)], None))
         }
-        Operation::Remount => place::remount(at, flags(1)).and_then(|()| done()),
+        Operation::Remount => place::remount(at, word(1), flags(2)).and_then(|()| done()),
         Operation::Flush => {
             place::flush(at);
             done()
