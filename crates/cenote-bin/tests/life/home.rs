@@ -247,6 +247,15 @@ impl Home {
         }
     }
 
+    /// Returns the names of the open pools; remembered ones whose devices are missing are listed as
+    /// UNAVAIL.
+    pub(crate) fn open_pools(&self) -> Vec<String> {
+        let listed = self.run("zpool list -H -o name,health");
+        let pools = listed.lines().filter_map(|line| line.split_once('\t'));
+        let open = pools.filter(|(_, health)| *health != "UNAVAIL");
+        open.map(|(name, _)| name.to_owned()).collect()
+    }
+
     /// Checks that each mount below the directory exists once, and that those of open pools answer.
     /// A pool that could not be imported again keeps a mount that fails with `ENOTCONN`, which is
     /// safer than showing programs the empty directory below it.
@@ -254,9 +263,9 @@ impl Home {
         let mounts = proc::mounts(self.folder());
         let places: BTreeSet<&Path> = mounts.iter().map(|line| line.at.as_path()).collect();
         assert_eq!(places.len(), mounts.len(), "stuck: {mounts:?}");
-        let open = self.run("zpool list -H -o name");
+        let open = self.open_pools();
         let is_open = |line: &&proc::MountLine| {
-            open.lines().any(|pool| line.source.split('/').next() == Some(pool))
+            open.iter().any(|pool| line.source.split('/').next() == Some(pool))
         };
         let places: BTreeSet<&Path> =
             mounts.iter().filter(is_open).map(|line| line.at.as_path()).collect();

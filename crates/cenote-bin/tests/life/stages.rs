@@ -172,7 +172,7 @@ fn is_of(dataset: &str, pool: &str) -> bool {
 
 /// Whether the daemon has a pool.
 pub(crate) fn has(home: &Home, pool: &str) -> bool {
-    home.run("zpool list -H -o name").lines().any(|name| name == pool)
+    home.open_pools().iter().any(|name| name == pool)
 }
 
 fn create_u(home: &Home) -> String {

@@ -268,41 +268,48 @@ impl Walk {
                     depth + 1 < self.depth || self.types.filesystem || self.types.volume;
                 if reads_children {
                     let children = dataset.children().await;
-                    for child in self.noted(dataset.name(), children) {
+                    for child in self.noted(dataset.name(), children)? {
                         let props = child.props().await.map(|props| vec![props]);
-                        for props in self.noted(child.name(), props) {
+                        for props in self.noted(child.name(), props)? {
                             todo.push((Item::Dataset(Box::new(props)), depth + 1));
                         }
                     }
                 }
-                self.suffixes(&dataset).await;
+                self.suffixes(&dataset).await?;
             }
             self.keep(item);
         }
         Ok(())
     }
 
-    async fn suffixes(&mut self, dataset: &Dataset) {
+    async fn suffixes(&mut self, dataset: &Dataset) -> Result<(), Exit> {
         if self.types.snapshot && self.lists_snapshots {
             let snapshots = dataset.snapshots().await;
-            for snapshot in self.noted(dataset.name(), snapshots) {
+            for snapshot in self.noted(dataset.name(), snapshots)? {
                 self.keep(Item::Snapshot(Box::new(snapshot), OnceLock::new()));
             }
         }
         if self.types.bookmark {
             let bookmarks = dataset.bookmarks().await;
-            for bookmark in self.noted(dataset.name(), bookmarks) {
+            for bookmark in self.noted(dataset.name(), bookmarks)? {
                 self.keep(Item::Bookmark(bookmark, Arc::clone(dataset.pool())));
             }
         }
+        Ok(())
     }
 
     /// Returns a list that was read. Damage only costs the unreadable part, and is reported at the
     /// end.
-    fn noted<T>(&mut self, name: &str, result: cenote_rt::Result<Vec<T>>) -> Vec<T> {
-        result.unwrap_or_else(|error| {
-            self.failures.push(format!("cannot open '{name}': {error}"));
-            Vec::new()
+    ///
+    /// # Errors
+    /// [`Exit::Overtaken`]: the command starts again.
+    fn noted<T>(&mut self, name: &str, result: cenote_rt::Result<Vec<T>>) -> Result<Vec<T>, Exit> {
+        result.or_else(|error| match Exit::of(&error, format!("cannot open '{name}': {error}")) {
+            Exit::Failed(failure) => {
+                self.failures.push(failure);
+                Ok(Vec::new())
+            }
+            other => Err(other),
         })
     }
 

@@ -344,16 +344,19 @@ impl Datasets<'_> {
             }
         }
         for object in effects.replaced.iter().chain(&effects.cloned) {
-            let is_open = self.engine.heads.get(*object).is_some();
-            let head = self.head_of_object(*object).await?;
-            if head.live().zil_header() == [0; ZIL_HEADER_LEN] {
-                if !is_open {
-                    // Opened only for the check.
-                    self.engine.heads.remove(*object);
-                }
-            } else {
-                // The log belongs to the dataset that the contents came from.
+            // The log belongs to the dataset that the contents came from. The head must not be
+            // found by anybody before it has the empty header: the log would be freed twice.
+            let open = self.engine.heads.get(*object);
+            let is_open = open.is_some();
+            let head = match open {
+                Some(open) => open,
+                None => self.make_head(*object, self.keys_of_object(*object).await?).await?,
+            };
+            if head.live().zil_header() != [0; ZIL_HEADER_LEN] {
                 head.live().set_zil_header(txg, [0; ZIL_HEADER_LEN])?;
+                if !is_open {
+                    self.engine.heads.insert(head);
+                }
             }
         }
         if let Some((start_time, limits)) = effects.begun_scan {
@@ -408,13 +411,31 @@ impl Datasets<'_> {
         if let Some(head) = self.engine.heads.get(object) {
             return Ok(head);
         }
+        self.open_head(object, self.keys_of_object(object).await?).await
+    }
+
+    /// Returns the keys of a head, as far as they are loaded.
+    async fn keys_of_object(self, object: u64) -> Result<HeadKeys> {
         let dir = self.engine.mos.inspect(|tx| dsl::get_dataset(tx, object)).await?.dir_obj;
-        let keys = self.head_keys(dir).await?;
-        self.open_head(object, keys).await
+        self.head_keys(dir).await
     }
 
     /// Opens a head with these keys, which are those of its dir or none.
     pub(crate) async fn open_head(self, object: u64, keys: HeadKeys) -> Result<Arc<Head>> {
+        let head = self.make_head(object, keys).await?;
+        // A log that waited for its keys: whoever opens the head next must see that it is claimed.
+        if head.seal_keys().is_some() {
+            adopt(&head);
+        }
+        // Keys are kept by the open head: nothing else tells its users when they are unloaded.
+        if head.is_encrypted() && self.engine.is_read_only {
+            return Ok(head);
+        }
+        Ok(self.engine.heads.insert(head))
+    }
+
+    /// Returns a head that nobody finds yet, with these keys.
+    async fn make_head(self, object: u64, keys: HeadKeys) -> Result<Arc<Head>> {
         let (root, dir) = self
             .engine
             .mos
@@ -437,16 +458,7 @@ impl Datasets<'_> {
         };
         let policy = self.engine.mos.inspect(|tx| props::policy(tx, dir)).await?;
         let (pool, probe) = (self.engine.pool_policy(), self.owner_probe());
-        let head = Head::new((object, keys), live, pool, policy, probe);
-        // A log that waited for its keys: whoever opens the head next must see that it is claimed.
-        if head.seal_keys().is_some() {
-            adopt(&head);
-        }
-        // Keys are kept by the open head: nothing else tells its users when they are unloaded.
-        if head.is_encrypted() && self.engine.is_read_only {
-            return Ok(head);
-        }
-        Ok(self.engine.heads.insert(head))
+        Ok(Head::new((object, keys), live, pool, policy, probe))
     }
 
     /// Returns the keys of the head of a dir, as far as they are loaded.
