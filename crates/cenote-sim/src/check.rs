@@ -284,7 +284,14 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
             victim_guids.push(leaf.guid());
             let count = stats.checksum_errors;
             if count > 0 && is_honest(history, *victim) {
-                return Err(format!("{}: CKSUM {count}, although it reports errors", leaf.path()));
+                let mut bad = engine.health().events().after(0);
+                bad.retain(|noted| match &noted.event {
+                    Event::Bad { io, .. } => io.leaf == leaf.guid(),
+                    _ => false,
+                });
+                let bad: Vec<_> = bad.into_iter().map(|noted| noted.event).collect();
+                let path = leaf.path();
+                return Err(format!("{path}: CKSUM {count}, although it reports errors: {bad:?}"));
             }
             continue;
         }
