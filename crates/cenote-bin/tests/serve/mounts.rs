@@ -23,6 +23,21 @@ pub(crate) fn is_root() -> bool {
     rustix::process::geteuid().is_root()
 }
 
+/// Mounts a file system until it has the number of an ended connection. Returns false, and counts
+/// the test as skipped, if another program has the number.
+pub(crate) fn takes_number(house: &House, number: u64) -> bool {
+    let is_taken = (0..100).any(|_| {
+        house.run("zfs unmount t");
+        house.run("zfs mount t");
+        fs::metadata(house.path("at")).unwrap().dev() == number
+    });
+    if !is_taken {
+        let test = cenote_testkit::skip::current_test();
+        cenote_testkit::skip::skip(&test, "another program has the number");
+    }
+    is_taken
+}
+
 /// Limit for polling.
 const LOOKS_MAX: u32 = 10_000;
 
@@ -298,14 +313,8 @@ fn ended_connections_are_not_aborted_by_number() {
     drop(open);
     other.create(&other.text("at"));
     fs::write(other.path("at/file"), "kept").unwrap();
-    let is_reused = (0..100).any(|_| {
-        other.run("zfs unmount t");
-        other.run("zfs mount t");
-        fs::metadata(other.path("at")).unwrap().dev() == number
-    });
-    if !is_reused {
-        let test = cenote_testkit::skip::current_test();
-        return cenote_testkit::skip::skip(&test, "another program has the number");
+    if !takes_number(&other, number) {
+        return;
     }
     house.end(rustix::process::Signal::TERM);
     assert_eq!(fs::read_to_string(other.path("at/file")).unwrap(), "kept");
