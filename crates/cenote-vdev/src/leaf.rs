@@ -676,9 +676,9 @@ impl Leaf {
     ) -> Result<()> {
         let admitted = self.begin_write(&parts, txg).await?;
         let result = admitted.queue().write(class, &parts).await;
-        let (result, is_full) = self.finish_write(admitted, parts, txg, class, result).await;
-        if is_full {
-            self.flush_if_full().await;
+        let (result, is_flush_due) = self.finish_write(admitted, parts, txg, class, result).await;
+        if is_flush_due {
+            self.flush_if_due().await;
         }
         result
     }
@@ -719,7 +719,7 @@ impl Leaf {
 
     /// Records the result of a write. A failed write is tried once more, because losing a leaf
     /// costs a resilver. Also returns whether the caller must call
-    /// [`flush_if_full`](Self::flush_if_full), as soon as it holds no write to any leaf.
+    /// [`flush_if_due`](Self::flush_if_due), as soon as it holds no write to any leaf.
     pub(crate) async fn finish_write(
         &self,
         admitted: AdmittedWrite<'_>,
@@ -733,13 +733,13 @@ impl Leaf {
         }
         let len: u64 = parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum();
         let offset = parts.first().map_or(0, |part| part.offset);
-        let is_full = {
+        let is_flush_due = {
             let mut unflushed = self.unflushed();
             match &result {
                 Ok(()) => unflushed.record_write(admitted.generation, txg, parts),
                 Err(_) => unflushed.record_failed_write(txg),
             }
-            unflushed.exceeds_threshold()
+            unflushed.is_flush_due()
         };
         // Only now: a task that writes buffered writes again must find this one among them.
         drop(admitted);
@@ -756,16 +756,16 @@ impl Leaf {
             Err(error) if error.kind() == Kind::Closed => {}
             Err(error) => self.count_write_error((IoKind::Write, offset, len), error),
         }
-        (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid()))), is_full)
+        (result.map_err(|error| error.with_at(|at| at.vdev = Some(self.guid()))), is_flush_due)
     }
 
-    /// Flushes if the buffered writes exceed the threshold. The flush of a leaf that failed waits
-    /// for the writes in flight on it: a caller that holds a write to another leaf would keep the
-    /// flush of that leaf waiting, and two such callers each other.
-    pub(crate) async fn flush_if_full(&self) {
+    /// Flushes if a flush is due ([`Unflushed::is_flush_due`]). The flush of a leaf that failed
+    /// waits for the writes in flight on it: a caller that holds a write to another leaf would keep
+    /// the flush of that leaf waiting, and two such callers each other.
+    pub(crate) async fn flush_if_due(&self) {
         // Concurrent callers skip the flush once this one is done. A failure is in the log, and the
         // next flush tries again.
-        drop(self.flush_if(Unflushed::exceeds_threshold).await);
+        drop(self.flush_if(Unflushed::is_flush_due).await);
     }
 
     fn count_write_error(&self, (kind, offset, len): (IoKind, u64, u64), error: &Error) {
@@ -899,8 +899,7 @@ impl DeviceAccess {
         Arc::clone(&self.write_permits).acquire_many_owned(count).await.ok()
     }
 
-    /// Flushes the device. First writes the buffered writes again if necessary, one after the
-    /// other, since later writes may overwrite earlier ones.
+    /// Flushes the device. First writes the buffered writes again if necessary.
     async fn rewrite_and_flush(&self, flush: &FlushInProgress) -> Result<()> {
         for parts in &flush.writes {
             self.queue.write(IoClass::AsyncWrite, parts).await?;

@@ -9,9 +9,12 @@
 //! A device that loses its cache (power, a reset, a cable) loses writes that had returned. The
 //! layers above cannot write them again: a syncing txg does not keep the contents of the blocks
 //! that it wrote early. So the leaf keeps the buffers until a flush says that they are durable;
-//! after a failure every write is suspect, and all are written again, in order, before the next
-//! flush. Buffers are shared, and their total is bounded: a flush is started when it exceeds
-//! [`tunables::UNFLUSHED_MAX`], and if that fails, the leaf refuses further writes.
+//! after a failure every write is suspect, and all are written again before the next flush, but for
+//! what a later one overwrote: a reader must not find the bytes of an earlier sync pass, not even
+//! for a moment. For the same reason a write that began on an earlier device of the leaf returns
+//! only when the present device has it too. Buffers are shared, and their total is bounded: a flush
+//! is started when it exceeds [`tunables::UNFLUSHED_MAX`], and if that fails, the leaf refuses
+//! further writes.
 //!
 //! Invariants
 //! * U1  A flush that succeeds ends a batch that a flush has begun.
@@ -19,10 +22,13 @@
 //!
 //! A leaf that is taken out of service does not need its buffers: its dirty time log has the txgs.
 
+use std::ops::Range;
+
+use cenote_ranges::RangeSet;
 use cenote_rt::tunables;
 
 use crate::dtl::TxgRanges;
-use crate::leaf::Part;
+use crate::leaf::{Content, Part};
 
 /// Writes that returned and may still be in a cache of the device.
 #[derive(Debug, Default)]
@@ -44,6 +50,8 @@ struct Batch {
     needs_flush: bool,
     /// A write or flush failed: all of the writes may be lost, even if the next flush succeeds.
     is_suspect: bool,
+    /// A write went to an earlier device of the leaf: the present one may have older bytes there.
+    is_on_former_device: bool,
     /// The txgs of the writes.
     txgs: TxgRanges,
     writes: Vec<Vec<Part>>,
@@ -56,7 +64,8 @@ pub(crate) struct FlushInProgress {
     generation: u64,
     /// Whether the writes that it covers were suspect.
     pub(crate) is_suspect: bool,
-    /// Buffered writes to repeat before the flush, the oldest first.
+    /// Buffered writes to repeat before the flush, the oldest first, without what later ones
+    /// overwrote.
     pub(crate) writes: Vec<Vec<Part>>,
 }
 
@@ -88,9 +97,10 @@ impl Unflushed {
     /// outside of any txg are not kept.
     pub(crate) fn record_write(&mut self, generation: u64, txg: Option<u64>, parts: Vec<Part>) {
         self.pending.needs_flush = true;
-        // The write may have gone to an earlier device of the leaf.
-        self.pending.is_suspect |= generation != self.generation;
+        let is_on_former_device = generation != self.generation;
+        self.pending.is_suspect |= is_on_former_device;
         if let Some(txg) = txg {
+            self.pending.is_on_former_device |= is_on_former_device;
             self.pending.txgs.insert(txg);
             self.pending.bytes += bytes_of(&parts);
             self.pending.writes.push(parts);
@@ -111,9 +121,13 @@ impl Unflushed {
         self.pending.is_suspect || self.flushing.is_suspect
     }
 
-    /// Whether the buffer exceeds the threshold for a flush.
-    pub(crate) fn exceeds_threshold(&self) -> bool {
-        !self.has_failed_flush && self.pending.bytes > tunables::UNFLUSHED_MAX.get()
+    /// Whether the writers must flush: the buffer exceeds its threshold, or a write went to an
+    /// earlier device. Not if the last flush failed: the dirty time log has these txgs then, so
+    /// that their blocks are read elsewhere.
+    pub(crate) fn is_flush_due(&self) -> bool {
+        let is_elsewhere = self.pending.is_on_former_device || self.flushing.is_on_former_device;
+        let is_too_much = self.pending.bytes > tunables::UNFLUSHED_MAX.get();
+        !self.has_failed_flush && (is_elsewhere || is_too_much)
     }
 
     /// Whether the buffer is full and flushes fail, so that no more writes are accepted.
@@ -130,7 +144,7 @@ impl Unflushed {
         needs_flush.then(|| FlushInProgress {
             generation: self.generation,
             is_suspect: *is_suspect,
-            writes: if *is_suspect { writes.clone() } else { Vec::new() },
+            writes: if *is_suspect { without_overwritten(writes) } else { Vec::new() },
         })
     }
 
@@ -181,6 +195,7 @@ impl Batch {
     fn followed_by(mut self, mut later: Self) -> Self {
         self.needs_flush |= later.needs_flush;
         self.is_suspect |= later.is_suspect;
+        self.is_on_former_device |= later.is_on_former_device;
         self.txgs = self.txgs.union(&later.txgs);
         self.writes.append(&mut later.writes);
         self.bytes += later.bytes;
@@ -192,16 +207,57 @@ impl Batch {
     }
 }
 
+/// Returns `writes` without the bytes that a later one of them overwrites. Padding that a later
+/// write overlaps is left out whole.
+fn without_overwritten(writes: &[Vec<Part>]) -> Vec<Vec<Part>> {
+    let mut overwritten = RangeSet::new();
+    let mut last: Vec<Vec<Part>> = Vec::with_capacity(writes.len());
+    for parts in writes.iter().rev() {
+        let left: Vec<Part> = parts.iter().flat_map(|part| left_of(part, &overwritten)).collect();
+        for part in parts.iter().filter(|part| !part.is_pad()) {
+            overwritten.add(range_of(part));
+        }
+        if !left.is_empty() {
+            last.push(left);
+        }
+    }
+    last.reverse();
+    last
+}
+
+/// Returns what `overwritten` leaves of a part.
+fn left_of(part: &Part, overwritten: &RangeSet) -> Vec<Part> {
+    let range = range_of(part);
+    let mut left: RangeSet = [range.clone()].into_iter().collect();
+    for gone in overwritten.within(&range) {
+        left.remove(gone);
+    }
+    match &part.content {
+        Content::Data(data) => left
+            .iter()
+            .map(|kept| {
+                let within = (kept.start - range.start) as usize..(kept.end - range.start) as usize;
+                Part::data(kept.start, data.slice(within).expect("within the part"))
+            })
+            .collect(),
+        Content::Pad(len) if left.bytes() == *len => vec![part.clone()],
+        Content::Pad(_) => Vec::new(),
+    }
+}
+
+fn range_of(part: &Part) -> Range<u64> {
+    part.offset..part.offset + part.len()
+}
+
 fn bytes_of(parts: &[Part]) -> u64 {
     parts.iter().filter(|part| !part.is_pad()).map(Part::len).sum()
 }
 
 #[cfg(test)]
 mod tests {
-    use cenote_rt::Buf;
+    use cenote_rt::{Buf, Rng};
 
     use super::*;
-    use crate::leaf::Content;
 
     #[test]
     fn device_that_comes_back_is_flushed() {
@@ -215,6 +271,53 @@ mod tests {
         assert!(!flush.is_suspect && flush.writes.is_empty());
         assert!(matches!(unflushed.finish_flush(&flush, true), FlushResult::Durable));
         assert!(unflushed.begin_flush().is_none());
+    }
+
+    /// Random writes that overlap: what is repeated is the result of all, and no byte of it is of an
+    /// earlier write.
+    #[test]
+    fn repeated_writes_have_only_the_last_bytes() {
+        const LEN: usize = 64;
+        for seed in 0..500 {
+            let mut rng = Rng::seeded(seed);
+            let mut unflushed = Unflushed::default();
+            // The number of the write that wrote each byte last; 0 is padding, or nothing.
+            let mut wanted = [0; LEN];
+            for number in 1..=rng.below(12) as u8 {
+                let mut at = rng.below(16) as usize;
+                let mut parts = Vec::new();
+                while at < LEN && rng.below(4) != 0 {
+                    let len = (1 + rng.below(16) as usize).min(LEN - at);
+                    if rng.below(4) == 0 {
+                        parts.push(Part::pad(at as u64, len as u64));
+                        wanted[at..at + len].fill(0);
+                    } else {
+                        parts.push(Part::data(at as u64, Buf::from(vec![number; len])));
+                        wanted[at..at + len].fill(number);
+                    }
+                    at += len + rng.below(3) as usize;
+                }
+                unflushed.record_write(0, Some(5), parts);
+            }
+            unflushed.record_failed_write(Some(5));
+            let flush = unflushed.begin_flush().expect("there are writes");
+            let (mut found, mut data_at) = ([0; LEN], [false; LEN]);
+            for part in flush.writes.iter().flatten() {
+                let range = part.offset as usize..(part.offset + part.len()) as usize;
+                match &part.content {
+                    Content::Data(data) => {
+                        assert!(!data_at[range.clone()].contains(&true), "seed {seed}: twice");
+                        data_at[range.clone()].fill(true);
+                        found[range].copy_from_slice(data);
+                    }
+                    Content::Pad(_) => found[range].fill(0),
+                }
+            }
+            for (at, byte) in wanted.iter().enumerate() {
+                assert!(*byte == 0 || found[at] == *byte, "seed {seed}: byte {at}: {found:?}");
+            }
+            assert!(matches!(unflushed.finish_flush(&flush, true), FlushResult::Durable));
+        }
     }
 
     #[test]

@@ -377,6 +377,46 @@ fn a_replaced_device_is_flushed_itself() {
     .expect("runtime");
 }
 
+/// A write that is on its way to the old device when the leaf gets another one has overwritten a
+/// block that is written to the new one again: when it returns, the new device must have it too.
+#[test]
+fn a_write_to_a_replaced_device_returns_when_the_new_one_has_it() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let (old, new) = (&fixture.valves[0], Valve::new());
+        fixture.write(0, 1, 5).await.expect("there");
+        old.close();
+        let write = fixture.begin_write(0, 2, 5);
+        old.until_held().await;
+        let device = Arc::clone(&new) as Arc<dyn Device>;
+        fixture.tree.return_to_service(fixture.guids[0], Some(device)).await.expect("it answers");
+        assert_eq!(new.block(0), 1);
+        old.open();
+        write.await.expect("no panic").expect("there");
+        assert_eq!(new.block(0), 2);
+    })
+    .expect("runtime");
+}
+
+/// A block that was overwritten in place is not written again with its old bytes.
+#[test]
+fn rewriting_after_a_failed_flush_leaves_out_old_bytes() {
+    simulate(1, async {
+        let fixture = Fixture::new(Redundancy::Single, 1);
+        let valve = &fixture.valves[0];
+        fixture.write(0, 1, 5).await.expect("there");
+        fixture.write(0, 2, 5).await.expect("there");
+        valve.refuse(true);
+        fixture.tree.flush().await.expect_err("refused");
+        valve.refuse(false);
+        valve.lose();
+        let (writes, _) = valve.counts();
+        fixture.tree.flush().await.expect("flushed");
+        assert_eq!((valve.counts().0 - writes, valve.block(0)), (1, 2));
+    })
+    .expect("runtime");
+}
+
 /// The caller of a flush may drop its future: the writes that it was to cover are still unflushed.
 #[test]
 fn a_dropped_flush_makes_nothing_durable() {

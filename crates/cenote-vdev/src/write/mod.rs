@@ -410,7 +410,7 @@ impl Tree {
             }
         }
         let mut errors = group.done().await;
-        let (mut failed, mut full) = (Vec::new(), Vec::new());
+        let (mut failed, mut due) = (Vec::new(), Vec::new());
         for (number, (write, admitted)) in writes.into_iter().zip(admitted).enumerate() {
             let leaf = self.leaf(write.leaf);
             let offset = write.parts.first().map_or(0, |part| part.offset);
@@ -420,8 +420,8 @@ impl Tree {
                     let at = errors.iter().position(|(member, _)| *member as usize == number);
                     let result = at.map_or(Ok(()), |at| Err(errors.swap_remove(at).1));
                     let finished = leaf.finish_write(admitted, write.parts, txg, class, result);
-                    let (result, is_full) = finished.await;
-                    full.extend(is_full.then_some(leaf));
+                    let (result, is_flush_due) = finished.await;
+                    due.extend(is_flush_due.then_some(leaf));
                     result
                 }
             };
@@ -431,8 +431,8 @@ impl Tree {
             }
         }
         // Only now: no write is held any more.
-        for leaf in full {
-            branch(leaf.flush_if_full()).await;
+        for leaf in due {
+            branch(leaf.flush_if_due()).await;
         }
         failed
     }
