@@ -13,7 +13,8 @@ use cenote_rt::Rng;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::daemon::{House, has_fuse};
-use crate::watch::eventually;
+use crate::mounts::is_root;
+use crate::watch::{eventually, until};
 use crate::{has, succeeds};
 
 /// Number of mounted file systems when a daemon is killed.
@@ -261,6 +262,44 @@ fn a_mount_costs_two_descriptors_and_little_memory_and_no_thread() {
     let cost = after.2.saturating_sub(before.2) / count;
     assert!(cost < MOUNT_KIB, "{cost} KiB a mount: {before:?} -> {after:?}");
     house.run("zpool export t");
+}
+
+/// The guard may be killed, by a system that is short of memory, say: the next one knows all mounts.
+#[test]
+fn a_guard_that_was_killed_is_replaced() {
+    // Others may be unable to open the control files.
+    if !has_fuse() || !is_root() {
+        return;
+    }
+    let house = House::new("guard-killed");
+    house.create(&house.text("mnt"));
+    house.run("zfs create t/a");
+    let server = pid(&house).unwrap();
+    let first = guard(server).unwrap();
+    until("the guard has two control files", || control_files(first) == 2);
+    kill_process(Pid::from_raw(first).unwrap(), Signal::KILL).unwrap();
+    house.run("zfs create t/b");
+    let next = guard(server).unwrap();
+    assert_ne!(next, first);
+    until("the next guard has three control files", || control_files(next) == 3);
+    house.run("zpool export t");
+}
+
+/// Returns the guard of a daemon.
+fn guard(server: i32) -> Option<i32> {
+    let wanted = format!("cenote\0fuse-guard\0{server}\0");
+    let processes = std::fs::read_dir("/proc").unwrap();
+    let found = processes.filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    found.into_iter().find(|pid: &i32| {
+        std::fs::read(format!("/proc/{pid}/cmdline")).is_ok_and(|line| line == wanted.as_bytes())
+    })
+}
+
+/// Returns how many control files of connections a process has open.
+fn control_files(pid: i32) -> usize {
+    let Ok(open) = std::fs::read_dir(format!("/proc/{pid}/fd")) else { return 0 };
+    let targets = open.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
+    targets.filter(|target| target.ends_with("abort")).count()
 }
 
 /// A daemon without enough threads or memory reports that or ends; its mounts and their users do

@@ -67,8 +67,7 @@ impl IntentLogs<'_> {
             return self.engine.sync().await.map(drop);
         }
         let Some(ticket) = ticket else { return Ok(()) };
-        let writer = log.writer.lock();
-        let mut bursts = self.engine.health.suspension.unless_abandoned(writer).await?;
+        let mut bursts = self.writer_of(log).await?;
         if log.queue().is_done(ticket) {
             return Ok(());
         }

@@ -46,9 +46,9 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_ondisk::zil::ZilFlags;
-use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank};
+use cenote_rt::lock::{AsyncMutex, AsyncMutexGuard, Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Notify, tunables};
+use cenote_rt::{Notify, Result, tunables};
 
 use chain::{Chain, Stage, Step};
 use queue::Queue;
@@ -348,6 +348,15 @@ pub struct IntentLogs<'e> {
 }
 
 impl<'e> IntentLogs<'e> {
+    /// Waits until no other task writes or replays the log.
+    ///
+    /// # Errors
+    /// [`EngineError::Suspended`] if the pool is closed by force meanwhile: the other one may wait
+    /// for a device.
+    async fn writer_of<'l>(&self, log: &'l Log) -> Result<AsyncMutexGuard<'l, Bursts>> {
+        self.engine.health.suspension.unless_abandoned(log.writer.lock()).await
+    }
+
     pub(crate) fn replayers(self) -> MutexGuard<'e, Vec<(ObjSetType, Arc<dyn Replayer>)>> {
         self.engine.logs.replayers.lock()
     }

@@ -161,10 +161,10 @@ impl IntentLogs<'_> {
     ///
     /// # Errors
     /// `Kind::Unsupported` if the replayer does not know an operation: the rest of the log stays.
-    /// Errors of a sync.
+    /// Errors of a sync; [`EngineError::Suspended`] if the pool is closed by force meanwhile.
     pub async fn replay(self, head: &Head, sink: &dyn Replayer) -> Result<Option<Replayed>> {
         // Prevents writing of the log during its replay.
-        let _writer = head.log().writer.lock().await;
+        let _writer = self.writer_of(head.log()).await?;
         adopt(head);
         if head.is_locked() {
             return Ok(None);

@@ -108,8 +108,7 @@ impl<'e> IntentLogs<'e> {
         let frozen = FrozenLogs::new(self.engine);
         for head in self.engine.heads.all() {
             // Waits for a running writer; later ones find no chain and start none.
-            let writer = head.log().writer.lock();
-            let _writer = self.engine.health.suspension.unless_abandoned(writer).await?;
+            let _writer = self.writer_of(head.log()).await?;
             head.log().chain().retire();
         }
         Ok(frozen)

@@ -199,7 +199,10 @@ pub(super) fn run(server: &OsStr) {
         if is_told {
             match receive(stdin.as_fd()) {
                 Ok(Some((device, file))) => note(&mut known, device, file),
-                Ok(None) | Err(_) => break,
+                Ok(None) => break,
+                Err(_) if is_dead(&status) => break,
+                // Memory is short, say: the server lives, and so do its mounts.
+                Err(_) => drop(poll(&mut [], Some(&look))),
             }
         } else if is_dead(&status) {
             break;
