@@ -504,7 +504,7 @@ pub(crate) async fn key_failure(dataset: &Dataset, error: &Error) -> Exit {
         }
         _ => error.to_string(),
     };
-    Exit::failed(format!("Key load error: {text}"))
+    Exit::of(error, format!("Key load error: {text}"))
 }
 
 #[cfg(test)]

@@ -340,6 +340,8 @@ impl Pool {
                 count += 1;
             }
         }
+        // Otherwise those of an overtaken view would stay locked for good.
+        self.grounds().check()?;
         let tag = info.wrapped.mac;
         self.keys().add_root(info.root_dir, RootKey { key: Arc::new(key), tag });
         Ok(count)
@@ -352,6 +354,7 @@ impl Pool {
     pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
         let info = dataset.loaded_root().await?;
         let mut objects = self.key_objects(info.root_dir).await;
+        self.grounds().check()?;
         objects.push(info.object);
         drop(self.keys().take(info.root_dir, &objects));
         Ok(())

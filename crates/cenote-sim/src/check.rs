@@ -327,10 +327,9 @@ pub(crate) fn counts(history: &History, engine: &Engine) -> Checked<()> {
 }
 
 /// Reads everything of a pool; returns what is wrong, and how much.
-async fn findings_of(pool: &Arc<Pool>) -> Checked<(String, Summary)> {
+async fn findings_of(pool: &Arc<Pool>) -> cenote_rt::Result<(String, Summary)> {
     let (observer, progress) = (Arc::<Findings>::default(), Arc::<Progress>::default());
-    let run = verify::pool(pool, Arc::<Findings>::clone(&observer), Arc::clone(&progress));
-    run.await.map_err(fail)?;
+    verify::pool(pool, Arc::<Findings>::clone(&observer), Arc::clone(&progress)).await?;
     Ok((observer.take(), progress.summary()))
 }
 
@@ -353,7 +352,7 @@ pub(crate) async fn split_off(
     if !report.is_clean() {
         return Err(format!("space of the pool that was split off: {:?}", report.lines()));
     }
-    let (findings, summary) = findings_of(&pool).await?;
+    let (findings, summary) = findings_of(&pool).await.map_err(fail)?;
     if !summary.is_clean() {
         return Err(format!("in the pool that was split off: {findings}"));
     }
@@ -443,12 +442,25 @@ fn has_whole_checkpoint(history: &History, engine: &Engine) -> bool {
 
 /// Reads a pool in the state of its checkpoint. Its vdevs may lack parts that redundancy makes up
 /// for: a resilver leaves out blocks that only the checkpoint has.
-async fn checkpoint_state(pool: &Arc<Pool>) -> Checked<()> {
+async fn checkpoint_state(pool: &Arc<Pool>) -> cenote_rt::Result<Checked<()>> {
     let (findings, summary) = findings_of(pool).await?;
     if summary.lost > 0 || summary.unreachable > 0 {
-        return Err(format!("in the state of the checkpoint: {findings}"));
+        return Ok(Err(format!("in the state of the checkpoint: {findings}")));
     }
-    Ok(())
+    Ok(Ok(()))
+}
+
+/// Reads the state of the checkpoint in a pool that went back to it.
+async fn rewound_state(engine: &Engine) -> cenote_rt::Result<Checked<()>> {
+    let view = engine.view().await?;
+    if let Err(difference) = checkpoint_state(&view).await? {
+        return Ok(Err(difference));
+    }
+    let report = leaks::check(&view).await?;
+    if !report.is_clean() {
+        return Ok(Err(format!("space after a rewind: {:?}", report.lines())));
+    }
+    Ok(Ok(()))
 }
 
 /// Reads the state of the checkpoint, if there is one: none of its blocks was used again.
@@ -460,7 +472,7 @@ async fn checkpoint(history: &History, engine: &Arc<Engine>) -> Checked<()> {
     let found = scan.find("tank").map_err(|error| error.to_string())?;
     let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
     let pool = Pool::open(found, &options).await.map_err(fail)?;
-    checkpoint_state(&pool).await?;
+    checkpoint_state(&pool).await.map_err(fail)??;
     history.tally().check("checkpoints read");
     Ok(())
 }
@@ -483,13 +495,13 @@ pub(crate) async fn rewind(
     spares::connect(history, &rewound);
     rewound.start_sync_task();
     encryption::load_keys(&history.plan, &rewound).await.map_err(fail)?;
-    let view = rewound.view().await.map_err(fail)?;
-    checkpoint_state(&view).await?;
-    let report = leaks::check(&view).await.map_err(fail)?;
-    if !report.is_clean() {
-        return Err(format!("space after a rewind: {:?}", report.lines()));
+    let mut left = VIEWS_MAX;
+    loop {
+        left -= 1;
+        if let Some(checked) = settled(rewound_state(&rewound).await, left) {
+            break checked?;
+        }
     }
-    drop(view);
     rewound.removals().resume().await;
     rewound.leaves().resume_reflow();
     history.tally().check("rewinds to checkpoints");

@@ -74,6 +74,7 @@ pub(super) fn run(verb: &str, source: &Source, args: &[String], io: &mut Io<'_>)
             };
             match done {
                 Ok(()) => counts.done += 1,
+                Err(Exit::Overtaken) => return Err(Exit::Overtaken),
                 Err(exit) => err!(io, "{}", exit.message())?,
             }
         }
@@ -130,11 +131,16 @@ pub(crate) async fn load_all(
     below(&root, &mut datasets).await?;
     let mut are_loaded = true;
     for dataset in datasets {
-        if needs_change(&dataset, true).await?
-            && let Err(exit) = load(source, &dataset, None, false, io).await
-        {
-            err!(io, "{}", exit.message())?;
-            are_loaded = false;
+        if !needs_change(&dataset, true).await? {
+            continue;
+        }
+        match load(source, &dataset, None, false, io).await {
+            Ok(()) => {}
+            Err(Exit::Overtaken) => return Err(Exit::Overtaken),
+            Err(exit) => {
+                err!(io, "{}", exit.message())?;
+                are_loaded = false;
+            }
         }
     }
     Ok(are_loaded)
