@@ -96,7 +96,7 @@ impl Mounts {
     /// `listed`.
     pub(super) fn notice(&self, listed: &Listed, table: &MountTable) {
         let (mut gone, mut ended) = (Vec::new(), Vec::new());
-        {
+        let is_changing = {
             let mut state = self.state();
             for (object, change, has_ended) in listed {
                 let unmounted = state.mounted.get(object).filter(|mounted| {
@@ -109,9 +109,11 @@ impl Mounts {
             }
             let objects: Vec<u64> = state.detached.keys().copied().collect();
             ended.extend(objects.into_iter().filter_map(|object| state.take_ended(object)));
-        }
-        // A command that changes mounts may be about to remove it from the list itself.
-        for (dataset, is_dead) in gone.into_iter().filter(|_| !self.changing.is_locked()) {
+            // LOCK state: a command that has unmounted one of them, and is about to remove it from
+            // the list itself, cannot end before this.
+            self.changing.is_locked()
+        };
+        for (dataset, is_dead) in gone.into_iter().filter(|_| !is_changing) {
             if is_dead {
                 log::warn!(dataset = %dataset, "connection aborted");
             } else {

@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::daemon::{House, has_fuse};
 use crate::mounts::is_root;
 use crate::watch::{eventually, until};
-use crate::{has, succeeds};
+use crate::{has, succeeds, with_many_mounts};
 
 /// Number of mounted file systems when a daemon is killed.
 const FILESYSTEMS: usize = 24;
@@ -235,6 +235,7 @@ fn a_mount_costs_two_descriptors_and_little_memory_and_no_thread() {
     if !has_fuse() {
         return;
     }
+    let _many = (many() > 500).then(with_many_mounts);
     let house = House::new("many");
     house.create(&house.text("mnt"));
     for number in 0..many() {

@@ -15,7 +15,7 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::{Shed, has, succeeds};
+use super::{Shed, has, succeeds, with_few_mounts};
 
 /// Whether file systems can be mounted here; else reports that the test is skipped.
 pub(crate) fn can_mount() -> bool {
@@ -423,6 +423,7 @@ fn users_without_privileges_can_mount() {
     if !can_mount() || !has("fusermount3") {
         return;
     }
+    let _few = with_few_mounts();
     // A directory that only its owner may search.
     let folder = cenote_testkit::golden::PrivateFolder::create("fuse-nobody");
     let shed = Shed { folder, uid: Some(NOBODY) };
@@ -448,6 +449,30 @@ fn users_without_privileges_can_mount() {
     let mode = Mode::from_raw_mode(fs::metadata(&at).unwrap().mode());
     assert!(mode.contains(Mode::RUSR), "it is unmounted");
     shed.judge();
+}
+
+/// What other users have mounted counts, too.
+#[test]
+fn the_limit_of_fusermount_is_told() {
+    const NOBODY: u32 = 65_534;
+    if !can_mount() {
+        return;
+    }
+    let folder = cenote_testkit::golden::PrivateFolder::create("fuse-limit");
+    let shed = Shed { folder, uid: Some(NOBODY) };
+    let walk = |path: &Path| fs::metadata(path).unwrap().mode() & 0o001 != 0;
+    if !shed.folder.path().ancestors().all(walk) {
+        return skip::skip(&skip::current_test(), "the folder is closed to other users");
+    }
+    shed.fill();
+    let program = shed.path("fusermount3");
+    let text = "fusermount3: too many FUSE filesystems mounted; mount_max=N can be set in /etc/f";
+    fs::write(&program, format!("#!/bin/sh\necho '{text}' >&2\nexit 1\n")).unwrap();
+    fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+    let mut command = shed.cenote(&["mount", "-d", &shed.pool(), "t", &shed.text("at")]);
+    let said = command.env("PATH", shed.folder.path()).output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("the limit is mount_max in /etc/fuse.conf, 1000 unless set"), "{said}");
 }
 
 #[test]

@@ -45,6 +45,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, Output, Stdio};
+use std::sync::{PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::skip;
@@ -58,6 +59,20 @@ fn fault_layer() {
 
 /// Size of the pool's device.
 const SIZE: u64 = 512 << 20;
+
+/// `fusermount3` has a limit for the mounts of all users: tests that use it do not run beside those
+/// that mount thousands.
+static MOUNTS: RwLock<()> = RwLock::new(());
+
+/// Keeps tests with thousands of mounts waiting.
+fn with_few_mounts() -> RwLockReadGuard<'static, ()> {
+    MOUNTS.read().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Keeps tests with `fusermount3` waiting.
+fn with_many_mounts() -> RwLockWriteGuard<'static, ()> {
+    MOUNTS.write().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// A directory with one device, and commands on it.
 struct Shed {

@@ -14,8 +14,8 @@ use cenote_testkit::golden::{PrivateFolder, golden};
 use cenote_testkit::skip;
 
 use crate::daemon::has_fuse;
-use crate::has;
 use crate::person::{Terminal, terminal};
+use crate::{has, with_few_mounts};
 
 /// An ordinary user.
 const USER: u32 = 65534;
@@ -221,6 +221,7 @@ fn the_sessions_with_a_daemon_are_as_shown() {
     if !has_fuse() || !has("fusermount3") {
         return;
     }
+    let _few = with_few_mounts();
     for mut desk in desks("sessions-daemon") {
         desk.session("README.md", "$ cenote zpool create -m ~/tank -O canmount=off tank");
         assert_eq!(desk.types("cenote zfs get -H -o value mounted tank/home"), (0, "yes\n".into()));

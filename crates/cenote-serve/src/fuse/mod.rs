@@ -136,6 +136,16 @@ pub enum FuseError {
     /// The program that mounts for users other than root is not installed.
     #[error("only root mounts without 'fusermount3', which is not installed (package fuse3)")]
     NoHelper,
+    /// `fusermount3` has a limit for the file systems of all users.
+    #[error(
+        "cannot mount at '{}': too many FUSE file systems are mounted; the limit is mount_max in \
+         /etc/fuse.conf, 1000 unless set",
+        at.display()
+    )]
+    TooMany {
+        /// The path.
+        at: PathBuf,
+    },
     /// The kernel offered io_uring, and refused it.
     #[error("cannot mount at '{}': io_uring: {error}", at.display())]
     Ring {

@@ -119,6 +119,7 @@ pub(super) enum Step {
     Worker,
     Link,
     Helper,
+    TooMany,
 }
 
 /// A failure of work on a path.
@@ -158,6 +159,7 @@ impl PathError {
             Step::Link => FuseError::Link { at },
             Step::Worker => FuseError::Worker { at, error },
             Step::Helper => FuseError::NoHelper,
+            Step::TooMany => FuseError::TooMany { at },
         };
         Error::new(kind, cause)
     }
@@ -347,7 +349,7 @@ fn encode(done: &Result<Answer, PathError>) -> Vec<u8> {
 }
 
 fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
-    const STEPS: [Step; 9] = [
+    const STEPS: [Step; 10] = [
         Step::Resolve,
         Step::Create,
         Step::NotEmpty,
@@ -357,6 +359,7 @@ fn decode(answer: &[u8]) -> Result<Vec<Vec<u8>>, PathError> {
         Step::Worker,
         Step::Link,
         Step::Helper,
+        Step::TooMany,
     ];
     let lost = PathError::of(Step::Worker, Errno::PROTO);
     let (step, rest) = answer.split_first().ok_or(lost)?;

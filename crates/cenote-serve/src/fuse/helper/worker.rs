@@ -1,11 +1,11 @@
 //! The path worker: processes one operation after the other until its socket is closed.
 
 use std::ffi::OsStr;
-use std::io::ErrorKind;
+use std::io::{ErrorKind, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::mount::MountFlags;
@@ -13,6 +13,11 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 
 use super::{Answer, Operation, PathError, Step, encode, ignore_signals, receive, send};
 use crate::fuse::{Unmount, place};
+
+/// What `fusermount3` says when its limit is reached.
+const TOO_MANY: &str = "too many FUSE filesystems";
+/// Longest text of its standard error that is read.
+const SAID_MAX: usize = 4 << 10;
 
 /// Processes operations until the server closes the socket, which is the standard input.
 pub(super) fn run() {
@@ -90,7 +95,7 @@ fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
             .map_err(|errno| PathError::of(Step::Attach, errno))?;
     let mut command = Command::new("fusermount3");
     command.arg("-o").arg(options).arg("--").arg(at).env("_FUSE_COMMFD", "0");
-    command.stdin(other).stdout(Stdio::null()).stderr(Stdio::null());
+    command.stdin(other).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| match error.kind() {
         ErrorKind::NotFound => PathError::new(Step::Helper, &error),
         _ => failed(error),
@@ -101,6 +106,20 @@ fn mount_unprivileged(at: &Path, options: &str) -> Result<OwnedFd, PathError> {
     match received.map_err(failed)? {
         Some((_, Some(fd))) if status.success() => Ok(fd),
         // The reason is only on its standard error, as text; mostly it is a missing permission.
+        _ if said(&mut child).contains(TOO_MANY) => Err(PathError::of(Step::TooMany, Errno::USERS)),
         _ => Err(PathError::of(Step::Attach, Errno::PERM)),
     }
+}
+
+/// Returns what an ended process has written to its standard error.
+fn said(child: &mut Child) -> String {
+    let Some(mut stderr) = child.stderr.take() else { return String::new() };
+    let mut text = vec![0; SAID_MAX];
+    // A process that it started may have the pipe: its end is not waited for.
+    let length = match rustix::io::ioctl_fionbio(&stderr, true) {
+        Ok(()) => stderr.read(&mut text).unwrap_or(0),
+        Err(_) => 0,
+    };
+    text.truncate(length);
+    String::from_utf8_lossy(&text).into_owned()
 }
