@@ -77,11 +77,11 @@ pub(super) fn serve(
     name: &'static str,
     shares: Shares,
     service: Arc<impl Service>,
+    mut descriptors: SpareDescriptors,
 ) -> std::io::Result<()> {
     let desk = Arc::new(Desk { shares, taken: Mutex::with_default(Rank::DaemonSlots) });
     let spares = spare_threads(name)?;
     spawn(name, move || {
-        let mut descriptors = SpareDescriptors::default();
         loop {
             descriptors.refill();
             match service.accept() {
@@ -202,9 +202,16 @@ fn spare_threads(name: &str) -> std::io::Result<SyncSender<Job>> {
 
 /// Reserved descriptors.
 #[derive(Debug, Default)]
-struct SpareDescriptors(Vec<File>);
+pub(super) struct SpareDescriptors(Vec<File>);
 
 impl SpareDescriptors {
+    /// Reserves them before pools and mounts may take all there are (SHARE-2).
+    pub(super) fn reserve() -> Self {
+        let mut reserved = Self::default();
+        reserved.refill();
+        reserved
+    }
+
     fn refill(&mut self) {
         while self.0.len() < SPARE_DESCRIPTORS {
             let Ok(file) = File::open("/dev/null") else { return };

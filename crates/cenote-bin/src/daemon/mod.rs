@@ -53,6 +53,7 @@ use rustix::process::{
     PidfdFlags, PidfdGetfdFlags, Resource, getpid, getrlimit, pidfd_getfd, pidfd_open, setrlimit,
 };
 
+use accept::SpareDescriptors;
 use place::Place;
 use pools::Pools;
 use server::Commands;
@@ -344,6 +345,7 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         log::warn!(path = %socket.display(), cause = %error, "no socket for volumes");
     });
     stages::reach("daemon-listening");
+    let spare = SpareDescriptors::reserve();
     let signals = Signals::block().map_err(failed)?;
     log::catch_panics();
     log::info!(
@@ -363,7 +365,8 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
             log::warn!(cause = %cause, "mounts cannot be ended from outside");
         }
         let state = place.state.clone();
-        let commands = Commands::serve(listener, Runtime::here(), Arc::clone(&pools), state)?;
+        let commands =
+            Commands::serve((listener, spare), Runtime::here(), Arc::clone(&pools), state)?;
         stages::reach("daemon-serving");
         signals.next().await;
         stages::reach("daemon-ending");

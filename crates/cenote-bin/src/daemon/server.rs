@@ -20,7 +20,7 @@ use cenote_cli::{Caller, CallerStreams, Io, Session};
 use cenote_rt::{Runtime, monotonic, trace, tunables};
 use rustix::net::{SendFlags, send, sockopt::socket_peercred};
 
-use super::accept::{self, Service, Shares, is_trusted};
+use super::accept::{self, Service, Shares, SpareDescriptors, is_trusted};
 use super::loan;
 use super::log;
 use super::pools::Pools;
@@ -58,9 +58,9 @@ pub(super) struct Commands {
 }
 
 impl Commands {
-    /// Runs commands until the process ends.
+    /// Runs commands until the process ends; `spare` are descriptors for trusted clients.
     pub(super) fn serve(
-        listener: UnixListener,
+        (listener, spare): (UnixListener, SpareDescriptors),
         runtime: Runtime,
         pools: Arc<Pools>,
         folder: PathBuf,
@@ -70,7 +70,7 @@ impl Commands {
         let is_ending = AtomicBool::new(false);
         let commands =
             Arc::new(Self { listener, runtime, pools, folder, requests, rows, output, is_ending });
-        accept::serve("command", SHARES, Arc::clone(&commands))?;
+        accept::serve("command", SHARES, Arc::clone(&commands), spare)?;
         Ok(commands)
     }
 

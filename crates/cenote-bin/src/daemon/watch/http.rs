@@ -20,7 +20,7 @@ use cenote_rt::monotonic;
 use rustix::net::sockopt::{Timeout, set_socket_timeout, socket_peercred};
 use rustix::net::{Shutdown, shutdown};
 
-use crate::daemon::accept::{self, Service, Shares};
+use crate::daemon::accept::{self, Service, Shares, SpareDescriptors};
 
 /// Maximum numbers of concurrent clients.
 const SHARES: Shares = Shares { trusted: 8, others: 16, each: 8 };
@@ -48,7 +48,7 @@ pub(super) fn serve_unix(path: &Path, page: &Arc<Page>) -> std::io::Result<()> {
         Ok((stream, uid))
     };
     let clients = Clients { accept, page: Arc::clone(page), is_local: false };
-    accept::serve("metrics", SHARES, Arc::new(clients))
+    accept::serve("metrics", SHARES, Arc::new(clients), SpareDescriptors::default())
 }
 
 /// Serves `HOST:PORT`; users are unknown there.
@@ -58,7 +58,7 @@ pub(super) fn serve_tcp(address: &str, page: &Arc<Page>) -> std::io::Result<()> 
     let accept = move || Ok((listener.accept()?.0, u32::MAX));
     let shares = Shares { each: SHARES.others, ..SHARES };
     let clients = Clients { accept, page: Arc::clone(page), is_local };
-    accept::serve("metrics", shares, Arc::new(clients))
+    accept::serve("metrics", shares, Arc::new(clients), SpareDescriptors::default())
 }
 
 /// The clients of a socket.
