@@ -430,6 +430,29 @@ pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
     })
 }
 
+/// Returns a dataset; `None` if there is none of this name.
+pub(crate) async fn dataset_if_any(pool: &Arc<Pool>, name: &str) -> Result<Option<Dataset>, Exit> {
+    match pool.dataset(name).await {
+        Ok(found) => Ok(Some(found)),
+        Err(error) if error.kind() == Kind::NotFound => Ok(None),
+        Err(error) if error.cause::<BadName>().is_some() => Ok(None),
+        // It may exist, and not be readable.
+        Err(error) => Err(Exit::of(&error, format!("cannot open '{name}': {error}"))),
+    }
+}
+
+/// Returns the nearest existing dataset above a name.
+pub(crate) async fn nearest_above(pool: &Arc<Pool>, name: &str) -> Result<Option<Dataset>, Exit> {
+    let mut at = name;
+    while let Some((parent, _)) = at.rsplit_once('/') {
+        if let Some(found) = dataset_if_any(pool, parent).await? {
+            return Ok(Some(found));
+        }
+        at = parent;
+    }
+    Ok(None)
+}
+
 /// Returns the message for a dataset whose contents cannot be read.
 pub fn contents_failure(name: &str, error: &Error) -> Exit {
     match error.kind() {

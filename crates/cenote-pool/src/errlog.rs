@@ -82,7 +82,8 @@ impl Pool {
             match block.birth {
                 Some(birth) if objset != 0 => {
                     let before = objects.len();
-                    if let Ok(head) = self.dataset_by_object(objset).await {
+                    let head = self.dataset_by_object(objset).await;
+                    if let Ok(head) = mos::unless_interrupted(head)? {
                         expand(&head, &block, birth, &mut objects).await?;
                     }
                     if objects.len() == before {

@@ -330,8 +330,9 @@ impl Pool {
         self.keys().add(info.object, Arc::new(keys));
         let mut count = 1;
         // Damaged dirs stay locked and do not prevent unlocking the others.
-        for object in self.key_objects(info.root_dir).await {
-            let Ok(child) = KeyInfo::load(self.mos(), object).await else { continue };
+        for object in self.key_objects(info.root_dir).await? {
+            let child = KeyInfo::load(self.mos(), object).await;
+            let Ok(child) = mos::unless_interrupted(child)? else { continue };
             if self.keys().is_loaded(&child) {
                 continue;
             }
@@ -340,8 +341,6 @@ impl Pool {
                 count += 1;
             }
         }
-        // Otherwise those of an overtaken view would stay locked for good.
-        self.grounds().check()?;
         let tag = info.wrapped.mac;
         self.keys().add_root(info.root_dir, RootKey { key: Arc::new(key), tag });
         Ok(count)
@@ -353,28 +352,30 @@ impl Pool {
     /// A [`KeyError`].
     pub async fn unload_key(&self, dataset: &Dataset) -> Result<()> {
         let info = dataset.loaded_root().await?;
-        let mut objects = self.key_objects(info.root_dir).await;
-        self.grounds().check()?;
+        let mut objects = self.key_objects(info.root_dir).await?;
         objects.push(info.object);
         drop(self.keys().take(info.root_dir, &objects));
         Ok(())
     }
 
     /// Returns the key objects of all dirs that use an encryption root. Damaged dirs are left out.
-    async fn key_objects(&self, root: u64) -> Vec<u64> {
+    ///
+    /// # Errors
+    /// Errors that end a reader: the dirs that were not read would stay locked.
+    async fn key_objects(&self, root: u64) -> Result<Vec<u64>> {
         let (mut found, mut seen) = (Vec::new(), BTreeSet::new());
         let mut pending = vec![KeyPath::First(root)];
         while let Some(path) = pending.pop() {
             let user = self.mos().read(|objects| key_user(objects, root, path)).await;
-            let Ok(Some((dir, object))) = user else { continue };
+            let Ok(Some((dir, object))) = mos::unless_interrupted(user)? else { continue };
             if !seen.insert(dir) {
                 continue;
             }
             found.push(object);
             let paths = self.mos().read(|objects| key_paths(objects, dir)).await;
-            pending.extend(paths.unwrap_or_default());
+            pending.extend(mos::unless_interrupted(paths)?.unwrap_or_default());
         }
-        found
+        Ok(found)
     }
 
     /// Reads the key object of an encryption root.

@@ -113,8 +113,24 @@ pub(crate) async fn extra(objset: &Arc<ObjSet>, object: u64, key: &str) -> Resul
     objset.read(|objects| extra_value(objects, object, key)).await
 }
 
+/// Separates errors that concern one object, which a reader may report or leave out, from those
+/// that end the reader ([`Kind::is_interruption`]): without this, a list would lack objects that
+/// exist.
+///
+/// # Errors
+/// Errors that end the reader.
+pub fn unless_interrupted<T>(result: Result<T>) -> Result<Result<T>> {
+    match result {
+        Err(error) if error.kind().is_interruption() => Err(error),
+        other => Ok(other),
+    }
+}
+
 /// Converts a "not found" error to `None`.
-pub(crate) fn optional<T>(result: Result<T>) -> Result<Option<T>> {
+///
+/// # Errors
+/// All others.
+pub fn optional<T>(result: Result<T>) -> Result<Option<T>> {
     match result {
         Ok(value) => Ok(Some(value)),
         Err(error) if error.kind() == Kind::NotFound => Ok(None),

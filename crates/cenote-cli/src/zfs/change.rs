@@ -11,7 +11,7 @@ use cenote_ondisk::nvlist::{NvList, NvValue};
 use cenote_ondisk::zap::Value;
 use cenote_pool::props::PropValue;
 use cenote_pool::props::text::{self as setting, Moment, Setting};
-use cenote_pool::{Dataset, DatasetKind};
+use cenote_pool::{Dataset, DatasetKind, mos};
 
 use super::create::{FileSystemOptions, wording};
 use super::quotas::Limit;
@@ -20,7 +20,7 @@ use super::{mount, moving, permits};
 use crate::err;
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
-use crate::source::{Source, dataset_of};
+use crate::source::{Source, dataset_if_any};
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
@@ -98,7 +98,9 @@ fn snapshot(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
                     std::iter::once("snapshot").chain(set.iter().map(String::as_str)).collect();
                 let action = ("create snapshot", name.as_str());
                 permits::need_for(source, &head, &rights, action).await?;
-                if head.snapshot(short).await.is_ok() || !wanted.insert(name.clone()) {
+                if mos::optional(head.snapshot(short).await)?.is_some()
+                    || !wanted.insert(name.clone())
+                {
                     return Err(not_made(&name, "dataset already exists"));
                 }
                 let round: &mut usize = taken_of.entry(head.name().to_owned()).or_default();
@@ -177,7 +179,7 @@ fn rename(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Comm
         permits::need(source, &dataset, &["rename", "mount"], "rename").await?;
         let pool = dataset.pool();
         permits::need_above(source, pool, to, &["create", "mount"], "rename").await?;
-        let missing = missing_parents(&dataset, to).await;
+        let missing = missing_parents(&dataset, to).await?;
         if !missing.is_empty() && !parsed.has('p') {
             return Err(cannot("parent does not exist"));
         }
@@ -217,20 +219,20 @@ async fn check_target(source: &Source, dataset: &Dataset, from: &str, to: &str) 
     if to.starts_with(&format!("{from}/")) {
         return cannot("New dataset name cannot be a descendant of current dataset name");
     }
-    if dataset_of(dataset.pool(), to).await.is_ok() {
+    if dataset_if_any(dataset.pool(), to).await?.is_some() {
         return cannot("dataset already exists");
     }
     Ok(())
 }
 
-async fn missing_parents(dataset: &Dataset, to: &str) -> Vec<String> {
+async fn missing_parents(dataset: &Dataset, to: &str) -> Result<Vec<String>, Exit> {
     let mut missing = Vec::new();
     for (end, _) in to.match_indices('/') {
-        if dataset_of(dataset.pool(), &to[..end]).await.is_err() {
+        if dataset_if_any(dataset.pool(), &to[..end]).await?.is_none() {
             missing.push(to[..end].to_owned());
         }
     }
-    missing
+    Ok(missing)
 }
 
 fn promote(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> CommandResult {
@@ -616,7 +618,7 @@ fn bookmark(source: &Source, args: &[String], line: &str, io: &mut Io<'_>) -> Co
         if source_name.contains('#') {
             let of = existing(source, &head(&source_name)).await?;
             let short = source_name.split_once('#').map_or("", |(_, short)| short);
-            if of.bookmark(short).await.is_err() {
+            if mos::optional(of.bookmark(short).await)?.is_none() {
                 return Err(Exit::failed(format!(
                     "cannot open '{source_name}': dataset does not exist"
                 )));
@@ -671,7 +673,7 @@ async fn tagged(
         }
         let before = found.len();
         for head in heads(source, head, true).await? {
-            found.extend(head.snapshot(short).await.ok());
+            found.extend(mos::optional(head.snapshot(short).await)?);
         }
         if found.len() == before {
             return Err(Exit::failed(format!("cannot {what} '{name}': dataset does not exist")));

@@ -21,7 +21,7 @@ use super::refuse::{self, check_new_name, existing};
 use crate::getopt::{self, Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
-use crate::source::{Source, dataset_of};
+use crate::source::{Source, dataset_if_any, nearest_above};
 use crate::usage::Tool;
 use crate::writer::{Writer, command_line};
 use crate::zpool::block_on;
@@ -235,7 +235,7 @@ async fn ancestors(
         check_new_name(source, name).await?;
         return Ok(Some(Vec::new()));
     };
-    let existing = dataset_of(pool, name).await.ok();
+    let existing = dataset_if_any(pool, name).await?;
     if let Some(existing) = &existing
         && existing.kind().await? == kind
     {
@@ -250,7 +250,7 @@ async fn ancestors(
     let mut missing = Vec::new();
     for (end, _) in name.match_indices('/') {
         let ancestor = &name[..end];
-        if dataset_of(pool, ancestor).await.is_err() {
+        if dataset_if_any(pool, ancestor).await?.is_none() {
             missing.push(ancestor.to_owned());
         }
     }
@@ -262,14 +262,7 @@ async fn ancestors(
 
 /// Returns the nearest existing ancestor.
 async fn existing_ancestor(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
-    let mut at = name;
-    while let Some((parent, _)) = at.rsplit_once('/') {
-        if let Ok(dataset) = dataset_of(pool, parent).await {
-            return Ok(dataset);
-        }
-        at = parent;
-    }
-    Err(cannot(name, "missing dataset name"))
+    nearest_above(pool, name).await?.ok_or_else(|| cannot(name, "missing dataset name"))
 }
 
 async fn check_parent(name: &str, parent: &Dataset) -> CommandResult {

@@ -11,7 +11,7 @@ use std::time::Duration;
 use cenote_engine::admin::Ioctl;
 use cenote_engine::{Engine, OpError};
 use cenote_ondisk::nvlist::NvValue;
-use cenote_pool::{Dataset, DatasetKind};
+use cenote_pool::{Dataset, DatasetKind, mos};
 
 use super::create::wording;
 use super::permits;
@@ -351,7 +351,7 @@ async fn bookmark(
 ) -> CommandResult {
     let dataset = existing(source, head).await?;
     let short = name.split_once('#').map_or("", |(_, short)| short);
-    if dataset.bookmark(short).await.is_err() {
+    if mos::optional(dataset.bookmark(short).await)?.is_none() {
         return Err(Exit::failed(format!("bookmark '{name}' does not exist.")));
     }
     permits::need_for(source, &dataset, &RIGHTS[..1], ("destroy", name)).await?;

@@ -94,7 +94,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         for item in selected.items {
             let item = &item;
             let mut of_item = Vec::new();
-            let user = if list == "all" { item.user().await } else { Vec::new() };
+            let user = if list == "all" { item.user().await? } else { Vec::new() };
             let user_columns: Vec<Column> =
                 user.iter().map(|row| Column::other(&row.name, true)).collect();
             for column in columns.iter().chain(&user_columns) {

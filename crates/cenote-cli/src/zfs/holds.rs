@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use cenote_pool::{Dataset, DatasetName, Suffix};
+use cenote_pool::{Dataset, DatasetName, Suffix, mos};
 
 use super::value;
 use crate::err;
@@ -62,7 +62,7 @@ async fn holds(
     let mut rows = Vec::new();
     let mut todo = vec![head];
     while let Some(dataset) = todo.pop() {
-        if let Ok(snapshot) = dataset.snapshot(short).await {
+        if let Some(snapshot) = mos::optional(dataset.snapshot(short).await)? {
             rows.extend(of_snapshot(&snapshot).await?);
         }
         todo.extend(dataset.children().await?.into_iter().rev());

@@ -10,7 +10,7 @@ use cenote_pool::props::{Access, Property, userspace};
 use cenote_pool::{Dataset, Pool};
 
 use crate::io::{CommandResult, Exit};
-use crate::source::{Source, dataset_of};
+use crate::source::{Source, dataset_of, nearest_above};
 
 /// Permissions named after subcommands, with the other permissions that they need.
 pub(super) const SUBCOMMANDS: &[(&str, &str)] = &[
@@ -134,14 +134,10 @@ pub(super) async fn need_above(
     if source.is_trusted() {
         return Ok(());
     }
-    let mut above = name;
-    while let Some((parent, _)) = above.rsplit_once('/') {
-        if let Ok(found) = dataset_of(pool, parent).await {
-            return need_for(source, &found, permissions, (action, name)).await;
-        }
-        above = parent;
+    match nearest_above(pool, name).await? {
+        Some(found) => need_for(source, &found, permissions, (action, name)).await,
+        None => Err(Exit::cannot(action, name, "permission denied")),
     }
-    Err(Exit::cannot(action, name, "permission denied"))
 }
 
 /// Refuses a caller who lacks one of these permissions on one of some datasets of a pool.

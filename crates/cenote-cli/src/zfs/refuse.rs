@@ -13,7 +13,7 @@ use cenote_pool::{Dataset, DatasetName, Suffix};
 use crate::getopt::{self, Parsed};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
-use crate::source::{Source, dataset_of};
+use crate::source::{Source, dataset_if_any};
 use crate::zfs::change::below;
 use crate::zpool::block_on;
 
@@ -155,13 +155,13 @@ pub(super) async fn check_new_name(source: &Source, name: &str) -> CommandResult
     }
     let pool = if source.has_pools() { source.pool(parsed.pool).await.ok() } else { None };
     let Some(pool) = pool else { return cannot(format!("no such pool '{}'", parsed.pool)) };
-    if dataset_of(&pool, name).await.is_ok() {
+    if dataset_if_any(&pool, name).await?.is_some() {
         return cannot("dataset already exists".to_owned());
     }
     let parent = name.rsplit_once('/').map_or(name, |(parent, _)| parent);
-    match dataset_of(&pool, parent).await {
-        Ok(_) => Ok(()),
-        Err(_) => cannot("parent does not exist".to_owned()),
+    match dataset_if_any(&pool, parent).await? {
+        Some(_) => Ok(()),
+        None => cannot("parent does not exist".to_owned()),
     }
 }
 

@@ -14,7 +14,7 @@ use std::sync::{Arc, OnceLock};
 use cenote_pool::dsl::BadName;
 use cenote_pool::props::dataset::DatasetProps;
 use cenote_pool::props::{PropRow, PropType, PropValue};
-use cenote_pool::{Bookmark, Dataset, DatasetKind, DatasetName, Pool, Suffix};
+use cenote_pool::{Bookmark, Dataset, DatasetKind, DatasetName, Pool, Suffix, mos};
 
 use super::columns::Column;
 use super::path;
@@ -132,34 +132,34 @@ impl Item {
         let row = match (self, column.property) {
             (Self::Bookmark(bookmark, pool), Some(property)) => bookmark.prop(pool, property).await,
             (Self::Bookmark(..), None) => Ok(None),
-            (_, property) => match (self.props().await, property) {
+            (_, property) => match (self.props().await?, property) {
                 (Some(props), Some(property)) => props.native(property).await,
                 (Some(props), None) => props.get(&quotas::with_id(&column.name)).await,
                 (None, _) => Ok(None),
             },
         };
         // Unreadable values (a locked dataset's quota, a damaged object) are shown as absent.
-        Ok(row.unwrap_or_default())
+        Ok(mos::unless_interrupted(row)?.unwrap_or_default())
     }
 
     /// Returns the data for its properties, read on first use; `None` if unreadable.
-    async fn props(&self) -> Option<&DatasetProps> {
-        match self {
+    async fn props(&self) -> Result<Option<&DatasetProps>, Exit> {
+        Ok(match self {
             Self::Dataset(props) => Some(props),
             Self::Snapshot(dataset, props) => {
                 if props.get().is_none() {
-                    let read = dataset.props().await.ok()?;
-                    return Some(props.get_or_init(|| Box::new(read)));
+                    let read = mos::unless_interrupted(dataset.props().await)?.ok();
+                    return Ok(read.map(|read| &**props.get_or_init(|| Box::new(read))));
                 }
                 props.get().map(|props| &**props)
             }
             Self::Bookmark(..) => None,
-        }
+        })
     }
 
     /// Returns the user properties, by name.
-    pub(super) async fn user(&self) -> Vec<PropRow> {
-        self.props().await.map(DatasetProps::user).unwrap_or_default()
+    pub(super) async fn user(&self) -> Result<Vec<PropRow>, Exit> {
+        Ok(self.props().await?.map(DatasetProps::user).unwrap_or_default())
     }
 
     fn create_txg(&self) -> u64 {
@@ -359,9 +359,9 @@ async fn start(source: &Source, name: &str, types: Types, is_walking: bool) -> R
             let whole = format!("{}@{short}", head.name());
             Item::Dataset(Box::new(dataset_of(&pool, &whole).await?.props().await?))
         }
-        Suffix::Bookmark(short) => match head.bookmark(short).await {
-            Ok(bookmark) => Item::Bookmark(bookmark, pool),
-            Err(_) => return Err(cannot("dataset does not exist")),
+        Suffix::Bookmark(short) => match mos::optional(head.bookmark(short).await)? {
+            Some(bookmark) => Item::Bookmark(bookmark, pool),
+            None => return Err(cannot("dataset does not exist")),
         },
     };
     // Datasets of any type may be below a file system; a volume has snapshots and bookmarks alone.

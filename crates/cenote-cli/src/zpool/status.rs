@@ -7,7 +7,7 @@ use cenote_fs::FileSystem;
 use cenote_ondisk::ddt::DdtStat;
 use cenote_pool::accounting::DedupStats;
 use cenote_pool::status::PoolStatus;
-use cenote_pool::{DamagedObject, Pool};
+use cenote_pool::{DamagedObject, Pool, mos};
 use serde_json::Map;
 
 use super::config_table::{self, Options};
@@ -266,7 +266,8 @@ async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit>
             names.push(format!("<metadata>:<0x{object:x}>"));
             continue;
         }
-        let Ok(dataset) = pool.dataset_by_object(objset).await else {
+        let dataset = pool.dataset_by_object(objset).await;
+        let Ok(dataset) = mos::unless_interrupted(dataset)? else {
             names.push(format!("<0x{objset:x}>:<0x{object:x}>"));
             continue;
         };

@@ -36,7 +36,7 @@ impl Dataset {
     /// Reads the data that properties of this dataset need.
     pub async fn props(&self) -> Result<DatasetProps> {
         // A dataset with a damaged object set still has a name, space figures and settings.
-        let kind = self.kind().await;
+        let kind = mos::unless_interrupted(self.kind().await)?;
         let is_kind_known = kind.is_ok();
         let kind = kind.unwrap_or(DatasetKind::Other);
         let chain = PropChain::load(self).await?;
@@ -44,7 +44,7 @@ impl Dataset {
             Some(object) => Some(KeyInfo::load(self.mos(), object).await?),
             None => None,
         };
-        let zpl = zpl::Facts::read(self, kind).await;
+        let zpl = zpl::Facts::read(self, kind).await?;
         Ok(DatasetProps { dataset: self.clone(), kind, is_kind_known, chain, key, zpl })
     }
 }

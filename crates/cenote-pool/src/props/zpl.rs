@@ -25,13 +25,17 @@ pub(super) struct Facts {
 }
 
 impl Facts {
-    /// Reads the properties, `None` if the object set cannot be read.
-    pub(super) async fn read(dataset: &Dataset, kind: DatasetKind) -> Option<Self> {
-        match kind {
-            DatasetKind::Filesystem => Self::of_filesystem(dataset).await.ok(),
-            DatasetKind::Volume => Self::of_volume(dataset).await.ok(),
-            DatasetKind::Other => None,
-        }
+    /// Reads the properties, `None` if the object set is damaged.
+    ///
+    /// # Errors
+    /// Errors that end a reader.
+    pub(super) async fn read(dataset: &Dataset, kind: DatasetKind) -> Result<Option<Self>> {
+        let read = match kind {
+            DatasetKind::Filesystem => Self::of_filesystem(dataset).await,
+            DatasetKind::Volume => Self::of_volume(dataset).await,
+            DatasetKind::Other => return Ok(None),
+        };
+        Ok(mos::unless_interrupted(read)?.ok())
     }
 
     async fn of_filesystem(dataset: &Dataset) -> Result<Self> {

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use cenote_ondisk::nvlist::NvList;
 use cenote_pool::dsl::DslError;
-use cenote_pool::{Bookmark, Dataset, Pool, RedactionList};
+use cenote_pool::{Bookmark, Dataset, Pool, RedactionList, mos};
 use cenote_rt::Error;
 use cenote_stream::send::SendOptions;
 use cenote_stream::token::decode_list;
@@ -216,7 +216,7 @@ async fn by_guid(
     let mut at = name.split('@').next();
     let mut searched: Option<&str> = None;
     while let Some(top) = at {
-        if let Ok(top) = pool.dataset(top).await {
+        if let Some(top) = mos::optional(pool.dataset(top).await)? {
             let found = below(&top, guid, wanted, searched).await?;
             if found.is_some() {
                 return Ok(found);
