@@ -29,7 +29,7 @@ use std::time::Duration;
 
 use cenote_device::{Device, Revocable};
 use cenote_ondisk::label;
-use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard};
+use cenote_rt::lock::{AsyncMutex, Mutex, MutexGuard, Rank, RwLock, WriteGuard, branch};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, Error, Kind, OwnedSemaphorePermit, Result, Semaphore, ensure, tunables};
 
@@ -763,9 +763,9 @@ impl Leaf {
     /// waits for the writes in flight on it: a caller that holds a write to another leaf would keep
     /// the flush of that leaf waiting, and two such callers each other.
     pub(crate) async fn flush_if_due(&self) {
-        // Concurrent callers skip the flush once this one is done. A failure is in the log, and the
-        // next flush tries again.
-        drop(self.flush_if(Unflushed::is_flush_due).await);
+        // Concurrent callers skip the flush once this one is done; they may be writes of one task.
+        // A failure is in the log, and the next flush tries again.
+        drop(branch(self.flush_if(Unflushed::is_flush_due)).await);
     }
 
     fn count_write_error(&self, (kind, offset, len): (IoKind, u64, u64), error: &Error) {

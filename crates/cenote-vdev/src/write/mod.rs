@@ -38,7 +38,6 @@ mod tests;
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-use cenote_rt::lock::branch;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Buf, BufMut, Error, Kind, Result, ensure};
 
@@ -432,7 +431,7 @@ impl Tree {
         }
         // Only now: no write is held any more.
         for leaf in due {
-            branch(leaf.flush_if_due()).await;
+            leaf.flush_if_due().await;
         }
         failed
     }
