@@ -12,8 +12,8 @@ use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, parse_plain};
+use cenote_rt::Result;
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{Kind, Result};
 
 use crate::dsl::{Dataset, Dir, dataset::load_phys};
 use crate::{Pool, mos};
@@ -196,10 +196,9 @@ async fn pointer(objset: &ObjSet, root: &BlockPtr, place: &Bookmark) -> Result<O
     if place.object == 0 {
         return objset.meta_dnode().block_pointer(level, place.blkid).await;
     }
-    match objset.dnode(place.object).await {
-        Ok(dnode) => dnode.block_pointer(level, place.blkid).await,
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
-        Err(error) => Err(error),
+    match mos::optional(objset.dnode(place.object).await)? {
+        Some(dnode) => dnode.block_pointer(level, place.blkid).await,
+        None => Ok(None),
     }
 }
 

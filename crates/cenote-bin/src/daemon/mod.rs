@@ -360,9 +360,9 @@ fn serve(place: &Place, is_detached: bool) -> std::io::Result<()> {
         stages::reach("daemon-pools-opened");
         pools.show();
         let servers = exports::serve(pools.exports(), volumes.ok(), &place).await;
-        if !fuse::can_be_ended().await {
-            let cause = "no file system of type fusectl at /sys/fs/fuse/connections";
-            log::warn!(cause = %cause, "mounts cannot be ended from outside");
+        if let Err(error) = fuse::can_be_ended().await {
+            let place = "/sys/fs/fuse/connections (a file system of type fusectl)";
+            log::warn!(place = %place, cause = %error, "mounts cannot be ended from outside");
         }
         let state = place.state.clone();
         let commands =

@@ -417,20 +417,29 @@ fn fsynced_data_survives_a_kill() {
     shed.judge();
 }
 
+/// A user without privileges.
+const NOBODY: u32 = 65_534;
+
+/// Returns a shed whose commands run as that user; `None`, and the test counts as skipped, if its
+/// folder is closed to other users.
+fn shed_of_nobody(name: &str) -> Option<Shed> {
+    // A directory that only its owner may search.
+    let folder = cenote_testkit::golden::PrivateFolder::create(name);
+    let walk = |path: &Path| fs::metadata(path).unwrap().mode() & 0o001 != 0;
+    if !folder.path().ancestors().all(walk) {
+        skip::skip(&skip::current_test(), "the folder is closed to other users");
+        return None;
+    }
+    Some(Shed { folder, uid: Some(NOBODY) })
+}
+
 #[test]
 fn users_without_privileges_can_mount() {
-    const NOBODY: u32 = 65_534;
     if !can_mount() || !has("fusermount3") {
         return;
     }
     let _few = with_few_mounts();
-    // A directory that only its owner may search.
-    let folder = cenote_testkit::golden::PrivateFolder::create("fuse-nobody");
-    let shed = Shed { folder, uid: Some(NOBODY) };
-    let walk = |path: &Path| fs::metadata(path).unwrap().mode() & 0o001 != 0;
-    if !shed.folder.path().ancestors().all(walk) {
-        return skip::skip(&skip::current_test(), "the folder is closed to other users");
-    }
+    let Some(shed) = shed_of_nobody("fuse-nobody") else { return };
     shed.fill();
     let at = shed.path("at");
     let mounted = shed.mount("t", &[]);
@@ -454,16 +463,10 @@ fn users_without_privileges_can_mount() {
 /// What other users have mounted counts, too.
 #[test]
 fn the_limit_of_fusermount_is_told() {
-    const NOBODY: u32 = 65_534;
     if !can_mount() {
         return;
     }
-    let folder = cenote_testkit::golden::PrivateFolder::create("fuse-limit");
-    let shed = Shed { folder, uid: Some(NOBODY) };
-    let walk = |path: &Path| fs::metadata(path).unwrap().mode() & 0o001 != 0;
-    if !shed.folder.path().ancestors().all(walk) {
-        return skip::skip(&skip::current_test(), "the folder is closed to other users");
-    }
+    let Some(shed) = shed_of_nobody("fuse-limit") else { return };
     shed.fill();
     let program = shed.path("fusermount3");
     let text = "fusermount3: too many FUSE filesystems mounted; mount_max=N can be set in /etc/f";

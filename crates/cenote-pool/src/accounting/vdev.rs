@@ -115,12 +115,12 @@ impl VdevFigures {
         ratio: u64,
         checkpointed: bool,
     ) -> Result<Self> {
-        let class = class_of(mos, config).await;
+        let class = mos::unless_interrupted(class_of(mos, config).await)?;
         let is_concrete = config.kind.is_concrete();
         let mut figures = Self {
             id: config.id,
             guid: config.guid,
-            class,
+            class: class.as_ref().copied().unwrap_or_else(|_| class_in_config(config)),
             is_allocating: !config.top.non_allocating,
             is_concrete,
             size: 0,
@@ -132,15 +132,24 @@ impl VdevFigures {
             metaslab_shift: config.top.metaslab_shift as u32,
             metaslabs: Vec::new(),
             embedded_log: None,
-            damage: None,
+            damage: class.err().map(|error| error.to_string()),
         };
-        if is_concrete && let Err(error) = figures.read_metaslabs(mos, config).await {
-            figures.damage = Some(error.to_string());
+        if is_concrete {
+            let read = mos::unless_interrupted(figures.read_metaslabs(mos, config).await)?;
+            figures.note(read);
         }
-        if checkpointed && let Err(error) = figures.read_checkpoint(mos, config).await {
-            figures.damage.get_or_insert_with(|| error.to_string());
+        if checkpointed {
+            let read = mos::unless_interrupted(figures.read_checkpoint(mos, config).await)?;
+            figures.note(read);
         }
         Ok(figures)
+    }
+
+    /// Keeps the first error.
+    fn note(&mut self, read: Result<()>) {
+        if let Err(error) = read {
+            self.damage.get_or_insert_with(|| error.to_string());
+        }
     }
 
     async fn read_metaslabs(&mut self, mos: &Arc<ObjSet>, config: &VdevConfig) -> Result<()> {
@@ -284,20 +293,24 @@ pub(crate) async fn top_zap(
     }
 }
 
-/// Returns the allocation class of a vdev from its ZAP, or from the config if the ZAP cannot be
-/// read.
-pub(crate) async fn class_of(mos: &Arc<ObjSet>, config: &VdevConfig) -> AllocationClass {
+/// Returns the allocation class of a vdev from its ZAP.
+async fn class_of(mos: &Arc<ObjSet>, config: &VdevConfig) -> Result<AllocationClass> {
     let bias = match config.top.zap_top {
-        Some(zap @ 1..) => mos::value(mos, zap, ALLOCATION_BIAS).await.ok().flatten(),
+        Some(zap @ 1..) => mos::value(mos, zap, ALLOCATION_BIAS).await?,
         _ => None,
     };
-    match bias.as_ref().and_then(|bias| bias.as_str()).and_then(AllocationBias::parse) {
+    let bias = bias.as_ref().and_then(|bias| bias.as_str()).and_then(AllocationBias::parse);
+    Ok(match bias {
         Some(AllocationBias::Special) => AllocationClass::Special,
         Some(AllocationBias::Dedup) => AllocationClass::Dedup,
         Some(AllocationBias::Log) => AllocationClass::Log,
-        _ if config.top.is_log => AllocationClass::Log,
-        _ => AllocationClass::Normal,
-    }
+        None => class_in_config(config),
+    })
+}
+
+/// Returns as much of the allocation class as the config has.
+const fn class_in_config(config: &VdevConfig) -> AllocationClass {
+    if config.top.is_log { AllocationClass::Log } else { AllocationClass::Normal }
 }
 
 /// Returns the header of the space map in `object`.

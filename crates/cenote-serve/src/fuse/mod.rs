@@ -634,9 +634,12 @@ impl FuseMount {
 }
 
 /// Whether mounts of this process can be aborted from outside if it dies while it waits for one of
-/// them. If not, for lack of `/sys/fs/fuse/connections`, such a process may never end.
-pub async fn can_be_ended() -> bool {
-    cenote_rt::blocking(guard::can_abort).await.unwrap_or(false)
+/// them. If not, such a process may never end.
+///
+/// # Errors
+/// Why `/sys/fs/fuse/connections` cannot be used.
+pub async fn can_be_ended() -> Result<()> {
+    cenote_rt::blocking(guard::can_abort).await?.map_err(|error| Error::new(Kind::Io, error))
 }
 
 /// Detaches a dead mount at a place. Returns true if a live cenote mount is there.

@@ -119,7 +119,7 @@ impl State {
     /// The system's error if descriptors or memory run out.
     fn open(&mut self, device: &[u8]) -> std::io::Result<Option<OwnedFd>> {
         if self.folder.is_none() {
-            self.folder = connections();
+            self.folder = connections().ok();
         }
         let (Some(folder), Some(number)) = (&self.folder, connection_number(device)) else {
             return Ok(None);
@@ -236,22 +236,25 @@ fn connection_number(device: &[u8]) -> Option<u64> {
 }
 
 /// Opens the directory of the connections: where it is mounted, or, for root, by mounting it.
-fn connections() -> Option<OwnedFd> {
+fn connections() -> rustix::io::Result<OwnedFd> {
     let flags = OFlags::DIRECTORY | OFlags::CLOEXEC | OFlags::RDONLY;
     let mounted = openat(CWD, CONNECTIONS, flags, Mode::empty()).ok().filter(|folder| {
         rustix::fs::fstatfs(folder).is_ok_and(|found| found.f_type as u64 == FUSECTL)
     });
     let detached = || {
-        let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC).ok()?;
-        fsconfig_create(&context).ok()?;
-        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty()).ok()
+        let context = fsopen("fusectl", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(&context)?;
+        fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())
     };
-    mounted.or_else(detached)
+    mounted.map_or_else(detached, Ok)
 }
 
 /// Whether connections can be aborted from outside: the control files are accessible.
-pub(in crate::fuse) fn can_abort() -> bool {
-    connections().is_some()
+///
+/// # Errors
+/// Why they are not.
+pub(in crate::fuse) fn can_abort() -> std::io::Result<()> {
+    connections().map(drop).map_err(Into::into)
 }
 
 #[cfg(test)]
