@@ -28,6 +28,12 @@ pub enum EngineError {
     /// The vdev has no object for properties.
     #[error("vdev has no object for properties: the pool needs feature vdev_zaps_v2")]
     NoVdevZap(u64),
+    /// No blocks are allocated on the vdev by itself: it is no top-level vdev for data.
+    #[error("operation not supported on this type of vdev")]
+    NoAllocations(u64),
+    /// Blocks could be allocated on no other vdev.
+    #[error("invalid argument for this pool operation")]
+    LastAllocating(u64),
     /// The device has the labels of another one.
     #[error("device does not belong to leaf {0} of this pool")]
     WrongDevice(u64),

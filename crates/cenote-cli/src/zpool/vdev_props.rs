@@ -18,6 +18,8 @@ use crate::zfs::get::Row;
 
 /// The property that only RAID-Z vdevs have.
 const RAIDZ_EXPANDING: &str = "raidz_expanding";
+/// The property that only the root and top-level vdevs have: what counts is the config.
+pub(super) const ALLOCATING: &str = "allocating";
 /// All properties, in display order.
 pub(super) const PROPERTIES: [&str; 51] = [
     "capacity",
@@ -156,6 +158,16 @@ pub(super) fn rows(
     let name = shown_name(vdev, shown.names);
     let set = |property: &str| stored.iter().find(|(stored, _)| stored == property);
     let row = |property: &str| {
+        if property == ALLOCATING {
+            let value = value_of(shown, vdev, property);
+            let source = match &*value {
+                "on" => Origin::Default,
+                "off" => Origin::Local,
+                _ => Origin::None,
+            };
+            let (name, property) = (name.clone(), property.to_owned());
+            return Row { name, property, value, received: String::new(), source };
+        }
         let set = set(property).and_then(|(_, value)| set_value(property, value));
         let is_settable = SETTABLE.contains(&property) || property.contains(':');
         let source = match set {
@@ -243,7 +255,12 @@ fn value_of(shown: &Shown<'_>, vdev: &VdevReport, property: &str) -> String {
             VdevKind::RaidZ(raidz) => Some(on_off(raidz.expanding)),
             _ => None,
         },
-        "allocating" => Some(on_off(vdev.is_removing || !vdev.is_non_allocating)),
+        ALLOCATING => {
+            let is_top =
+                |vdev: &VdevReport| status.root.children.iter().any(|top| top.guid == vdev.guid);
+            let has_it = vdev.kind == VdevKind::Root || is_top(vdev);
+            has_it.then(|| on_off(vdev.is_removing || !vdev.is_non_allocating))
+        }
         "failfast" => Some(on_off(true)),
         _ => None,
     };

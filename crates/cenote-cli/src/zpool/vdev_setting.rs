@@ -1,7 +1,8 @@
 //! `zpool set PROPERTY=VALUE POOL VDEV`.
 //!
-//! Values are stored in the vdev's object, as OpenZFS stores them. The thresholds of error rates
-//! take effect at once; `comment`, `failfast` and user properties are only stored and shown.
+//! Values are stored in the vdev's object, as OpenZFS stores them. `allocating` and the thresholds of
+//! error rates take effect at once; `comment`, `failfast` and user properties are only stored and
+//! shown.
 //!
 //! Source: the manual page vdevprops(7).
 
@@ -11,7 +12,7 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::props::{quantity, text as dataset_text};
 use cenote_rt::Kind;
 
-use super::vdev_props::{PROPERTIES, RATES, SETTABLE, is_internal};
+use super::vdev_props::{ALLOCATING, PROPERTIES, RATES, SETTABLE, is_internal};
 use super::{block_on, names, no_such_pool};
 use crate::io::{CommandResult, Exit, Io};
 use crate::source::Source;
@@ -42,14 +43,13 @@ fn parse(property: &str, text: &str) -> Result<Option<Value>, String> {
             "none" => Ok(Some(Value::U64(u64::MAX))),
             _ => quantity::parse(text).map(|number| Some(Value::U64(number))),
         },
-        "failfast" => match text {
+        "failfast" | ALLOCATING => match text {
             "on" => Ok(Some(Value::U64(1))),
             "off" => Ok(Some(Value::U64(0))),
             _ => Err(format!("'{property}' must be one of 'on | off'")),
         },
         "comment" if text.len() >= TEXT_MAX => Err(format!("'{property}' is too long")),
-        "comment" => Ok((!text.is_empty()).then(|| Value::text(text))),
-        _ => Err(format!("'{property}' cannot be set by this version of cenote")),
+        _ => Ok((!text.is_empty()).then(|| Value::text(text))),
     }
 }
 
@@ -87,6 +87,10 @@ pub(super) fn set(
         };
         let value = parse(property, value).map_err(|why| cannot(&why))?;
         Writer::run_on_pool(source, pool, Some(line), io, async |engine, _| {
+            if property == ALLOCATING {
+                let set = engine.admin().set_allocating(guid, value == Some(Value::U64(1))).await;
+                return set.map_err(|error| cannot(&cause_text::<EngineError>(&error)));
+            }
             let set = engine.admin().set_vdev_property(guid, property, value).await;
             set.map_err(|error| match error.kind() {
                 Kind::Unsupported => cannot("property not supported for this vdev"),
@@ -116,7 +120,8 @@ mod tests {
             ("failfast", "x", Err("'failfast' must be one of 'on | off'")),
             ("size", "1", Err("'size' is readonly")),
             ("nosuch", "1", Err("invalid property 'nosuch'")),
-            ("allocating", "off", Err("'allocating' cannot be set by this version of cenote")),
+            ("allocating", "off", Ok(Some(Value::U64(0)))),
+            ("allocating", "1", Err("'allocating' must be one of 'on | off'")),
             // Entries of the engine's own.
             (
                 "com.delphix:vdev_initialize_state",

@@ -159,3 +159,33 @@ fn spares_and_caches_are_removed_by_short_names() {
     let status = run("zpool status t");
     assert!(!status.contains("spares"), "{status}");
 }
+
+/// The expected text is the output of OpenZFS's commands for such a pool, with whole paths.
+#[test]
+fn vdevs_without_allocations_are_shown_and_told() {
+    let shed = Shed::new("allocating", 4);
+    shed.succeeds("zpool create -f t mirror d0 d1 d2 special d3");
+    let get =
+        |words: &str| shed.succeeds(&format!("zpool get -H -o value,source allocating t {words}"));
+    for (command, text) in [
+        ("off t mirror-0", "for mirror-0 on t: invalid argument for this pool operation"),
+        ("off t d0", "for d0 on t: operation not supported on this type of vdev"),
+        ("off t root", "for root on t: operation not supported on this type of vdev"),
+        ("1 t mirror-0", "for mirror-0 on t: 'allocating' must be one of 'on | off'"),
+    ] {
+        let text = format!("cannot set property allocating {text}");
+        shed.fails(&format!("zpool set allocating={command}"), &text);
+    }
+    shed.succeeds("zpool set allocating=on t d0");
+    shed.succeeds("zpool set allocating=off t d3");
+    assert_eq!(get("root mirror-0 d0 d3"), "on\tdefault\non\tdefault\n-\t-\noff\tlocal\n");
+    let status = shed.succeeds("zpool status t");
+    let of_d3 = status.lines().find(|line| line.contains("d3")).expect("listed");
+    assert!(of_d3.ends_with("ONLINE       0     0     0  (non-allocating)"), "{status}");
+    let history = shed.succeeds("zpool history -i t");
+    assert!(history.contains("] vdev set vdev_guid=") && history.contains(": allocating=0"));
+    shed.succeeds("zpool set allocating=on t d3");
+    assert_eq!(get("d3"), "on\tdefault\n");
+    assert!(!shed.succeeds("zpool status t").contains("non-allocating"));
+    shed.judge("t");
+}

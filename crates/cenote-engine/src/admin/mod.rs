@@ -25,7 +25,7 @@ mod layout;
 mod memory;
 mod recent;
 mod settings;
-mod vdev_props;
+pub(crate) mod vdev_props;
 mod vdevs;
 pub(crate) mod view;
 

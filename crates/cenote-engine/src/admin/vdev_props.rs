@@ -4,6 +4,7 @@
 //! of the root, of a top-level vdev, or else of the leaf. Properties that were never set have no
 //! entry.
 
+use cenote_block::alloc::Class;
 use cenote_dmu::zap::edit as zap;
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::VdevConfig;
@@ -11,9 +12,76 @@ use cenote_ondisk::zap::Value;
 use cenote_pool::mos;
 use cenote_rt::{Error, Kind, Result};
 
+use crate::dsl::history;
 use crate::{Admin, Engine, EngineError};
 
+/// Property of a top-level vdev: whether new blocks are allocated there. The config has it, too.
+pub(crate) const ALLOCATING: &str = "allocating";
+
 impl Admin<'_> {
+    /// Sets whether new blocks are allocated on the top-level vdev with this guid. Blocks that are
+    /// there stay, as do those that the open txg has placed there.
+    ///
+    /// # Errors
+    /// `Kind::NotFound` if there is no such vdev; [`EngineError::NoAllocations`] if it is no
+    /// top-level vdev for data; [`EngineError::LastAllocating`] if it is the last one for ordinary
+    /// data; errors of a sync.
+    pub async fn set_allocating(self, guid: u64, is_allocating: bool) -> Result<()> {
+        self.engine
+            .even_alone(move |engine| async move {
+                // A removal ends the allocations on its vdev for itself: no blocks may be placed
+                // there again.
+                let _control = engine.removals().control().await;
+                let figures = engine.alloc.vdev_figures().into_iter();
+                let normal: Vec<u64> = figures
+                    .filter(|figures| figures.class == Class::Normal)
+                    .map(|figures| figures.id)
+                    .collect();
+                let mut env = engine.datasets().env(engine.open_txg());
+                let changed = engine.admin().change(move |tx, context, config| {
+                    let found = config.root.find(guid);
+                    found.ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))?;
+                    let top = config.root.children.iter().find(|top| top.guid == guid);
+                    let top = top.filter(|top| top.kind.is_concrete() && !top.top.is_log);
+                    let Some((id, zap)) = top.and_then(|top| Some((top.id, top.top.zap_top?)))
+                    else {
+                        // As in OpenZFS, nothing is asked of another vdev that way.
+                        return if is_allocating {
+                            Ok(None)
+                        } else {
+                            let cause = EngineError::NoAllocations(guid);
+                            Err(Error::new(Kind::Unsupported, cause).into())
+                        };
+                    };
+                    let is_used = |other: &VdevConfig| {
+                        other.id != id && normal.contains(&other.id) && !other.top.non_allocating
+                    };
+                    if !is_allocating
+                        && normal.contains(&id)
+                        && !config.root.children.iter().any(is_used)
+                    {
+                        let cause = EngineError::LastAllocating(guid);
+                        return Err(Error::new(Kind::Invalid, cause).into());
+                    }
+                    zap::update(tx, zap, ALLOCATING, Value::U64(is_allocating.into()))?;
+                    let text = format!("vdev_guid={guid}: allocating={}", u64::from(is_allocating));
+                    env.context = *context;
+                    history::log_pool(tx, &env, "vdev set", &text)?;
+                    let top = config.root.children.iter_mut().find(|top| top.id == id);
+                    // That of a removed vdev stays as it is until the removal is cancelled.
+                    let Some(top) = top.filter(|top| !top.top.removing) else { return Ok(None) };
+                    top.top.non_allocating = !is_allocating;
+                    config.touch();
+                    Ok(Some(id))
+                });
+                if let Some(id) = changed.await? {
+                    engine.alloc.set_allocating(id, is_allocating);
+                }
+                Ok(())
+            })
+            .await
+    }
+
     /// Sets a property of the vdev with this guid; `None` removes it.
     ///
     /// # Errors

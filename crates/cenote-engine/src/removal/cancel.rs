@@ -9,12 +9,10 @@ use cenote_rt::{BoxFuture, Result, ensure};
 
 use super::copy::Source;
 use super::{RemovalError, record};
+use crate::admin::vdev_props::ALLOCATING;
 use crate::dsl::history;
 use crate::leaf::shape;
 use crate::{Answer, Engine, Scope, Task};
-
-/// Vdev property: whether blocks are allocated on the vdev.
-const ALLOCATING: &str = "allocating";
 
 /// Cancels the removal.
 pub(super) async fn cancel(engine: &Engine) -> Result<()> {

@@ -176,7 +176,8 @@ pub struct Removals<'e> {
 }
 
 impl<'e> Removals<'e> {
-    async fn control(self) -> AsyncMutexGuard<'e, ()> {
+    /// Waits until no removal begins or is cancelled, and keeps others from it.
+    pub(crate) async fn control(self) -> AsyncMutexGuard<'e, ()> {
         self.engine.leaf.removal.control.lock().await
     }
 

@@ -10,7 +10,8 @@ use cenote_dmu::Tx;
 use cenote_engine::create::Redundancy;
 use cenote_engine::zil::LogRecord;
 use cenote_engine::{
-    ApplyOptions, CheckpointError, Engine, Event, PoolEvent, RemovalError, ScrubOptions, ShapeError,
+    ApplyOptions, CheckpointError, Engine, EngineError, Event, PoolEvent, RemovalError,
+    ScrubOptions, ShapeError,
 };
 use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::indirect::{REMOVING, RemovingPhys};
@@ -821,4 +822,80 @@ fn mistakes_are_found() {
     };
     let unfound: Vec<_> = Bug::OF_REMOVALS.into_iter().filter(|bug| !found(*bug)).collect();
     assert!(unfound.is_empty(), "not found: {unfound:?}");
+}
+
+/// Returns the bytes allocated on a top-level vdev.
+async fn allocated(pool: &Fixture, vdev: u64) -> u64 {
+    pool.engine.sync().await.unwrap();
+    let view = pool.engine.view().await.unwrap();
+    view.space().await.unwrap().vdev(vdev).unwrap().allocated
+}
+
+/// A vdev gets new blocks only while it is `allocating`, also after the next import, and after a
+/// removal that is cancelled.
+async fn vdev_gets_no_new_blocks() {
+    let _small = Batches::of(256 << 10);
+    let mut pool = pool_of(&mirrors(4)).await;
+    let set = async |pool: &Fixture, guid: u64, is_on: bool| {
+        pool.engine.admin().set_allocating(guid, is_on).await
+    };
+    let is_off = |pool: &Fixture, index: usize| {
+        pool.engine.admin().vdev_config().children[index].top.non_allocating
+    };
+    let guid = pool.top(1);
+    let leaf = pool.engine.admin().vdev_config().children[1].children[0].guid;
+    assert_eq!(set(&pool, leaf, false).await.unwrap_err().kind(), Kind::Unsupported);
+    set(&pool, leaf, true).await.unwrap();
+    assert_eq!(set(&pool, 77, false).await.unwrap_err().kind(), Kind::NotFound);
+
+    set(&pool, guid, false).await.unwrap();
+    let before = allocated(&pool, 1).await;
+    for round in 0..5 {
+        pool.write("tank/b", 0..BLOCKS, 20 + round).await;
+        assert!(allocated(&pool, 1).await <= before);
+    }
+    pool.engine.export().await.unwrap();
+    pools::judge_devices(&pool.devices, "without allocations", &[]);
+    pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+    assert!(is_off(&pool, 1));
+    let before = allocated(&pool, 1).await;
+    for round in 0..5 {
+        pool.write("tank/b", 0..BLOCKS, 30 + round).await;
+        assert!(allocated(&pool, 1).await <= before);
+    }
+    // The last one for ordinary data stays.
+    for index in [0, 3] {
+        set(&pool, pool.top(index), false).await.unwrap();
+    }
+    let last = set(&pool, pool.top(2), false).await.unwrap_err();
+    assert!(matches!(last.cause(), Some(EngineError::LastAllocating(_))), "{last}");
+    for index in [0, 3] {
+        set(&pool, pool.top(index), true).await.unwrap();
+    }
+
+    // While it is removed, it gets none whatever is set; that counts once the removal is cancelled.
+    for is_on in [false, true] {
+        tunables::REMOVAL_SUSPEND_PROGRESS.set(1).unwrap();
+        pool.engine.removals().begin(guid).await.unwrap();
+        let before = allocated(&pool, 1).await;
+        set(&pool, guid, is_on).await.unwrap();
+        pool.write("tank/b", 0..BLOCKS, 40).await;
+        assert!(is_off(&pool, 1) && allocated(&pool, 1).await <= before);
+        pool.engine.removals().resume().await;
+        pool.engine.removals().cancel().await.unwrap();
+        assert_eq!(is_off(&pool, 1), !is_on);
+    }
+    tunables::REMOVAL_SUSPEND_PROGRESS.set(0).unwrap();
+    let before = allocated(&pool, 1).await;
+    pool.write("tank/a", 0..BLOCKS, 50).await;
+    pool.write("tank/b", 0..BLOCKS, 51).await;
+    assert!(allocated(&pool, 1).await > before);
+    pool.remove(1).await;
+    pool.settle().await;
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn vdevs_without_allocations_get_no_new_blocks() {
+    simulate(7, vdev_gets_no_new_blocks()).unwrap();
 }
