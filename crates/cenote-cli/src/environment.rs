@@ -22,6 +22,9 @@ pub(crate) const IMPORT_PATH: &str = "ZPOOL_IMPORT_PATH";
 pub(crate) const BY_GUID: &str = "ZPOOL_VDEV_NAME_GUID";
 pub(crate) const FOLLOWS_LINKS: &str = "ZPOOL_VDEV_NAME_FOLLOW_LINKS";
 pub(crate) const HAS_PATHS: &str = "ZPOOL_VDEV_NAME_PATH";
+/// Whether `-c` of `zpool iostat` and `zpool status` may run scripts, and for root.
+pub(crate) const SCRIPTS_ENABLED: &str = "ZPOOL_SCRIPTS_ENABLED";
+pub(crate) const SCRIPTS_AS_ROOT: &str = "ZPOOL_SCRIPTS_AS_ROOT";
 /// `on` for suggestions and short usage texts; if it is not set, they are for terminals.
 const HINTS: &str = "CENOTE_HINTS";
 /// Asks for colours, as OpenZFS's variable does. It is lent only if the output is a terminal.
@@ -34,7 +37,17 @@ const ZONE_MAX: u64 = 1 << 20;
 
 /// All variables that commands read; they are sent along with a command to the process that runs
 /// it.
-pub const NAMES: [&str; 7] = [POSIX, IMPORT_PATH, BY_GUID, FOLLOWS_LINKS, HAS_PATHS, HINTS, ZONE];
+pub const NAMES: [&str; 9] = [
+    POSIX,
+    IMPORT_PATH,
+    BY_GUID,
+    FOLLOWS_LINKS,
+    HAS_PATHS,
+    SCRIPTS_ENABLED,
+    SCRIPTS_AS_ROOT,
+    HINTS,
+    ZONE,
+];
 
 /// Variables of another process, by name.
 pub type Variables = Vec<(OsString, OsString)>;

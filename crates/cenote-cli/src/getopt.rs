@@ -65,6 +65,11 @@ impl Parsed {
     }
 }
 
+/// Returns the message for an option without its argument.
+pub(crate) fn missing_argument(letter: char) -> String {
+    format!("missing argument for '{letter}' option")
+}
+
 /// Returns exactly `N` operands; `missing` has a message for each that is missing.
 pub(crate) fn exactly<'o, const N: usize>(
     operands: &'o [String],
@@ -146,8 +151,7 @@ fn parse_cluster(
             Some(Takes::Argument) if !attached.is_empty() => Some(attached.to_owned()),
             Some(Takes::Argument) => {
                 let Some(next) = rest.next() else {
-                    let message = format!("missing argument for '{letter}' option");
-                    return Err(Exit::usage(message));
+                    return Err(Exit::usage(missing_argument(letter)));
                 };
                 Some(next.clone())
             }

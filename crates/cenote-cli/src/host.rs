@@ -18,6 +18,7 @@ use cenote_serve::fuse::{MountOptions, Suspension};
 
 use crate::environment::Variables;
 use crate::io::{CommandResult, Exit};
+use crate::leaf_scripts;
 
 /// A process that keeps pools open.
 pub trait Host: Send + Sync {
@@ -379,6 +380,14 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// The errors of the caller's process; an error if the caller is gone or does not answer in
     /// time.
     fn ask_key_at(&self, location: &str) -> std::io::Result<Vec<u8>>;
+
+    /// Delivers, then has the caller's process run scripts, see [`leaf_scripts`]. Returns the lines
+    /// of each leaf. Blocks as long as the scripts run, so no view of a pool, lock or pin may be
+    /// held.
+    ///
+    /// # Errors
+    /// The errors of the caller's process; an error if the caller is gone.
+    fn run_scripts(&self, request: &leaf_scripts::Request) -> std::io::Result<Vec<Vec<String>>>;
 
     /// Delivers, then has the caller's process read its standard input. Returns what was there,
     /// nothing at its end. Blocks as long as no input comes, so no view of a pool, lock or pin may

@@ -15,6 +15,7 @@ pub mod io;
 pub mod key_input;
 pub mod key_place;
 mod lab;
+pub mod leaf_scripts;
 mod manual;
 pub mod nicenum;
 pub mod source;

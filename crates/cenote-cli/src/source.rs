@@ -18,14 +18,14 @@ use cenote_codec::crypto;
 use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::dsl::{BadName, DslError};
 use cenote_pool::import::{self, Candidate, FindError, Scan};
-use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions};
+use cenote_pool::{Dataset, DatasetName, KeyError, OpenError, OpenOptions, Pool, ScanOptions, mos};
 use cenote_rt::{Error, Kind};
 use futures_util::future::{Either, select};
 
 use crate::host::{CallerStreams, OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
 use crate::key_place::{read_key_at, read_key_file};
-use crate::{argument, environment, key_input};
+use crate::{argument, environment, key_input, leaf_scripts};
 
 /// Attempts of a read-only command whose view of the pool is dropped.
 pub(crate) const READ_ATTEMPTS: usize = 5;
@@ -172,6 +172,22 @@ impl Source {
         }
     }
 
+    /// Has the caller's process run scripts for leaves, see [`leaf_scripts`]. No view of a pool may
+    /// be held. Returns the lines of each leaf.
+    ///
+    /// # Errors
+    /// Why they were not run.
+    pub(crate) fn run_scripts(
+        &self,
+        request: &leaf_scripts::Request,
+    ) -> Result<Vec<Vec<String>>, String> {
+        match self.streams() {
+            Some(streams) => streams.run_scripts(request).map_err(|error| error.to_string()),
+            None if self.is_trusted() => Ok(request.run()),
+            None => Err("permission denied".to_owned()),
+        }
+    }
+
     /// Charges a row of a table to the caller, for as long as the command collects rows: see
     /// [`CallerStreams::charge`].
     ///
@@ -186,7 +202,8 @@ impl Source {
         self.charge(JSON_CELL + value.len() as u64)
     }
 
-    fn charge(&self, bytes: u64) -> CommandResult {
+    /// Charges memory to the caller, like [`charge_row`](Self::charge_row).
+    pub(crate) fn charge(&self, bytes: u64) -> CommandResult {
         match self.streams().map_or(Ok(()), |streams| streams.charge(bytes)) {
             Ok(()) => Ok(()),
             Err(error) => Err(Exit::failed(format!("cannot collect output: {error}"))),
@@ -433,12 +450,19 @@ pub async fn dataset_of(pool: &Arc<Pool>, name: &str) -> Result<Dataset, Exit> {
 /// Returns a dataset; `None` if there is none of this name.
 pub(crate) async fn dataset_if_any(pool: &Arc<Pool>, name: &str) -> Result<Option<Dataset>, Exit> {
     match pool.dataset(name).await {
-        Ok(found) => Ok(Some(found)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
         Err(error) if error.cause::<BadName>().is_some() => Ok(None),
-        // It may exist, and not be readable.
-        Err(error) => Err(Exit::of(&error, format!("cannot open '{name}': {error}"))),
+        found => found_if_any(name, found),
     }
+}
+
+/// Like [`dataset_if_any`], but a name that no dataset may have is an error.
+pub(crate) async fn find(pool: &Arc<Pool>, name: &str) -> Result<Option<Dataset>, Exit> {
+    found_if_any(name, pool.dataset(name).await)
+}
+
+/// Only "not found" means that there is none: else it may exist, and not be readable.
+fn found_if_any(name: &str, found: cenote_rt::Result<Dataset>) -> Result<Option<Dataset>, Exit> {
+    mos::optional(found).map_err(|error| Exit::of(&error, format!("cannot open '{name}': {error}")))
 }
 
 /// Returns the nearest existing dataset above a name.

@@ -9,6 +9,7 @@
 //! accepted it (ONCE-1 in [`super::wire`]): the daemon may have been killed, be stopping, or be
 //! busy.
 
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -17,7 +18,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
 
-use cenote_cli::{environment, key_input, key_place};
+use cenote_cli::{environment, key_input, key_place, leaf_scripts};
 use cenote_rt::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
@@ -245,7 +246,8 @@ fn relay(
     let is_stream = request.args.iter().take(2).eq(["zfs", "send"]);
     let (queue, answers) = sync_channel(if is_stream { STREAM_QUEUE } else { QUEUE });
     let (replies, out) = (stream.try_clone()?, out.try_clone()?);
-    let writer = std::thread::spawn(move || write_answers(&answers, replies, out));
+    let args = request.args.clone();
+    let writer = std::thread::spawn(move || write_answers(&answers, replies, out, &args));
     let ended = loop {
         match read_answer(&mut stream) {
             Ok((Kind::Status, status)) => match status.first_chunk() {
@@ -270,11 +272,13 @@ fn relay(
     ended.map(|status| if status == 0 { failed.unwrap_or(0) } else { status })
 }
 
-/// Writes the queued output. Returns a status if some of it could not be written.
+/// Writes the queued output, and replies to requests. Returns a status if some of the output could
+/// not be written.
 fn write_answers(
     answers: &Receiver<(Kind, Vec<u8>)>,
     mut replies: UnixStream,
     mut out: File,
+    args: &[OsString],
 ) -> Option<i32> {
     let (mut err, mut failed) = (std::io::stderr(), None);
     for (kind, payload) in answers {
@@ -310,6 +314,15 @@ fn write_answers(
                     Err("the daemon of another user may not read key files".to_owned())
                 };
                 let reply = read.map_or_else(Reply::Failed, Reply::Read);
+                send_reply(&mut replies, &reply);
+            }
+            Kind::AskScripts => {
+                let request = leaf_scripts::Request::decode(&payload);
+                let request = request.filter(|request| request.is_asked_for_by(args));
+                let reply = match request.filter(|_| may_ask_for_files(&replies)) {
+                    Some(request) => Reply::Read(leaf_scripts::encode_lines(&request.run())),
+                    None => Reply::Failed("the daemon may not run these scripts".to_owned()),
+                };
                 send_reply(&mut replies, &reply);
             }
             Kind::AskInput => {

@@ -19,7 +19,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_cli::CallerStreams;
+use cenote_cli::{CallerStreams, leaf_scripts};
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{monotonic, tunables};
@@ -207,6 +207,14 @@ impl CallerStreams for Streams {
         // a connection of its user's share.
         match self.ask((Kind::AskInput, &most), INPUT_MAX, None)? {
             Reply::Read(bytes) | Reply::Typed(bytes) => Ok(bytes),
+            Reply::Failed(why) => Err(std::io::Error::other(why)),
+        }
+    }
+
+    fn run_scripts(&self, request: &leaf_scripts::Request) -> std::io::Result<Vec<Vec<String>>> {
+        // No deadline, as for input: scripts may sample a device for a while.
+        match self.ask((Kind::AskScripts, &request.encode()), leaf_scripts::ANSWER_MAX, None)? {
+            Reply::Read(lines) | Reply::Typed(lines) => Ok(leaf_scripts::decode_lines(&lines)),
             Reply::Failed(why) => Err(std::io::Error::other(why)),
         }
     }

@@ -29,6 +29,7 @@ mod receiving;
 mod redacting;
 mod rings;
 mod rollback;
+mod scripts;
 mod scrub;
 mod second;
 mod sending;

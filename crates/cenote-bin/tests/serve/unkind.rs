@@ -60,7 +60,7 @@ fn try_connect(socket: &Path, uid: u32) -> std::io::Result<UnixStream> {
 }
 
 /// Returns the request of a command.
-fn request(line: &str) -> Vec<u8> {
+pub(crate) fn request(line: &str) -> Vec<u8> {
     let words: Vec<&str> = std::iter::once("/").chain(line.split(' ')).collect();
     let mut body = [0_u32.to_le_bytes(), (words.len() as u32).to_le_bytes()].concat();
     for word in words {

@@ -10,6 +10,7 @@
 //! at least ten. Layout: spec 06 §19.2.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use cenote_engine::ScanPass;
 use cenote_ondisk::config::VdevKind;
@@ -21,6 +22,7 @@ use cenote_pool::status::{
 };
 
 use super::names::Names;
+use super::scripts::{self, Columns};
 use crate::nicenum;
 use crate::zfs::value;
 
@@ -56,9 +58,12 @@ pub(super) struct Options {
     pub(super) has_trim: bool,
     /// What a scan did since the pool was opened.
     pub(super) pass: Option<ScanPass>,
+    /// `-c`: columns of scripts.
+    pub(super) columns: Option<Arc<Columns>>,
 }
 
 struct Table<'a> {
+    status: &'a PoolStatus,
     options: &'a Options,
     /// The scan in progress, if it has repaired something.
     scan: Option<ScanFunc>,
@@ -85,7 +90,8 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
     let is_at_work = options.pass.is_some_and(|pass| pass.issued > 0);
     let has_notes = |scan: &ScanPhys| scan.state == ScanState::Scanning && scan.processed > 0;
     let scan = status.scan.filter(|scan| is_at_work && has_notes(scan)).map(|scan| scan.func);
-    let mut table = Table { options, scan, width: width(status, options), text: String::new() };
+    let width = width(status, options);
+    let mut table = Table { status, options, scan, width, text: String::new() };
     if !options.is_import {
         table.header();
     }
@@ -160,6 +166,9 @@ impl Table<'_> {
         if self.options.has_direct {
             line.push_str("   DIO");
         }
+        if let Some(columns) = &self.options.columns {
+            line.push_str(&columns.header());
+        }
         self.line(&line);
     }
 
@@ -197,6 +206,11 @@ impl Table<'_> {
             self.counters(vdev, &mut line);
         }
         line.push_str(&note(vdev, self.scan));
+        if let (Some(columns), Some(leaf)) =
+            (&self.options.columns, scripts::leaf(self.status, vdev))
+        {
+            line.push_str(&columns.row(&leaf));
+        }
         if vdev.children.is_empty() && vdev.kind != VdevKind::Root && !is_spare {
             line.push_str(&progress(&INITIALIZE, &vdev.initialize, self.options.has_initialize));
             line.push_str(&progress(&TRIM, &vdev.trim, self.options.has_trim));
@@ -213,11 +227,13 @@ impl Table<'_> {
         for number in [stats.read_errors, stats.write_errors, stats.checksum_errors] {
             let _ = write!(line, " {:>5}", shown(number));
         }
-        // Direct I/O is not counted.
-        let more = [(self.options.has_slow, stats.slow_ios), (self.options.has_direct, 0)];
-        for (_, number) in more.into_iter().filter(|(is_shown, _)| *is_shown) {
-            let text = if is_leaf { shown(number) } else { "-".to_owned() };
+        if self.options.has_slow {
+            let text = if is_leaf { shown(stats.slow_ios) } else { "-".to_owned() };
             let _ = write!(line, " {text:>5}");
+        }
+        if self.options.has_direct {
+            // Direct I/O is not counted.
+            let _ = write!(line, " {:>5}", 0);
         }
     }
 
@@ -234,19 +250,28 @@ impl Table<'_> {
             };
             let width = self.width - 2;
             let state = aux_state(title == "spares", device);
-            let line = match (self.options.is_import, title == "spares") {
-                (true, _) => format!("  {name}"),
-                (false, true) => format!("  {name:width$}  {state:8}"),
-                (false, false) => format!("  {name:width$}  {state:8} {0:>5} {0:>5} {0:>5}", 0),
-            };
-            let is_missing = !self.options.is_import && device.state == VdevState::CantOpen;
-            let is_in_use = !self.options.is_import && state == "INUSE";
-            let note = match (is_missing, is_in_use) {
-                (true, _) => "  cannot open",
-                (_, true) => "  currently in use",
+            if self.options.is_import {
+                self.line(&format!("  {name}"));
+                continue;
+            }
+            let mut line = format!("  {name:width$}  {state:8}");
+            if title != "spares" {
+                let more = [self.options.has_slow, self.options.has_direct];
+                let counters = 3 + more.iter().filter(|has| **has).count();
+                line.push_str(&"     0".repeat(counters));
+            }
+            line.push_str(match state {
+                _ if device.state == VdevState::CantOpen => "  cannot open",
+                "INUSE" => "  currently in use",
                 _ => "",
-            };
-            self.line(&(line + note));
+            });
+            if let Some(columns) = &self.options.columns {
+                line.push_str(&columns.row(&scripts::leaf_at(self.status, &device.name)));
+            }
+            let work = LeafProgress::default();
+            line.push_str(&progress(&INITIALIZE, &work, self.options.has_initialize));
+            line.push_str(&progress(&TRIM, &work, self.options.has_trim));
+            self.line(&line);
         }
     }
 }

@@ -201,6 +201,7 @@ async fn show(candidate: &Candidate, status: &PoolStatus, io: &mut Io<'_>) -> Co
         has_initialize: false,
         has_trim: false,
         pass: None,
+        columns: None,
     };
     write!(io.out, "{}", config_table::render(status, &options))?;
     if status.reason == Reason::BadGuidSum {

@@ -18,10 +18,12 @@ use super::config_table::{SECTIONS, section};
 use super::iostat_columns::Group;
 use super::iostat_table::{Layout, Line, Row, name_width};
 use super::names::{self, Names};
+use super::scripts::{self, Columns, Scripts};
 use super::{Pools, Repeat, block_on, no_such_pool, pools, timestamp};
 use crate::err;
-use crate::getopt::{self, Parsed};
+use crate::getopt::Parsed;
 use crate::io::{CommandResult, Exit, Io};
+use crate::leaf_scripts::Leaf;
 use crate::source::Source;
 
 /// Nanoseconds of a second.
@@ -40,7 +42,11 @@ type Earlier = FixedMap<u64, QueueStats>;
 
 /// Runs `zpool iostat`.
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
-    let parsed = getopt::parse(args, "c::gLPT:vyhplqrwnH", &[])?;
+    let options = ("c:gLPT:vyhplqrwnH", &[][..]);
+    let Some(parsed) = scripts::parse((source, "iostat"), args, options, io)? else {
+        return Ok(());
+    };
+    let scripts = Scripts::of(source, &parsed)?;
     let groups = groups(&parsed)?;
     let mut operands = parsed.operands.clone();
     let repeat = Repeat::take(&mut operands)?;
@@ -48,6 +54,19 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let (mut kept, mut targets, mut earlier) = (None, None, Earlier::default());
         let mut rounds = Rounds::default();
         loop {
+            let columns = match &scripts {
+                Some(scripts) => {
+                    let leaves = async |io: &mut Io<'_>| {
+                        if let Some(held) = &kept {
+                            return leaves(held, &operands, source).await;
+                        }
+                        let held = pools(source, &[], no_such_pool, io).await?;
+                        leaves(&held, &operands, source).await
+                    };
+                    Some(scripts.run(source, leaves).await?)
+                }
+                None => None,
+            };
             let (told, goes_on) = source
                 .step(io, async |io| {
                     let mut held = match kept.take() {
@@ -62,7 +81,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     // Stored only at the end: the step may have to start again.
                     let mut now = earlier.clone();
                     let lines = reports(&held.open, &parsed, targets, &mut now).await?;
-                    let done = print(&held, &lines, (&parsed, &groups, targets), rounds, io)?;
+                    let chosen = (&parsed, &*groups, targets, columns.as_ref());
+                    let done = print(&held, &lines, chosen, rounds, io)?;
                     let told = held.finish();
                     (earlier, rounds) = (now, done);
                     // Pools opened by this process stay open, and so do their counters.
@@ -92,19 +112,20 @@ struct Rounds {
 fn print(
     held: &Pools,
     lines: &[Line],
-    (parsed, groups, targets): (&Parsed, &[Group], &Targets),
+    (parsed, groups, targets, columns): (&Parsed, &[Group], &Targets, Option<&Columns>),
     mut rounds: Rounds,
     io: &mut Io<'_>,
 ) -> Result<Rounds, Exit> {
     let is_of_vdevs = matches!(targets, Targets::Vdevs(_));
     let layout = Layout {
         groups: groups.to_vec(),
+        columns,
         is_scripted: parsed.has('H'),
         is_literal: parsed.has('p'),
         of: if is_of_vdevs { "vdev" } else { "pool" },
         name_width: name_width(lines.iter()),
     };
-    let is_verbose = parsed.has('v') || is_of_vdevs;
+    let is_verbose = is_verbose(parsed) || is_of_vdevs;
     rounds.is_skipped = parsed.has('y') && rounds.made == 0;
     if held.open.is_empty() {
         err!(io, "no pools available")?;
@@ -141,17 +162,38 @@ impl Pools {
     }
 }
 
+/// Whether vdevs are shown: the columns of scripts are theirs.
+fn is_verbose(parsed: &Parsed) -> bool {
+    parsed.has('v') || parsed.has('c')
+}
+
+/// Returns the leaves that scripts run for.
+async fn leaves(held: &Pools, operands: &[String], source: &Source) -> Result<Vec<Leaf>, Exit> {
+    let targets = parse_targets(&held.open, operands, source)?;
+    let mut leaves = Vec::new();
+    for pool in &held.open {
+        let status = pool.status().await?;
+        match &targets {
+            Targets::Pools(wanted) if wanted.is_empty() || wanted.contains(&pool.guid()) => {
+                leaves.extend(scripts::leaves(&status));
+            }
+            Targets::Pools(_) => {}
+            Targets::Vdevs(wanted) => {
+                let all = status.root.walk().filter(|vdev| wanted.contains(&vdev.guid));
+                leaves.extend(all.filter_map(|vdev| scripts::leaf(&status, vdev)));
+            }
+        }
+    }
+    Ok(leaves)
+}
+
 /// Returns the groups of columns that the options select.
 fn groups(parsed: &Parsed) -> Result<Vec<Group>, Exit> {
-    if parsed.has('c') {
-        let message = "cannot run '-c': scripts are not supported by this version of cenote";
-        return Err(Exit::failed(message));
-    }
     let [latency, queues, latencies, sizes] = ['l', 'q', 'w', 'r'].map(|letter| parsed.has(letter));
     if latencies && sizes {
         return Err(Exit::usage("Only one of [-r|-w] can be passed at a time"));
     }
-    if (latencies || sizes) && (latency || queues) {
+    if (latencies || sizes) && (latency || queues || parsed.has('c')) {
         return Err(Exit::usage("[-r|-w] isn't allowed with [-c|-l|-q]"));
     }
     if latencies || sizes {
@@ -214,13 +256,14 @@ async fn reports(
     targets: &Targets,
     earlier: &mut Earlier,
 ) -> Result<Vec<Line>, Exit> {
-    let is_verbose = parsed.has('v');
+    let is_verbose = is_verbose(parsed);
     let mut lines = Vec::new();
     let mut now = Earlier::default();
     for pool in pools {
         let status = pool.status().await?;
         let names = Names::of(parsed).within(&pool.config().vdev_tree);
-        let mut report = Report { names, earlier, now: &mut now, lines: &mut lines };
+        let (now, lines) = (&mut now, &mut lines);
+        let mut report = Report { status: &status, names, earlier, now, lines };
         match targets {
             Targets::Vdevs(wanted) => {
                 let all = status.root.walk().filter(|vdev| wanted.contains(&vdev.guid));
@@ -245,6 +288,7 @@ async fn reports(
 }
 
 struct Report<'a> {
+    status: &'a PoolStatus,
     names: Names,
     earlier: &'a Earlier,
     now: &'a mut Earlier,
@@ -264,6 +308,7 @@ impl Report<'_> {
         self.lines.push(Line::Vdev(Box::new(Row {
             name: self.names.vdev(vdev),
             depth,
+            leaf: scripts::leaf(self.status, vdev),
             capacity: space.or(figures),
             io,
             scale,
@@ -313,6 +358,7 @@ impl Report<'_> {
                 self.names.device(&cache.name, false, false)
             },
             depth: 2,
+            leaf: Some(scripts::leaf_at(self.status, &cache.name)),
             capacity: cache.device_size.map(|size| (0, size)),
             io: QueueStats::default(),
             scale: 1.0,

@@ -14,6 +14,8 @@ use std::fmt::Write as _;
 use cenote_pool::figures::{Direction, Histogram, QueueStats};
 
 use super::iostat_columns::{Group, queues, sizes, waits};
+use super::scripts::Columns;
+use crate::leaf_scripts::Leaf;
 use crate::nicenum;
 
 /// Narrowest column of names.
@@ -25,9 +27,11 @@ const SIZE_BUCKETS: std::ops::Range<usize> = 9..25;
 
 /// Content and format of the table.
 #[derive(Debug, Clone)]
-pub(super) struct Layout {
+pub(super) struct Layout<'a> {
     /// The groups of columns.
     pub(super) groups: Vec<Group>,
+    /// Columns of scripts.
+    pub(super) columns: Option<&'a Columns>,
     /// `-H`
     pub(super) is_scripted: bool,
     /// `-p`
@@ -54,6 +58,8 @@ pub(super) enum Line {
 pub(super) struct Row {
     pub(super) name: String,
     pub(super) depth: usize,
+    /// What scripts know it by.
+    pub(super) leaf: Option<Leaf>,
     /// Allocated and free space, where known.
     pub(super) capacity: Option<(u64, u64)>,
     /// Its I/O in the reported time.
@@ -73,7 +79,7 @@ pub(super) fn name_width<'a>(lines: impl Iterator<Item = &'a Line>) -> usize {
     lines.map(width).max().unwrap_or(0).max(NAME_WIDTH_MIN)
 }
 
-impl Layout {
+impl Layout<'_> {
     /// Returns the histogram that is shown instead of columns.
     pub(super) fn histogram(&self) -> Option<Group> {
         let is_one =
@@ -85,12 +91,16 @@ impl Layout {
     pub(super) fn header(&self) -> String {
         let widths = |group: Group| group.width(self.is_literal);
         let names = ["", self.of];
-        titles(names, self.name_width, &self.groups, widths)
+        let [above, below] = titles(names, self.name_width, &self.groups, widths);
+        let more = self.columns.map(Columns::header).unwrap_or_default();
+        format!("{above}\n{below}{more}\n{}", self.separator())
     }
 
     /// Returns a line of dashes.
     pub(super) fn separator(&self) -> String {
-        separator(self.name_width, &self.groups, |group| group.width(self.is_literal))
+        let widths = |group: Group| group.width(self.is_literal);
+        let more = self.columns.map(Columns::separator).unwrap_or_default();
+        separator(self.name_width, &self.groups, widths) + &more + "\n"
     }
 
     /// Formats one line.
@@ -130,6 +140,9 @@ impl Layout {
                     write!(text, "  {cell:>0$}", group.width(self.is_literal))
                 };
             }
+        }
+        if let (Some(columns), Some(leaf)) = (self.columns, &row.leaf) {
+            text.push_str(&columns.row(leaf));
         }
         text + "\n"
     }
@@ -187,7 +200,10 @@ impl Layout {
             format!("\n{}\n", row.name)
         } else {
             let header_width = name_width.max(row.name.chars().count());
-            format!("\n{}", titles([&row.name, title], header_width, &[group], |_| width))
+            let names = [&*row.name, title];
+            let [above, below] = titles(names, header_width, &[group], |_| width);
+            let line = separator(header_width, &[group], |_| width);
+            format!("\n{above}\n{below}\n{line}\n")
         };
         for at in range.clone() {
             let is_time = group == Group::LatencyHistogram;
@@ -215,12 +231,13 @@ impl Layout {
     }
 }
 
+/// Returns both lines of titles.
 fn titles(
     [above, below]: [&str; 2],
     name_width: usize,
     groups: &[Group],
     width: impl Fn(Group) -> usize,
-) -> String {
+) -> [String; 2] {
     let mut lines = [format!("{above:name_width$}"), format!("{below:name_width$}")];
     for group in groups {
         for (title, columns) in group.top() {
@@ -231,8 +248,7 @@ fn titles(
             lines[1].push_str(&centred(title, 1, width(*group)));
         }
     }
-    let [above, below] = lines;
-    format!("{above}\n{below}\n{}", separator(name_width, groups, width))
+    lines
 }
 
 /// Returns a title over this number of columns, centred as OpenZFS does: over two columns half of
@@ -243,6 +259,7 @@ fn centred(title: &str, columns: usize, width: usize) -> String {
     format!("  {:start$}{title:1$}", "", whole.saturating_sub(start))
 }
 
+/// Returns dashes below titles.
 fn separator(name_width: usize, groups: &[Group], width: impl Fn(Group) -> usize) -> String {
     let mut text = "-".repeat(name_width);
     for group in groups {
@@ -250,7 +267,7 @@ fn separator(name_width: usize, groups: &[Group], width: impl Fn(Group) -> usize
             let _ = write!(text, "  {}", "-".repeat(width(*group)));
         }
     }
-    text + "\n"
+    text
 }
 
 fn scaled(count: u64, scale: f64) -> u64 {
@@ -265,9 +282,10 @@ fn mean(times: &Histogram) -> u64 {
 mod tests {
     use super::*;
 
-    fn layout(groups: &[Group]) -> Layout {
+    fn layout(groups: &[Group]) -> Layout<'static> {
         Layout {
             groups: groups.to_vec(),
+            columns: None,
             is_scripted: false,
             is_literal: false,
             of: "pool",
@@ -309,6 +327,7 @@ mod tests {
         let row = Row {
             name: "t".to_owned(),
             depth: 0,
+            leaf: None,
             capacity: None,
             io: QueueStats::default(),
             scale: 1.0,

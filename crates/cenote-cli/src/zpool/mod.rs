@@ -36,6 +36,7 @@ mod remove;
 mod remove_data;
 mod reopen;
 pub mod scan;
+mod scripts;
 mod scrub;
 mod service;
 mod setting;

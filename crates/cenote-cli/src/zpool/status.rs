@@ -13,13 +13,15 @@ use serde_json::Map;
 use super::config_table::{self, Options};
 use super::json::{self, Form};
 use super::names::Names;
+use super::scripts::{self, Columns, Scripts};
 use super::shown::Shown;
 use super::{
     Pools, Repeat, block_on, colour, in_time, no_such_pool, pools_in_memory, scan, status_json,
     status_text, timestamp,
 };
-use crate::getopt::{self, Long, Parsed};
+use crate::getopt::{Long, Parsed};
 use crate::io::{CommandResult, Exit, Io};
+use crate::leaf_scripts::Leaf;
 use crate::nicenum;
 use crate::source::Source;
 use crate::{environment, err, out};
@@ -42,12 +44,12 @@ pub(super) const MESSAGE_URL: &str = "https://openzfs.github.io/openzfs-docs/msg
 pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let mut longs = json::POOL_LONGS.to_vec();
     longs.push(Long::flag("power", POWER));
-    let parsed = getopt::parse(args, "jc::dDegiLpPstT:vx", &longs)?;
+    let options = ("jc:dDegiLpPstT:vx", &longs[..]);
+    let Some(parsed) = scripts::parse((source, "status"), args, options, io)? else {
+        return Ok(());
+    };
+    let scripts = Scripts::of(source, &parsed)?;
     let form = Form::of(&parsed)?;
-    if parsed.has('c') {
-        let message = "cannot run '-c': scripts are not supported by this version of cenote";
-        return Err(Exit::failed(message));
-    }
     if parsed.has(POWER) {
         return Err(Exit::failed("cannot show '--power': Power control not supported"));
     }
@@ -56,6 +58,13 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     block_on(async {
         let mut round = 0;
         loop {
+            let columns = match &scripts {
+                Some(scripts) => {
+                    let leaves = async |io: &mut Io<'_>| leaves(source, &operands, io).await;
+                    Some(Arc::new(scripts.run(source, leaves).await?))
+                }
+                None => None,
+            };
             let told = source
                 .step(io, async |io| {
                     timestamp(&parsed, io)?;
@@ -64,10 +73,12 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                         err!(io, "no pools available")?;
                         return Ok(None);
                     }
+                    let columns = columns.as_ref();
                     if form.is_wanted {
-                        print_json(source, &pools, &parsed, form, io).await?;
+                        print_json(source, &pools, (&parsed, columns), form, io).await?;
                     } else {
-                        print(source, &pools, &parsed, operands.is_empty(), io).await?;
+                        let chosen = (&parsed, columns);
+                        print(source, &pools, chosen, operands.is_empty(), io).await?;
                     }
                     Ok(Some(pools.finish()))
                 })
@@ -81,10 +92,19 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
+/// Returns the leaves that scripts run for.
+async fn leaves(source: &Source, operands: &[String], io: &mut Io<'_>) -> Result<Vec<Leaf>, Exit> {
+    let mut leaves = Vec::new();
+    for pool in pools_in_memory(source, operands, no_such_pool, io).await?.shown() {
+        leaves.extend(scripts::leaves(&pool.status(source).await?));
+    }
+    Ok(leaves)
+}
+
 async fn print(
     source: &Source,
     pools: &Pools,
-    parsed: &Parsed,
+    (parsed, columns): (&Parsed, Option<&Arc<Columns>>),
     is_of_all: bool,
     io: &mut Io<'_>,
 ) -> CommandResult {
@@ -101,7 +121,7 @@ async fn print(
             out!(io)?;
         }
         is_first = false;
-        let text = one(source, pool, &status, parsed).await?;
+        let text = one(source, pool, &status, (parsed, columns)).await?;
         let text = if environment::wants_colours() { colour::status(&text) } else { text };
         write!(io.out, "{text}")?;
     }
@@ -116,7 +136,7 @@ async fn one(
     source: &Source,
     pool: Shown<'_>,
     status: &PoolStatus,
-    parsed: &Parsed,
+    (parsed, columns): (&Parsed, Option<&Arc<Columns>>),
 ) -> Result<String, Exit> {
     let state = status.health_name();
     let mut text = format!("  pool: {}\n state: {state}\n", status.root.name);
@@ -141,6 +161,7 @@ async fn one(
         has_initialize: parsed.has('i'),
         has_trim: parsed.has('t'),
         pass,
+        columns: columns.cloned(),
     };
     text.push_str(&config_table::render(status, &options));
     text.push('\n');
@@ -294,7 +315,7 @@ async fn damaged(source: &Source, pool: &Arc<Pool>) -> Result<Vec<String>, Exit>
 async fn print_json(
     source: &Source,
     pools: &Pools,
-    parsed: &Parsed,
+    (parsed, columns): (&Parsed, Option<&Arc<Columns>>),
     form: Form,
     io: &mut Io<'_>,
 ) -> CommandResult {
@@ -314,6 +335,7 @@ async fn print_json(
             has_initialize: parsed.has('i'),
             has_trim: parsed.has('t'),
             pass: pool.scan_pass(source),
+            columns: columns.map(|columns| &**columns),
         };
         let map = status_json::pool(pool, &status, &names, &errors, (form, work));
         all.insert(pool.key(form), map.into());

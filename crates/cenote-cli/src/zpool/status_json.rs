@@ -14,6 +14,7 @@ use serde_json::{Map, Value};
 use super::config_table::{SECTIONS, aux_state, section};
 use super::json::Form;
 use super::names::Names;
+use super::scripts::{self, Columns};
 use super::shown::Shown;
 use super::status::MESSAGE_URL;
 use super::{scan, status_text};
@@ -25,18 +26,20 @@ const TIME: &str = "%a %b %e %H:%M:%S %Z %Y";
 
 /// The work to include: kinds of work on leaves, and the running scan.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Work {
+pub(super) struct Work<'a> {
     /// `-i`
     pub(super) has_initialize: bool,
     /// `-t`
     pub(super) has_trim: bool,
     /// What a scan did since the pool was opened.
     pub(super) pass: Option<ScanPass>,
+    /// Columns of scripts.
+    pub(super) columns: Option<&'a Columns>,
 }
 
 struct Writer<'a> {
     form: Form,
-    work: Work,
+    work: Work<'a>,
     names: &'a Names,
     status: &'a PoolStatus,
 }
@@ -47,7 +50,7 @@ pub(super) fn pool(
     status: &PoolStatus,
     names: &Names,
     errors: &[String],
-    (form, work): (Form, Work),
+    (form, work): (Form, Work<'_>),
 ) -> Map<String, Value> {
     let writer = Writer { form, work, names, status };
     let mut map = pool.json(form, false);
@@ -358,6 +361,9 @@ impl Writer<'_> {
         if is_leaf {
             map.insert("slow_ios".into(), self.form.number(vdev.stats.slow_ios));
         }
+        if let (Some(columns), Some(leaf)) = (self.work.columns, scripts::leaf(self.status, vdev)) {
+            columns.add_to(&leaf, &mut map);
+        }
         if let (true, Some(path)) = (vdev.is_absent, &vdev.path) {
             map.insert("not_present".into(), self.form.number(1));
             map.insert("was".into(), path.clone().into());
@@ -408,10 +414,21 @@ impl Writer<'_> {
     fn aux(&self, device: &AuxReport, is_spare: bool) -> Map<String, Value> {
         let mut map = Map::new();
         map.insert("name".into(), device.name.clone().into());
+        map.insert("vdev_type".into(), device.kind.name().into());
         map.insert("guid".into(), self.form.number(device.guid));
+        map.insert("path".into(), device.name.clone().into());
+        map.insert("class".into(), if is_spare { "spare" } else { "l2cache" }.into());
         map.insert("state".into(), aux_state(is_spare, device).into());
-        if let Some(bytes) = device.device_size {
-            map.insert("phys_space".into(), self.bytes(bytes));
+        if !is_spare {
+            if let Some(bytes) = device.device_size {
+                map.insert("phys_space".into(), self.bytes(bytes));
+            }
+            for counter in ["read_errors", "write_errors", "checksum_errors", "slow_ios"] {
+                map.insert(counter.into(), self.form.number(0));
+            }
+        }
+        if let Some(columns) = self.work.columns {
+            columns.add_to(&scripts::leaf_at(self.status, &device.name), &mut map);
         }
         map
     }

@@ -1,8 +1,8 @@
 //! `zpool set PROPERTY=VALUE POOL VDEV`.
 //!
-//! Values are stored in the vdev's object, as OpenZFS stores them. `allocating` and the thresholds of
-//! error rates take effect at once; `comment`, `failfast` and user properties are only stored and
-//! shown.
+//! Values are stored in the vdev's object, as OpenZFS stores them. `allocating` and the thresholds
+//! of error rates take effect at once; `comment`, `failfast` and user properties are only stored
+//! and shown.
 //!
 //! Source: the manual page vdevprops(7).
 

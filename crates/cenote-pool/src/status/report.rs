@@ -77,6 +77,8 @@ pub struct VdevReport {
 /// A hot spare or cache device.
 #[derive(Debug, Clone)]
 pub struct AuxReport {
+    /// Its kind.
+    pub kind: VdevKind,
     /// Its guid.
     pub guid: u64,
     /// Path, or name of a distributed spare.
@@ -96,6 +98,7 @@ impl AuxReport {
         let guid = device.config.guid;
         let path = device.config.leaf.path.as_ref().map(ToString::to_string);
         Self {
+            kind: device.config.kind.clone(),
             guid,
             name: path.unwrap_or_else(|| guid.to_string()),
             state: device.state,

@@ -12,9 +12,9 @@ use super::failure::{self, Failure, What};
 use super::naming::Sent;
 use super::one::{Stream, next, print_rate, skip};
 use super::place::{Context, refuse_deduplicated};
-use super::search::find;
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
+use crate::source::find;
 
 /// Options that cannot be used with `-c`.
 const OTHERS: [char; 7] = ['d', 'e', 'F', 'M', 's', 'u', 'h'];

@@ -19,9 +19,9 @@ use cenote_stream::{Item, Package, PackageDataset};
 use super::naming::Sent;
 use super::one::{Stream, change_props};
 use super::place::Context;
-use super::search::find;
 use super::{Command, failure, props};
 use crate::io::{CommandResult, Exit, Io};
+use crate::source::find;
 use crate::zfs::create::wording;
 use crate::{err, out};
 

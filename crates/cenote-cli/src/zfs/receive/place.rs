@@ -13,10 +13,11 @@ use cenote_stream::PackageDataset;
 
 use super::failure::{self, What};
 use super::naming::{Naming, Sent};
-use super::search::{find, find_guid};
+use super::search::find_guid;
 use super::{Command, permits};
 use crate::io::{CommandResult, Exit, Io};
 use crate::out;
+use crate::source::find;
 
 /// What the package of a substream says about it.
 #[derive(Debug, Clone, Copy)]

@@ -3,18 +3,9 @@
 use std::sync::Arc;
 
 use cenote_pool::{Dataset, Pool};
-use cenote_rt::Kind;
 
 use crate::io::Exit;
-
-/// Returns a dataset or snapshot, if it exists.
-pub(super) async fn find(pool: &Arc<Pool>, name: &str) -> Result<Option<Dataset>, Exit> {
-    match pool.dataset(name).await {
-        Ok(dataset) => Ok(Some(dataset)),
-        Err(error) if error.kind() == Kind::NotFound => Ok(None),
-        Err(error) => Err(Exit::of(&error, format!("cannot open '{name}': {error}"))),
-    }
-}
+use crate::source::find;
 
 /// Returns the name of the snapshot with this guid that is nearest to a dataset: in the dataset and
 /// below it, then below its parent, and so on.

@@ -7,9 +7,9 @@
 
 use cenote_ondisk::nvlist::{NvList, NvPair, NvString, NvValue};
 use cenote_ondisk::stream::{Begin, BeginFlags, HeaderType, StreamFeatures};
-use cenote_pool::Dataset;
 use cenote_pool::props::lookup::{OwnSetting, Wanted};
 use cenote_pool::props::{Access, PropType, dataset_property};
+use cenote_pool::{Dataset, mos};
 use cenote_rt::Error;
 use cenote_stream::{Package, PackageDataset, SnapshotHolds};
 
@@ -129,11 +129,7 @@ impl Gatherer<'_> {
     ) -> Result<Option<(PackageDataset, u64, u64)>, Exit> {
         let dataset = &of.dataset;
         let failed = |error: Error| failure(dataset.name(), &error);
-        let own_to = match dataset.snapshot(self.to).await {
-            Ok(snapshot) => Some(snapshot),
-            Err(error) if error.kind() == cenote_rt::Kind::NotFound => None,
-            Err(error) => return Err(failed(error)),
-        };
+        let own_to = mos::optional(dataset.snapshot(self.to).await).map_err(failed)?;
         let Some(own_to) = own_to else {
             self.without_snapshot(of, io)?;
             return Ok(None);
