@@ -69,8 +69,8 @@ pub enum EngineError {
     /// Active features that this engine does not maintain.
     #[error("the pool uses features that are read only here: {}", .0.join(", "))]
     Unmaintained(Vec<String>),
-    /// The space maps of a vdev are damaged.
-    #[error("space maps of vdev {vdev}: {damage}")]
+    /// The space maps of a vdev are damaged, or its other figures.
+    #[error("space of vdev {vdev}: {damage}")]
     SpaceMaps {
         /// Id of the top-level vdev.
         vdev: u64,

@@ -1,6 +1,6 @@
 //! Whether a vdev can be removed (spec 08 §34).
 
-use cenote_block::alloc::Class;
+use cenote_block::alloc::{Class, VdevSpace};
 use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::dsl::key;
@@ -13,35 +13,43 @@ use crate::dsl::{Env, need_directory_object, room};
 /// The space of the pool as far as a removal needs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Class of the vdev.
-    class: Class,
+    /// Whether the vdev's capacity counts as space of datasets: it is of the normal class, and
+    /// allocating.
+    is_counted: bool,
     /// Deflated capacity of the vdev, and what is allocated there.
     space: u64,
     allocated: u64,
-    /// Bytes free in the normal class.
-    normal_free: u64,
+    /// Bytes free on the other vdevs of the normal class that are allocating.
+    free: u64,
 }
 
 impl Room {
     /// Returns the figures for the vdev with this id.
     pub(super) fn of(engine: &Engine, vdev: u64) -> Option<Self> {
-        let figures = engine.alloc.vdev_figures().into_iter().find(|figures| figures.id == vdev)?;
-        let normal = engine.alloc.class_figures(Class::Normal);
+        let all = engine.alloc.vdev_figures();
+        let figures = all.iter().find(|figures| figures.id == vdev)?;
+        let is_counted = |other: &VdevSpace| {
+            let tops = engine.config().root.children;
+            let top = tops.iter().find(|top| top.id == other.id);
+            other.class == Class::Normal && top.is_some_and(|top| !top.top.non_allocating)
+        };
+        let others = all.iter().filter(|other| other.id != vdev && is_counted(other));
+        let free = |other: &VdevSpace| other.space.space.saturating_sub(other.space.allocated);
         Some(Self {
-            class: figures.class,
+            is_counted: is_counted(figures),
             space: figures.space.deflated_space,
             allocated: figures.space.allocated,
-            normal_free: normal.space.saturating_sub(normal.allocated),
+            free: others.map(free).sum(),
         })
     }
 
     /// Refuses a removal for which the other vdevs have too little space.
     pub(super) fn check(&self, tx: &mut Tx<'_>, env: &Env) -> TxResult<()> {
-        let has_room = if self.class == Class::Normal {
+        let has_room = if self.is_counted {
             let root = need_directory_object(tx, key::ROOT_DATASET)?;
             room::available(tx, env, root)? >= self.space
         } else {
-            self.normal_free >= self.allocated
+            self.free >= self.allocated
         };
         if has_room { Ok(()) } else { Err(RemovalError::NoSpace.into()) }
     }

@@ -5,10 +5,13 @@ use std::sync::Arc;
 use cenote_device::{Device, ImageDevice};
 use cenote_dmu::Tx;
 use cenote_dmu::live::ObjectSpec;
+use cenote_engine::create::Redundancy;
 use cenote_engine::{ApplyOptions, Engine, Notice};
 use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::zap::Value;
 use cenote_poolkit::{PoolBuilder, pools};
 use cenote_rt::{Buf, Kind, Result, block_on};
+use cenote_vdev::create::VdevClass;
 
 const BLOCK: u64 = 4096;
 /// Blocks of a file, and of one of its indirect blocks.
@@ -190,6 +193,43 @@ fn snapshots_of_a_damaged_file_are_destroyed() {
         assert_eq!(disk.sync().await, []);
         assert!(!disk.engine.space().has_pending_frees().await.unwrap());
         disk.engine.export().await.unwrap();
+    })
+    .unwrap();
+}
+
+/// Returns a pool of an ordinary and a special disk whose class cannot be read: all copies of the
+/// special one's object are damaged.
+async fn disks_with_an_unreadable_class() -> Vec<Arc<ImageDevice>> {
+    let tops = [VdevClass::Normal, VdevClass::Special];
+    let tops = tops.map(|class| (Redundancy::Single, class, 1)).to_vec();
+    let (engine, devices) = PoolBuilder::new(tops).create_in_memory().await;
+    let tops = engine.admin().vdev_config().children;
+    // The object is larger than what a block pointer holds.
+    let text = Value::text(&"long".repeat(500));
+    engine.admin().set_vdev_property(tops[1].guid, "org:x", Some(text)).await.unwrap();
+    engine.export().await.unwrap();
+    let pool = pools::open_copy(&devices).await.unwrap();
+    let object = pool.mos().dnode(tops[1].top.zap_top.unwrap()).await.unwrap();
+    let pointer = object.block_pointer(0, 0).await.unwrap().unwrap();
+    for copy in pool.store().leaf_ranges(&pointer) {
+        let guid = pool.tree().leaf(copy.leaf).guid();
+        let device = tops.iter().position(|top| top.guid == guid).unwrap();
+        devices[device].write(copy.offset, vec![Buf::from(vec![0xee; 512])]).await.unwrap();
+    }
+    devices
+}
+
+/// Its class decides which blocks a vdev gets.
+#[test]
+fn pools_with_an_unreadable_class_are_not_written() {
+    block_on(2, async {
+        let devices = disks_with_an_unreadable_class().await;
+        let refused = pools::open(pools::as_devices(&devices)).await.map(drop).unwrap_err();
+        assert!(refused.to_string().contains("its class cannot be read"), "{refused}");
+        let pool = pools::open_read_only(pools::as_devices(&devices)).await.unwrap();
+        let space = pool.space().await.unwrap();
+        assert!(space.vdev(0).unwrap().damage.is_none());
+        assert!(space.vdev(1).unwrap().damage.is_some());
     })
     .unwrap();
 }

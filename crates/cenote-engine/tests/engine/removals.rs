@@ -899,3 +899,21 @@ async fn vdev_gets_no_new_blocks() {
 fn vdevs_without_allocations_get_no_new_blocks() {
     simulate(7, vdev_gets_no_new_blocks()).unwrap();
 }
+
+/// The space of a vdev without allocations is no space of datasets: only its data must fit.
+async fn vdev_without_allocations_is_removed() {
+    let pool = pool_of(&mirrors(2)).await;
+    let refused = pool.engine.removals().begin(pool.top(0)).await.unwrap_err();
+    assert_eq!(why(&refused), Some(RemovalError::NoSpace));
+    pool.engine.admin().set_allocating(pool.top(1), false).await.unwrap();
+    let refused = pool.engine.removals().begin(pool.top(0)).await.unwrap_err();
+    assert_eq!(why(&refused), Some(RemovalError::NoSpace));
+    pool.remove(1).await;
+    pool.settle().await;
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn vdevs_without_allocations_are_removed() {
+    simulate(8, vdev_without_allocations_is_removed()).unwrap();
+}

@@ -132,7 +132,7 @@ impl VdevFigures {
             metaslab_shift: config.top.metaslab_shift as u32,
             metaslabs: Vec::new(),
             embedded_log: None,
-            damage: class.err().map(|error| error.to_string()),
+            damage: class.err().map(|error| format!("its class cannot be read: {error}")),
         };
         if is_concrete {
             let read = mos::unless_interrupted(figures.read_metaslabs(mos, config).await)?;

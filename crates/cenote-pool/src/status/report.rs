@@ -200,6 +200,9 @@ pub(super) fn report(
         initialize: LeafProgress::default(),
         children: config.children.iter().map(|child| self::report(child, fill)).collect(),
     };
+    if report.is_non_allocating && !report.is_removing {
+        report.set_non_allocating();
+    }
     if matches!(config.kind, VdevKind::Missing) {
         (report.state, report.aux) = (VdevState::CantOpen, VdevAux::OpenFailed);
     }
@@ -238,6 +241,12 @@ pub fn name(config: &VdevConfig) -> String {
 }
 
 impl VdevReport {
+    /// Marks this vdev and its descendants, whose top-level vdev gets no new blocks.
+    fn set_non_allocating(&mut self) {
+        self.is_non_allocating = true;
+        self.children.iter_mut().for_each(Self::set_non_allocating);
+    }
+
     /// Iterates over this vdev and its descendants, parents first.
     pub fn walk(&self) -> impl Iterator<Item = &Self> {
         let mut todo = vec![self];
