@@ -381,9 +381,9 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// time.
     fn ask_key_at(&self, location: &str) -> std::io::Result<Vec<u8>>;
 
-    /// Delivers, then has the caller's process run scripts, see [`leaf_scripts`]. Returns the lines
-    /// of each leaf. Blocks as long as the scripts run, so no view of a pool, lock or pin may be
-    /// held.
+    /// Has the caller's process run scripts, see [`leaf_scripts`]. Returns the lines of each leaf.
+    /// Blocks as long as the scripts run, so no view of a pool, lock or pin may be held. Nothing is
+    /// delivered before: what was charged stays charged.
     ///
     /// # Errors
     /// The errors of the caller's process; an error if the caller is gone.

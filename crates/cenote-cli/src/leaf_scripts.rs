@@ -9,20 +9,20 @@
 //!   output: name=value, each name once, up to the first line of another form, which is kept, too
 //! ```
 //!
-//! A script that fails has no output. Scripts run several at a time; the time that they take is not
-//! limited, as little as their user's patience: the end of the command's process ends its scripts
-//! with the terminal's signal.
+//! A script that fails has no output. Several run at a time, without a limit of time. Ctrl-C ends
+//! them with the command; a command whose daemon ends does not wait for them.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::io::Read;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::channel;
+use std::sync::mpsc::{Sender, channel};
 
-use rustix::fs::{Access, access};
+use nix::sys::signal::{SigSet, Signal};
+use rustix::fs::{Access, access, major, minor};
 
 /// Folders of scripts, separated by colons, and where they are unless this variable is set: in the
 /// home directory, and the system's.
@@ -31,9 +31,11 @@ const OWN_FOLDER: &str = ".zpool.d";
 const FOLDER: &str = "/etc/zfs/zpool.d";
 /// The search path of a script's own commands.
 const COMMANDS: &str = "/bin:/sbin:/usr/bin:/usr/sbin";
-/// Bytes of output that are kept for a leaf, of all scripts.
+/// Bytes and lines of output that are kept for a leaf, of all scripts.
 const OUTPUT_MAX: usize = 4 << 10;
-/// Bytes of a request that are not a leaf's.
+const LINES_MAX: usize = 200;
+/// Bytes of the names of scripts, and of the leaves in a request.
+pub(crate) const NAMES_MAX: usize = 4 << 10;
 const LEAVES_MAX: usize = 32 << 10;
 /// Leaves in a request.
 const LEAF_COUNT: usize = 64;
@@ -113,13 +115,19 @@ impl Request {
     /// Whether the words of a command line ask for these scripts.
     #[must_use]
     pub fn is_asked_for_by(&self, args: &[OsString]) -> bool {
-        let mut words = args.iter().filter_map(|word| word.to_str());
-        if self.scripts.is_empty() {
-            return words
-                .next_back()
-                .is_some_and(|last| last.starts_with('-') && last.ends_with('c'));
+        let words: Vec<&str> = args.iter().filter_map(|word| word.to_str()).collect();
+        // The text after the option's letter; if there is none, the next word is its argument.
+        let attached = |word: &&str| {
+            let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'))?;
+            Some(letters.split_once('c')?.1.to_owned())
+        };
+        if self.leaves.is_empty() {
+            return words.last().and_then(attached).is_some_and(|rest| rest.is_empty());
         }
-        words.any(|word| word.ends_with(&self.scripts))
+        words.iter().enumerate().any(|(at, word)| match attached(word) {
+            Some(rest) if rest.is_empty() => words.get(at + 1) == Some(&&*self.scripts),
+            rest => rest.as_ref() == Some(&self.scripts),
+        })
     }
 
     /// Runs the scripts. Returns the lines of each leaf, or, without leaves, one list of all
@@ -153,11 +161,17 @@ pub fn encode_lines(leaves: &[Vec<String>]) -> Vec<u8> {
     bytes
 }
 
-/// Decodes the lines of each leaf.
+/// Decodes the lines of this number of leaves, within the part of the limits that each has.
 #[must_use]
-pub fn decode_lines(bytes: &[u8]) -> Vec<Vec<String>> {
-    let text = String::from_utf8_lossy(bytes);
-    text.split_terminator('\0').map(|lines| lines.lines().map(str::to_owned).collect()).collect()
+pub fn decode_lines(bytes: &[u8], leaves: usize) -> Vec<Vec<String>> {
+    let leaves = leaves.max(1);
+    let (most, lines_max) = (ANSWER_MAX / leaves - 1, LINES_MAX * LEAF_COUNT / leaves);
+    let decode = |lines: &[u8]| {
+        let lines = String::from_utf8_lossy(lines.get(..most).unwrap_or(lines));
+        lines.lines().take(lines_max).map(str::to_owned).collect()
+    };
+    let parts = bytes.strip_suffix(&[0]).unwrap_or(bytes).split(|byte| *byte == 0);
+    parts.take(leaves).map(decode).collect()
 }
 
 fn folders() -> Vec<PathBuf> {
@@ -202,25 +216,26 @@ fn available(folders: &[PathBuf]) -> Vec<String> {
     described.into_iter().flatten().collect()
 }
 
-/// Applies `work` to each of `items` on several threads.
+/// Applies `work` to each of `items`, on several threads as far as they can be started.
 fn in_parallel<T: Sync, U: Send>(items: &[T], work: impl Fn(&T) -> U + Sync) -> Vec<U> {
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
-    let next = AtomicUsize::new(0);
-    let (done, results) = channel();
-    std::thread::scope(|threads| {
-        for _ in 0..items.len().min(PER_PROCESSOR * processors) {
-            let (done, next, work) = (done.clone(), &next, &work);
-            threads.spawn(move || {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(item) = items.get(number) else { break };
-                    // The receiver lives as long as the threads.
-                    let _ = done.send((number, work(item)));
-                }
-            });
+    let (next, (done, results)) = (AtomicUsize::new(0), channel());
+    let do_some = |done: Sender<(usize, U)>| {
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { break };
+            // The receiver lives as long as the threads.
+            let _ = done.send((number, work(item)));
         }
+    };
+    std::thread::scope(|threads| {
+        for _ in 1..items.len().min(PER_PROCESSOR * processors) {
+            let (done, do_some) = (done.clone(), &do_some);
+            let thread = std::thread::Builder::new().name("scripts".to_owned());
+            drop(thread.spawn_scoped(threads, move || do_some(done)));
+        }
+        do_some(done);
     });
-    drop(done);
     let mut results: Vec<(usize, U)> = results.into_iter().collect();
     results.sort_unstable_by_key(|(number, _)| *number);
     results.into_iter().map(|(_, result)| result).collect()
@@ -242,7 +257,9 @@ fn output(scripts: &[PathBuf], leaf: &Leaf) -> Vec<String> {
                 None => true,
             };
             left = left.saturating_sub(line.len() + 1);
-            kept.push(line);
+            if kept.len() < LINES_MAX {
+                kept.push(line);
+            }
             if is_text {
                 break;
             }
@@ -262,6 +279,9 @@ fn command(script: &Path) -> Command {
 /// Runs a script, and returns the whole lines of its output within this many bytes. A script that
 /// fails has none, unless it printed more.
 fn lines_of(mut command: Command, most: usize) -> Vec<String> {
+    // A process inherits the signals that this thread blocks: Ctrl-C must end it.
+    let interrupt: SigSet = [Signal::SIGINT].into_iter().collect();
+    let _ = interrupt.thread_unblock();
     let Ok(mut child) = command.spawn() else { return Vec::new() };
     let mut bytes = Vec::new();
     let read = match child.stdout.take() {
@@ -283,10 +303,7 @@ fn lines_of(mut command: Command, most: usize) -> Vec<String> {
 /// Returns the disk that holds a partition, or that lies below a mapped device; the path itself if
 /// it is not a block device.
 fn disk_below(path: &Path) -> PathBuf {
-    let Ok(real) = path.canonicalize() else { return path.to_owned() };
-    let Some(mut device) = real.strip_prefix("/dev").ok().and_then(sysfs_of) else {
-        return path.to_owned();
-    };
+    let Some(mut device) = sysfs_of(path) else { return path.to_owned() };
     for _ in 0..LAYERS_MAX {
         let parent = device.parent().filter(|_| device.join("partition").exists());
         let slaves = || {
@@ -298,12 +315,15 @@ fn disk_below(path: &Path) -> PathBuf {
             None => break,
         };
     }
-    device.file_name().map_or(real, |name| Path::new("/dev").join(name))
+    device.file_name().map_or_else(|| path.to_owned(), |name| Path::new("/dev").join(name))
 }
 
 /// Returns the folder of a block device in sysfs.
 fn sysfs_of(device: &Path) -> Option<PathBuf> {
-    Path::new("/sys/class/block").join(device.file_name()?).canonicalize().ok()
+    let facts = std::fs::metadata(device).ok()?;
+    let number = facts.file_type().is_block_device().then(|| facts.rdev())?;
+    let name = format!("{}:{}", major(number), minor(number));
+    Path::new("/sys/dev/block").join(name).canonicalize().ok()
 }
 
 /// Returns the folder in sysfs of the slot of an enclosure that a disk is in; empty if it is in
@@ -328,11 +348,15 @@ mod tests {
         Leaf { pool: "t".to_owned(), path: path.to_owned() }
     }
 
-    /// Writes a script, and returns its file.
+    /// Writes a script, and returns its file. This process never has it open for writing: a child
+    /// of another test would inherit that, and the script could not be run.
     fn script(folder: &Path, name: &str, text: &str) -> PathBuf {
-        let file = folder.join(name);
-        std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).expect("written");
-        std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).expect("executable");
+        let (file, source) = (folder.join(name), folder.join("text"));
+        std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).expect("written");
+        let mut install = Command::new("install");
+        let made = install.args(["-m", "755"]).arg(&source).arg(&file).status();
+        assert!(made.expect("'install'").success());
+        std::fs::remove_file(source).expect("removed");
         file
     }
 
@@ -364,38 +388,60 @@ mod tests {
             if let Some(request) = Request::decode(&bytes) {
                 assert_eq!(request.encode(), bytes);
             }
-            let leaves = decode_lines(&bytes);
-            assert_eq!(decode_lines(&encode_lines(&leaves)).len(), leaves.len(), "{bytes:?}");
+            let leaves = decode_lines(&bytes, 5);
+            assert!((1..=5).contains(&leaves.len()), "{bytes:?}");
+            assert_eq!(decode_lines(&encode_lines(&leaves), 5), leaves, "{bytes:?}");
         }
     }
 
     #[test]
     fn lines_of_leaves_are_decoded() {
         let leaves = [vec!["a=1".to_owned(), "b".to_owned()], vec![], vec![String::new()]];
-        assert_eq!(decode_lines(&encode_lines(&leaves)), leaves);
-        assert_eq!(decode_lines(b""), Vec::<Vec<String>>::new());
+        assert_eq!(decode_lines(&encode_lines(&leaves), 3), leaves);
+        assert_eq!(decode_lines(b"", 2), [Vec::<String>::new()]);
+        // More leaves, or more of one, than were asked for.
+        assert_eq!(decode_lines(b"a\0b\0c", 2), [["a"], ["b"]]);
+        let long = decode_lines(&b"a=1\n".repeat(ANSWER_MAX / 4), LEAF_COUNT);
+        assert_eq!((long.len(), long[0].len()), (1, LINES_MAX));
+        let long = decode_lines(&b"a=1234567890123456789\n".repeat(ANSWER_MAX / 22), LEAF_COUNT);
+        assert_eq!((long.len(), long[0].len()), (1, OUTPUT_MAX.div_ceil(22)));
         // Bytes that are not text are longer as text.
         let most = vec![vec!["\u{fffd}".repeat(OUTPUT_MAX / 3 - 1), "a".to_owned()]; LEAF_COUNT];
         let encoded = encode_lines(&most);
         assert!(encoded.len() <= ANSWER_MAX);
-        assert_eq!(decode_lines(&encoded).len(), LEAF_COUNT);
+        assert_eq!(decode_lines(&encoded, LEAF_COUNT).len(), LEAF_COUNT);
         let list = vec![vec!["x".repeat(100); ANSWER_MAX / 100]];
         assert!(encode_lines(&list).len() <= ANSWER_MAX);
     }
 
     #[test]
     fn only_scripts_of_the_command_line_are_run() {
-        let is_asked = |scripts: &str, line: &str| {
+        let is_asked = |scripts: &str, leaves: Vec<Leaf>, line: &str| {
             let args: Vec<OsString> = line.split(' ').map(OsString::from).collect();
-            Request { scripts: scripts.to_owned(), leaves: Vec::new() }.is_asked_for_by(&args)
+            Request { scripts: scripts.to_owned(), leaves }.is_asked_for_by(&args)
         };
-        assert!(is_asked("a,b", "zpool iostat -c a,b t"));
-        assert!(is_asked("a,b", "zpool status -vca,b"));
-        assert!(!is_asked("c,a", "zpool iostat -c a,b t"));
-        assert!(!is_asked("a", "zpool status t"));
-        assert!(is_asked("", "zpool iostat -c"));
-        assert!(is_asked("", "zpool iostat -vc"));
-        assert!(!is_asked("", "zpool iostat -c a"));
+        for (scripts, line, wanted) in [
+            ("a,b", "zpool iostat -c a,b t", true),
+            ("a,b", "zpool status -vca,b", true),
+            ("", "zpool status -c  t", true),
+            ("b", "zpool iostat -c a,b t", false),
+            ("c,a", "zpool iostat -c a,b t", false),
+            ("a", "zpool status a", false),
+            ("status", "zpool status -c a", false),
+            ("t", "zpool status -c a t", false),
+            ("a", "zpool status --c a", false),
+        ] {
+            assert_eq!(is_asked(scripts, vec![leaf("/d")], line), wanted, "{scripts}: {line}");
+        }
+        for (line, wanted) in [
+            ("zpool iostat -c", true),
+            ("zpool iostat -vc", true),
+            ("zpool iostat -c a", false),
+            ("zpool iostat -ca", false),
+            ("zpool iostat c", false),
+        ] {
+            assert_eq!(is_asked("", Vec::new(), line), wanted, "{line}");
+        }
     }
 
     #[test]
@@ -422,7 +468,7 @@ mod tests {
         );
         // A script that prints without an end is ended by its pipe.
         let endless = lines("seq -f a%1.0f=1 1000000000");
-        assert!((300..700).contains(&endless.len()), "{}", endless.len());
+        assert_eq!(endless.len(), LINES_MAX);
         assert_eq!(
             (&*endless[0], endless.last().map(|line| line.ends_with("=1"))),
             ("a1=1", Some(true))

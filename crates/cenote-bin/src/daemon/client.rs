@@ -15,7 +15,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
-use std::sync::mpsc::{Receiver, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
 use cenote_cli::{environment, key_input, key_place, leaf_scripts};
@@ -43,6 +43,8 @@ const ALIVE_INTERVAL: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 const QUEUE: usize = 1 << 13;
 /// Answers that are buffered of a stream of `zfs send`, which is as fast as its reader.
 const STREAM_QUEUE: usize = 1 << 6;
+/// Interval of checks whether the daemon still waits for scripts.
+const SCRIPTS_INTERVAL: Duration = Duration::from_millis(100);
 /// Exit status if the reader of the output is gone, as a shell shows SIGPIPE.
 const PIPE_STATUS: i32 = 141;
 
@@ -320,7 +322,7 @@ fn write_answers(
                 let request = leaf_scripts::Request::decode(&payload);
                 let request = request.filter(|request| request.is_asked_for_by(args));
                 let reply = match request.filter(|_| may_ask_for_files(&replies)) {
-                    Some(request) => Reply::Read(leaf_scripts::encode_lines(&request.run())),
+                    Some(request) => run_scripts(request, &replies),
                     None => Reply::Failed("the daemon may not run these scripts".to_owned()),
                 };
                 send_reply(&mut replies, &reply);
@@ -337,6 +339,29 @@ fn write_answers(
         }
     }
     failed
+}
+
+/// Runs scripts, as long as the daemon waits for them.
+fn run_scripts(request: leaf_scripts::Request, daemon: &UnixStream) -> Reply {
+    let (done, lines) = sync_channel(1);
+    let run = move || drop(done.send(request.run()));
+    if let Err(error) = std::thread::Builder::new().name("scripts".to_owned()).spawn(run) {
+        return Reply::Failed(error.to_string());
+    }
+    loop {
+        match lines.recv_timeout(SCRIPTS_INTERVAL) {
+            Ok(lines) => return Reply::Read(leaf_scripts::encode_lines(&lines)),
+            Err(RecvTimeoutError::Timeout) if !has_ended(daemon) => {}
+            Err(_) => return Reply::Failed("the scripts did not end".to_owned()),
+        }
+    }
+}
+
+/// Whether the daemon has closed the connection, or is gone.
+fn has_ended(daemon: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(daemon, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut polled, Some(&now)), Ok(1..))
 }
 
 /// Whether the daemon may have what this process can read: root's, and the user's own.

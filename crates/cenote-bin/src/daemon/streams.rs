@@ -117,14 +117,24 @@ impl Streams {
         self.stream.shutdown(std::net::Shutdown::Both).ok();
     }
 
-    /// Asks the client's process for bytes, and receives its reply of at most `most` bytes.
+    /// Delivers, then asks the client's process as [`request`](Self::request) does.
     fn ask(
+        &self,
+        question: (Kind, &[u8]),
+        most: usize,
+        timeout: Option<Duration>,
+    ) -> std::io::Result<Reply> {
+        self.deliver()?;
+        self.request(question, most, timeout)
+    }
+
+    /// Asks the client's process for bytes, and receives its reply of at most `most` bytes.
+    fn request(
         &self,
         (kind, payload): (Kind, &[u8]),
         most: usize,
         timeout: Option<Duration>,
     ) -> std::io::Result<Reply> {
-        self.deliver()?;
         self.send(kind, payload)?;
         let deadline = timeout.filter(|_| !self.is_trusted).map(|time| monotonic() + time);
         let receive = || {
@@ -213,8 +223,11 @@ impl CallerStreams for Streams {
 
     fn run_scripts(&self, request: &leaf_scripts::Request) -> std::io::Result<Vec<Vec<String>>> {
         // No deadline, as for input: scripts may sample a device for a while.
-        match self.ask((Kind::AskScripts, &request.encode()), leaf_scripts::ANSWER_MAX, None)? {
-            Reply::Read(lines) | Reply::Typed(lines) => Ok(leaf_scripts::decode_lines(&lines)),
+        let payload = request.encode();
+        match self.request((Kind::AskScripts, &payload), leaf_scripts::ANSWER_MAX, None)? {
+            Reply::Read(lines) | Reply::Typed(lines) => {
+                Ok(leaf_scripts::decode_lines(&lines, request.leaves.len()))
+            }
             Reply::Failed(why) => Err(std::io::Error::other(why)),
         }
     }

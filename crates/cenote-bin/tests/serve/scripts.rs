@@ -2,7 +2,6 @@
 //! its user. The expected columns are those of OpenZFS's commands for the same scripts and layout.
 
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,20 +10,24 @@ use std::process::{Command, Stdio};
 use cenote_testkit::skip;
 
 use crate::daemon::House;
-use crate::succeeds;
+use crate::person::{Terminal, terminal};
 use crate::unkind::request;
 use crate::watch::until;
+use crate::{has, succeeds};
 
 /// Uid of a user without a name.
 const STRANGER: u32 = 54_324;
 
-/// Writes a script.
+/// Writes a script. This process never has it open for writing: a child of another test would
+/// inherit that, and the script could not be run.
 fn script(house: &House, name: &str, text: &str) {
-    let folder = house.path("scripts");
+    let (folder, source) = (house.path("scripts"), house.path("text"));
     std::fs::create_dir_all(&folder).unwrap();
-    let file = folder.join(name);
-    std::fs::write(&file, format!("#!/bin/sh\n{text}\n")).unwrap();
-    std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::write(&source, format!("#!/bin/sh\n{text}\n")).unwrap();
+    let mut install = Command::new("install");
+    assert!(
+        install.args(["-m", "755"]).arg(&source).arg(folder.join(name)).status().unwrap().success()
+    );
 }
 
 fn command(house: &House, line: &str) -> Command {
@@ -94,6 +97,9 @@ fn scripts_add_columns() {
     let free = "  x|||  1  hello world|  1  hello world|  1  hello world|  1  hello world|  1  hello world";
     let shown = run(&house, "zpool status -c free t");
     assert_eq!(ends(&shown), free.split('|').collect::<Vec<_>>());
+    let output = command(&house, "zpool").args(["status", "-c", "", "t"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(ends(&String::from_utf8_lossy(&output.stdout))[3..], ["  "; 5]);
     let shown = run(&house, "zpool status -c fail,../scripts/dup,none t");
     assert_eq!(ends(&shown), ["", "", "", "  ", "  ", "  ", "  ", "  "]);
     let shown = run(&house, "zpool status -sidt -c dup t");
@@ -198,11 +204,37 @@ fn scripts_hold_nothing() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "cannot open 't': no such pool\n");
     let folder = house.text("pool");
     house.run(&format!("zpool import -d {folder} t"));
+    // The script goes on, until it finds the gate open.
     let child = waiting("zpool iostat -c wait t");
     house.run("daemon stop");
-    std::fs::write(house.path("gate"), "").unwrap();
     let output = child.wait_with_output().unwrap();
-    assert!(!output.status.success());
+    std::fs::write(house.path("gate"), "").unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && said.contains("it ended while it ran"), "{said}");
+}
+
+/// At a terminal Ctrl-C ends the scripts, too.
+#[test]
+fn interrupts_end_scripts() {
+    if !has("script") {
+        return;
+    }
+    let house = House::new("scripts-interrupt");
+    create(&house);
+    let here = house.path(".");
+    let text = format!("echo $$ > {0}/at; mv {0}/at {0}/script; exec sleep 1000", here.display());
+    script(&house, "endless", &text);
+    let line = format!("{} zpool status -c endless t", env!("CARGO_BIN_EXE_cenote"));
+    let mut command = terminal(&line);
+    command.env("CENOTE_STATE_DIR", house.path("state")).env_remove("CENOTE_SOCKET");
+    command.env("ZPOOL_SCRIPTS_PATH", house.path("scripts")).env("ZPOOL_SCRIPTS_AS_ROOT", "1");
+    let mut shown = Terminal::start(command);
+    until("a script that runs", || house.path("script").exists());
+    let number = std::fs::read_to_string(house.path("script")).unwrap();
+    let process = Path::new("/proc").join(number.trim());
+    assert!(process.exists());
+    shown.types(b"\x03");
+    until("the end of the script", || !process.exists());
 }
 
 /// The daemon is root's, the scripts are another user's, and run with this user's rights only.
@@ -276,6 +308,16 @@ fn scripts_run_as_the_caller() {
     assert!(said.contains("cannot run 'who': nope"), "{said}");
     let said = answers(asked(), &[0, 0xff, 0xff, 0xff, 0x7f]);
     assert!(!said.contains("ONLINE"), "{said}");
+    // Too many columns, and too wide ones.
+    let many: Vec<u8> =
+        (0..20_000).flat_map(|number| format!("{number}=\n").into_bytes()).collect();
+    let said = answers(asked(), &reply(&many));
+    assert!(said.contains("more than 100 columns") && !said.contains("ONLINE"), "{said}");
+    let wide = format!("a={}", "x".repeat(70_000));
+    let said = answers(asked(), &reply(wide.as_bytes()));
+    assert!(said.contains("too wide ones") && !said.contains("ONLINE"), "{said}");
+    let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap();
+    assert!(!log.contains("panic"), "{log}");
     drop(asked());
     assert!(Path::new(&socket).exists());
     assert_eq!(house.run("zpool list -H -o name"), "t\n");

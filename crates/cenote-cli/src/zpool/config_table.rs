@@ -96,9 +96,8 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
         table.header();
     }
     let root = &status.root;
-    if !options.only_bad || is_bad(root) {
-        table.vdev(root, 0, false);
-    }
+    // As with OpenZFS, '-e' leaves the titles and the root.
+    table.vdev(root, 0, false);
     for vdev in section(root, AllocationClass::Normal) {
         table.below(vdev, 2);
     }
@@ -109,7 +108,7 @@ pub(super) fn render(status: &PoolStatus, options: &Options) -> String {
     }
     for (class, title) in SECTIONS {
         let vdevs = section(root, class);
-        if vdevs.iter().any(|vdev| !options.only_bad || has_bad(vdev)) {
+        if !vdevs.is_empty() {
             table.line(&format!("{title}\t"));
             for vdev in vdevs {
                 table.below(vdev, 2);
@@ -238,11 +237,11 @@ impl Table<'_> {
     }
 
     fn aux(&mut self, title: &str, devices: &[AuxReport]) {
-        if devices.is_empty() || (self.options.only_bad && devices.iter().all(is_well)) {
+        if devices.is_empty() {
             return;
         }
         self.line(title);
-        for device in devices {
+        for device in devices.iter().filter(|device| !self.options.only_bad || !is_well(device)) {
             let name = if self.options.names.by_guid {
                 device.guid.to_string()
             } else {

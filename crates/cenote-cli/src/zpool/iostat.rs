@@ -69,6 +69,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             };
             let (told, goes_on) = source
                 .step(io, async |io| {
+                    columns.as_ref().map_or(Ok(()), |columns| columns.charge(source))?;
                     let mut held = match kept.take() {
                         Some(held) => held,
                         None => pools(source, &[], no_such_pool, io).await?,
@@ -90,6 +91,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     Ok((told, rounds.is_skipped && repeat.interval.is_none()))
                 })
                 .await?;
+            // Its memory is charged no longer.
+            drop(columns);
             if !(goes_on || repeat.next(rounds.shown, source).await) {
                 return told;
             }

@@ -13,15 +13,18 @@ use serde_json::{Map, Value};
 
 use crate::environment::{self, SCRIPTS_AS_ROOT, SCRIPTS_ENABLED};
 use crate::getopt::{self, Long, Parsed};
-use crate::io::{Exit, Io};
-use crate::leaf_scripts::{Leaf, Request};
+use crate::io::{CommandResult, Exit, Io};
+use crate::leaf_scripts::{Leaf, NAMES_MAX, Request};
 use crate::out;
 use crate::source::Source;
 
 /// The letter of the option.
 const LETTER: char = 'c';
-/// Memory of a line of output in addition to its text.
+/// Memory of a line of output, and of a cell of a row, in addition to its text.
 const LINE_BYTES: u64 = 200;
+/// Most columns, and most characters in a row of all of them.
+const COLUMNS_MAX: usize = 100;
+const ROW_MAX: usize = 4 << 10;
 
 /// Parses the arguments of a command. An option without its argument asks for a list of the
 /// scripts: returns `None` once that is printed.
@@ -36,6 +39,7 @@ pub(super) fn parse(
             out!(io, "Available 'zpool {verb} -c' commands:")?;
             let request = Request { scripts: String::new(), leaves: Vec::new() };
             let lists = source.run_scripts(&request).map_err(Exit::failed)?;
+            source.charge_row(lists.iter().flatten())?;
             for line in lists.iter().flatten() {
                 out!(io, "{line}")?;
             }
@@ -68,6 +72,9 @@ impl Scripts {
         if parsed.count(LETTER) > 1 {
             return Err(Exit::failed("Can't set -c flag twice"));
         }
+        if names.len() > NAMES_MAX {
+            return Err(Exit::failed("cannot run '-c': the list of scripts is too long"));
+        }
         Ok(Some(Self { names: names.to_owned() }))
     }
 
@@ -86,10 +93,11 @@ impl Scripts {
         for request in Request::split(&self.names, leaves) {
             let lines = source.run_scripts(&request);
             let lines = lines.map_err(|why| Exit::cannot("run", &self.names, why))?;
+            let before = columns.cost();
             for (leaf, lines) in request.leaves.into_iter().zip(lines) {
-                columns.add(leaf, lines);
+                columns.add(leaf, lines)?;
             }
-            source.charge(columns.bytes)?;
+            source.charge(columns.cost() - before)?;
         }
         Ok(columns)
     }
@@ -144,7 +152,23 @@ struct Values {
 const BLANK: &str = "-";
 
 impl Columns {
-    fn add(&mut self, leaf: Leaf, lines: Vec<String>) {
+    /// Charges what is kept, and what all rows will take. The charge of [`Scripts::run`] ends when
+    /// output is delivered or discarded.
+    pub(super) fn charge(&self, source: &Source) -> CommandResult {
+        source.charge(self.cost())
+    }
+
+    fn cost(&self) -> u64 {
+        let row = self.width() as u64 + self.titles.len() as u64 * LINE_BYTES;
+        self.bytes + self.leaves.len() as u64 * row
+    }
+
+    /// Returns the characters of all columns.
+    fn width(&self) -> usize {
+        self.titles.iter().map(|title| title.width + 2).sum()
+    }
+
+    fn add(&mut self, leaf: Leaf, lines: Vec<String>) -> CommandResult {
         let mut values = Values::default();
         for line in lines {
             self.bytes += LINE_BYTES + 2 * line.len() as u64;
@@ -165,6 +189,12 @@ impl Columns {
             values.cells.insert(place, value.to_owned());
         }
         self.leaves.insert(leaf, values);
+        if self.titles.len() > COLUMNS_MAX || self.width() > ROW_MAX {
+            let text =
+                format!("the scripts print more than {COLUMNS_MAX} columns, or too wide ones");
+            return Err(Exit::failed(text));
+        }
+        Ok(())
     }
 
     /// Returns the titles, as the end of a line.
@@ -226,7 +256,8 @@ mod tests {
             ("b", &["other=22", "a=1", "b=3"]),
             ("none", &[]),
         ] {
-            columns.add(leaf(path), lines.iter().map(|line| (*line).to_owned()).collect());
+            let lines = lines.iter().map(|line| (*line).to_owned()).collect();
+            columns.add(leaf(path), lines).expect("few columns");
         }
         assert_eq!(columns.header(), "  a  b       only  other");
         assert_eq!(columns.separator(), "  -  -  ---------  -----");
@@ -243,5 +274,23 @@ mod tests {
             (empty.header(), empty.separator(), empty.row(&leaf("a"))),
             (String::new(), String::new(), "  ".to_owned())
         );
+    }
+    #[test]
+    fn columns_are_limited() {
+        let leaf = || Leaf { pool: "t".to_owned(), path: "d".to_owned() };
+        let many = |count: usize| (0..count).map(|number| format!("{number}=x")).collect();
+        assert_eq!(Columns::default().add(leaf(), many(COLUMNS_MAX)), Ok(()));
+        assert!(Columns::default().add(leaf(), many(COLUMNS_MAX + 1)).is_err());
+        let wide = |count: usize| vec![format!("a={}", "x".repeat(count))];
+        assert_eq!(Columns::default().add(leaf(), wide(ROW_MAX - 2)), Ok(()));
+        assert!(Columns::default().add(leaf(), wide(ROW_MAX - 1)).is_err());
+        assert!(Columns::default().add(leaf(), wide(100_000)).is_err());
+        let mut columns = Columns::default();
+        columns.add(leaf(), many(COLUMNS_MAX)).expect("few columns");
+        let before = columns.cost();
+        let other = Leaf { path: "e".to_owned(), ..leaf() };
+        columns.add(other, Vec::new()).expect("none");
+        // A row without values has all columns, too.
+        assert!(columns.cost() - before > 100 * LINE_BYTES);
     }
 }

@@ -67,6 +67,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
             };
             let told = source
                 .step(io, async |io| {
+                    columns.as_ref().map_or(Ok(()), |columns| columns.charge(source))?;
                     timestamp(&parsed, io)?;
                     let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
                     if pools.is_empty() && operands.is_empty() && !pools.is_incomplete {
@@ -83,6 +84,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     Ok(Some(pools.finish()))
                 })
                 .await?;
+            // Its memory is charged no longer.
+            drop(columns);
             let Some(told) = told else { return Ok(()) };
             round += 1;
             if !repeat.next(round, source).await {

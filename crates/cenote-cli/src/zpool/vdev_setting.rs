@@ -6,8 +6,10 @@
 //!
 //! Source: the manual page vdevprops(7).
 
+use std::path::Path;
+
 use cenote_engine::EngineError;
-use cenote_ondisk::config::VdevConfig;
+use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::zap::Value;
 use cenote_pool::props::{quantity, text as dataset_text};
 use cenote_rt::Kind;
@@ -74,17 +76,24 @@ pub(super) fn set(
     }
     block_on(async {
         let opened = source.pool(pool).await?;
-        let guid = find(&opened.config().vdev_tree, word, source).map(|vdev| vdev.guid);
-        let absent = || {
-            let text = format!("cannot find '{word}' in '{pool}': device not in pool");
-            Exit::FailedWith(text, EINVAL)
+        let found = find(&opened.config().vdev_tree, word, source);
+        let is_root = found.is_some_and(|vdev| vdev.kind == VdevKind::Root);
+        let name = if is_root { "root-0" } else { word };
+        let cannot = |why: &str| {
+            Exit::failed(format!("cannot set property {property} for {name} on {pool}: {why}"))
         };
-        let guid = guid.ok_or_else(absent)?;
+        let Some(guid) = found.map(|vdev| vdev.guid) else {
+            let status = opened.status().await?;
+            let mut others = status.spares.iter().chain(&status.caches);
+            let file = source.path(word);
+            if others.any(|other| other.name == word || Path::new(&other.name) == file) {
+                return Err(cannot("invalid argument for this pool operation"));
+            }
+            let text = format!("cannot find '{word}' in '{pool}': device not in pool");
+            return Err(Exit::FailedWith(text, EINVAL));
+        };
         // The pool must be closed before it is opened for writing.
         drop(opened);
-        let cannot = |why: &str| {
-            Exit::failed(format!("cannot set property {property} for {word} on {pool}: {why}"))
-        };
         let value = parse(property, value).map_err(|why| cannot(&why))?;
         Writer::run_on_pool(source, pool, Some(line), io, async |engine, _| {
             if property == ALLOCATING {

@@ -163,19 +163,27 @@ fn spares_and_caches_are_removed_by_short_names() {
 /// The expected text is the output of OpenZFS's commands for such a pool, with whole paths.
 #[test]
 fn vdevs_without_allocations_are_shown_and_told() {
-    let shed = Shed::new("allocating", 4);
-    shed.succeeds("zpool create -f t mirror d0 d1 d2 special d3");
+    let shed = Shed::new("allocating", 6);
+    shed.succeeds("zpool create -f t mirror d0 d1 d2 special d3 spare d4");
     let get =
         |words: &str| shed.succeeds(&format!("zpool get -H -o value,source allocating t {words}"));
     for (command, text) in [
         ("off t mirror-0", "for mirror-0 on t: invalid argument for this pool operation"),
         ("off t d0", "for d0 on t: operation not supported on this type of vdev"),
-        ("off t root", "for root on t: operation not supported on this type of vdev"),
+        ("off t root", "for root-0 on t: operation not supported on this type of vdev"),
         ("1 t mirror-0", "for mirror-0 on t: 'allocating' must be one of 'on | off'"),
     ] {
         let text = format!("cannot set property allocating {text}");
         shed.fails(&format!("zpool set allocating={command}"), &text);
     }
+    let spare = shed.here("/dev/shm/v/d4");
+    shed.fails(
+        &format!("zpool set allocating=off t {spare}"),
+        &format!(
+            "cannot set property allocating for {spare} on t: invalid argument for this pool \
+             operation"
+        ),
+    );
     shed.succeeds("zpool set allocating=on t d0");
     shed.succeeds("zpool set allocating=off t d3");
     assert_eq!(get("root mirror-0 d0 d3"), "on\tdefault\non\tdefault\n-\t-\noff\tlocal\n");
@@ -187,5 +195,12 @@ fn vdevs_without_allocations_are_shown_and_told() {
     shed.succeeds("zpool set allocating=on t d3");
     assert_eq!(get("d3"), "on\tdefault\n");
     assert!(!shed.succeeds("zpool status t").contains("non-allocating"));
+    // Its devices show it, too. Its space is no longer that of datasets: only the data must fit.
+    shed.succeeds("zpool add -f t d5");
+    shed.succeeds("zpool set allocating=off t mirror-0");
+    let status = shed.succeeds("zpool status t");
+    assert_eq!(status.matches("  (non-allocating)\n").count(), 4, "{status}");
+    shed.succeeds("zpool remove -w t mirror-0");
+    assert!(!shed.succeeds("zpool status t").contains("mirror-0"));
     shed.judge("t");
 }
