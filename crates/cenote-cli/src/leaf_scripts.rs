@@ -115,7 +115,11 @@ impl Request {
     /// Whether the words of a command line ask for these scripts.
     #[must_use]
     pub fn is_asked_for_by(&self, args: &[OsString]) -> bool {
-        let words: Vec<&str> = args.iter().filter_map(|word| word.to_str()).collect();
+        let words = args.iter().filter_map(|word| word.to_str());
+        let words: Vec<&str> = words.take_while(|word| *word != "--").collect();
+        if !words.iter().any(|word| matches!(*word, "iostat" | "status")) {
+            return false;
+        }
         // The text after the option's letter; if there is none, the next word is its argument.
         let attached = |word: &&str| {
             let letters = word.strip_prefix('-').filter(|letters| !letters.starts_with('-'))?;
@@ -430,6 +434,8 @@ mod tests {
             ("status", "zpool status -c a", false),
             ("t", "zpool status -c a t", false),
             ("a", "zpool status --c a", false),
+            ("a", "zpool status -- -c a", false),
+            ("t", "zpool trim -c t", false),
         ] {
             assert_eq!(is_asked(scripts, vec![leaf("/d")], line), wanted, "{scripts}: {line}");
         }

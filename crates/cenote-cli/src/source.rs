@@ -236,10 +236,22 @@ impl Source {
     pub(crate) async fn step<T>(
         &self,
         io: &mut Io<'_>,
+        step: impl AsyncFnMut(&mut Io<'_>) -> Result<T, Exit>,
+    ) -> Result<T, Exit> {
+        let value = self.prepare(io, step).await?;
+        self.deliver(io)?;
+        Ok(value)
+    }
+
+    /// Runs one step as [`step`](Self::step) does, but does not deliver its output: before that the
+    /// caller drops what it holds for the step.
+    pub(crate) async fn prepare<T>(
+        &self,
+        io: &mut Io<'_>,
         mut step: impl AsyncFnMut(&mut Io<'_>) -> Result<T, Exit>,
     ) -> Result<T, Exit> {
         let mut left = READ_ATTEMPTS;
-        let value = loop {
+        loop {
             left -= 1;
             let open = self.session.as_ref().map(OpenPools::of);
             let done = step(io).await;
@@ -247,11 +259,9 @@ impl Source {
                 || open.is_some_and(|open| open.is_one_closed());
             match self.streams() {
                 Some(streams) if is_stale && left > 0 => streams.discard(),
-                _ => break done?,
+                _ => return done,
             }
-        };
-        self.deliver(io)?;
-        Ok(value)
+        }
     }
 
     /// Returns the uid of the caller.

@@ -68,7 +68,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 None => None,
             };
             let (told, goes_on) = source
-                .step(io, async |io| {
+                .prepare(io, async |io| {
                     columns.as_ref().map_or(Ok(()), |columns| columns.charge(source))?;
                     let mut held = match kept.take() {
                         Some(held) => held,
@@ -91,8 +91,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     Ok((told, rounds.is_skipped && repeat.interval.is_none()))
                 })
                 .await?;
-            // Its memory is charged no longer.
+            // Delivering ends the charge of its memory.
             drop(columns);
+            source.deliver(io)?;
             if !(goes_on || repeat.next(rounds.shown, source).await) {
                 return told;
             }

@@ -66,7 +66,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                 None => None,
             };
             let told = source
-                .step(io, async |io| {
+                .prepare(io, async |io| {
                     columns.as_ref().map_or(Ok(()), |columns| columns.charge(source))?;
                     timestamp(&parsed, io)?;
                     let pools = pools_in_memory(source, &operands, no_such_pool, io).await?;
@@ -84,8 +84,9 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
                     Ok(Some(pools.finish()))
                 })
                 .await?;
-            // Its memory is charged no longer.
+            // Delivering ends the charge of its memory.
             drop(columns);
+            source.deliver(io)?;
             let Some(told) = told else { return Ok(()) };
             round += 1;
             if !repeat.next(round, source).await {

@@ -13,14 +13,14 @@ use crate::dsl::{Env, need_directory_object, room};
 /// The space of the pool as far as a removal needs it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Room {
-    /// Whether the vdev's capacity counts as space of datasets: it is of the normal class, and
-    /// allocating.
-    is_counted: bool,
+    /// Class of the vdev, and whether it gets new blocks.
+    class: Class,
+    is_allocating: bool,
     /// Deflated capacity of the vdev, and what is allocated there.
     space: u64,
     allocated: u64,
-    /// Bytes free on the other vdevs of the normal class that are allocating.
-    free: u64,
+    /// Bytes free in the normal class, where new blocks are allocated.
+    normal_free: u64,
 }
 
 impl Room {
@@ -28,28 +28,31 @@ impl Room {
     pub(super) fn of(engine: &Engine, vdev: u64) -> Option<Self> {
         let all = engine.alloc.vdev_figures();
         let figures = all.iter().find(|figures| figures.id == vdev)?;
-        let is_counted = |other: &VdevSpace| {
-            let tops = engine.config().root.children;
-            let top = tops.iter().find(|top| top.id == other.id);
-            other.class == Class::Normal && top.is_some_and(|top| !top.top.non_allocating)
-        };
-        let others = all.iter().filter(|other| other.id != vdev && is_counted(other));
-        let free = |other: &VdevSpace| other.space.space.saturating_sub(other.space.allocated);
+        let tops = engine.config().root.children;
+        let is_allocating =
+            |of: &VdevSpace| tops.iter().any(|top| top.id == of.id && !top.top.non_allocating);
+        let normal = engine.alloc.class_figures(Class::Normal);
+        let unused = |of: &VdevSpace| of.space.space.saturating_sub(of.space.allocated);
+        let idle = all.iter().filter(|of| of.class == Class::Normal && !is_allocating(of));
+        let free = normal.space.saturating_sub(normal.allocated);
         Some(Self {
-            is_counted: is_counted(figures),
+            class: figures.class,
+            is_allocating: is_allocating(figures),
             space: figures.space.deflated_space,
             allocated: figures.space.allocated,
-            free: others.map(free).sum(),
+            normal_free: free.saturating_sub(idle.map(unused).sum()),
         })
     }
 
     /// Refuses a removal for which the other vdevs have too little space.
     pub(super) fn check(&self, tx: &mut Tx<'_>, env: &Env) -> TxResult<()> {
-        let has_room = if self.is_counted {
+        let has_room = if self.class == Class::Normal {
             let root = need_directory_object(tx, key::ROOT_DATASET)?;
-            room::available(tx, env, root)? >= self.space
+            let available = room::available(tx, env, root)?;
+            // The data of a vdev without allocations counts as used, but its space does not count.
+            if self.is_allocating { available >= self.space } else { available > 0 }
         } else {
-            self.free >= self.allocated
+            self.normal_free >= self.allocated
         };
         if has_room { Ok(()) } else { Err(RemovalError::NoSpace.into()) }
     }
