@@ -28,6 +28,7 @@ use rustix::net::{self, AddressFamily, SocketAddrUnix, SocketFlags, SocketType, 
 use super::person::Person;
 use super::place::Place;
 use super::silence::Silence;
+use super::streams::has_ended;
 use super::wire::{INPUT_MAX, Kind, Reply, Request, read_answer};
 
 /// How long a client tries to find a daemon that accepts its request.
@@ -355,13 +356,6 @@ fn run_scripts(request: leaf_scripts::Request, daemon: &UnixStream) -> Reply {
             Err(_) => return Reply::Failed("the scripts did not end".to_owned()),
         }
     }
-}
-
-/// Whether the daemon has closed the connection, or is gone.
-fn has_ended(daemon: &UnixStream) -> bool {
-    let mut polled = [PollFd::new(daemon, PollFlags::RDHUP)];
-    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    matches!(poll(&mut polled, Some(&now)), Ok(1..))
 }
 
 /// Whether the daemon may have what this process can read: root's, and the user's own.

@@ -233,9 +233,7 @@ impl CallerStreams for Streams {
     }
 
     fn is_gone(&self) -> bool {
-        let mut polled = [PollFd::new(&self.stream, PollFlags::RDHUP)];
-        let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-        self.kept().is_broken || matches!(poll(&mut polled, Some(&now)), Ok(1..))
+        self.kept().is_broken || has_ended(&self.stream)
     }
 }
 
@@ -356,6 +354,13 @@ pub(super) fn send_all(
         }
     }
     Ok(())
+}
+
+/// Whether the other side has closed its end of a connection, or is gone.
+pub(super) fn has_ended(stream: &UnixStream) -> bool {
+    let mut polled = [PollFd::new(stream, PollFlags::RDHUP)];
+    let now = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut polled, Some(&now)), Ok(1..))
 }
 
 /// Fills the buffer, with an optional deadline for all bytes.

@@ -219,20 +219,24 @@ impl Columns {
     pub(super) fn row(&self, leaf: &Leaf) -> String {
         let mut line = "  ".to_owned();
         let Some(values) = self.leaves.get(leaf) else { return line };
-        let cells = self.titles.iter().enumerate().map(|(place, title)| {
-            let cell = values.cells.get(&place).map_or(BLANK, String::as_str);
-            format!("{cell:>0$}", title.width)
-        });
+        let cells = self.cells(values).map(|(title, cell)| format!("{cell:>0$}", title.width));
         let all: Vec<String> = cells.chain(values.rest.iter().cloned()).collect();
         line.push_str(&all.join("  "));
         line
     }
 
+    /// Returns the value in each column.
+    fn cells<'a>(&'a self, values: &'a Values) -> impl Iterator<Item = (&'a Title, &'a str)> {
+        self.titles
+            .iter()
+            .enumerate()
+            .map(|(place, title)| (title, values.cells.get(&place).map_or(BLANK, String::as_str)))
+    }
+
     /// Adds the output for a leaf to its JSON.
     pub(super) fn add_to(&self, leaf: &Leaf, map: &mut Map<String, Value>) {
         let Some(values) = self.leaves.get(leaf) else { return };
-        for (place, title) in self.titles.iter().enumerate() {
-            let cell = values.cells.get(&place).map_or(BLANK, String::as_str);
+        for (title, cell) in self.cells(values) {
             map.insert(title.text.clone(), cell.into());
         }
         for (number, text) in (1..).zip(&values.rest) {
@@ -275,6 +279,7 @@ mod tests {
             (String::new(), String::new(), "  ".to_owned())
         );
     }
+
     #[test]
     fn columns_are_limited() {
         let leaf = || Leaf { pool: "t".to_owned(), path: "d".to_owned() };

@@ -157,26 +157,27 @@ pub(super) fn rows(
 ) -> Vec<Row> {
     let name = shown_name(vdev, shown.names);
     let set = |property: &str| stored.iter().find(|(stored, _)| stored == property);
-    let row = |property: &str| {
+    let shown_value = |property: &str| {
+        let value = || value_of(shown, vdev, property);
         if property == ALLOCATING {
-            let value = value_of(shown, vdev, property);
+            let value = value();
             let source = match &*value {
                 "on" => Origin::Default,
                 "off" => Origin::Local,
                 _ => Origin::None,
             };
-            let (name, property) = (name.clone(), property.to_owned());
-            return Row { name, property, value, received: String::new(), source };
+            return (value, source);
         }
-        let set = set(property).and_then(|(_, value)| set_value(property, value));
-        let is_settable = SETTABLE.contains(&property) || property.contains(':');
-        let source = match set {
-            Some(_) if is_settable => Origin::Local,
-            _ if is_settable => Origin::Default,
-            _ => Origin::None,
-        };
-        let value = set.filter(|_| is_settable);
-        let value = value.unwrap_or_else(|| value_of(shown, vdev, property));
+        if !SETTABLE.contains(&property) && !property.contains(':') {
+            return (value(), Origin::None);
+        }
+        match set(property).and_then(|(_, value)| set_value(property, value)) {
+            Some(value) => (value, Origin::Local),
+            None => (value(), Origin::Default),
+        }
+    };
+    let row = |property: &str| {
+        let (value, source) = shown_value(property);
         let (name, property) = (name.clone(), property.to_owned());
         Row { name, property, value, received: String::new(), source }
     };
