@@ -170,6 +170,8 @@ pub enum Bug {
     ScanIgnoresCheckpoint,
     /// Of a block with several copies only the first is repaired.
     OneCopyMended,
+    /// Repaired parts of a block are written to another leaf than that on which they were bad.
+    RepairToWrongLeaf,
     /// Of a gang block only the header is repaired.
     MembersNotMended,
     /// A resilver writes data, and no parity.
@@ -268,6 +270,8 @@ pub enum Bug {
     PermanentSpareListed,
     /// A hot spare stays when the leaf for which it stood in is back.
     SpareNotReleased,
+    /// The config does not have that a vdev gets no new blocks.
+    AllocatingNotRecorded,
 }
 
 impl Bug {
@@ -312,7 +316,7 @@ impl Bug {
     pub const OF_LIMITS: [Self; 3] =
         [Self::NoSharePerUser, Self::DeadlineExtended, Self::UnlimitedOutput];
     /// Bugs found by scrubs and resilvers of pools with known damage.
-    pub const OF_SCANS: [Self; 16] = [
+    pub const OF_SCANS: [Self; 17] = [
         Self::ScanMissesSnapshot,
         Self::ScanMissesDestroy,
         Self::ScanSkipsBlock,
@@ -321,6 +325,7 @@ impl Bug {
         Self::ScanForgetsFailures,
         Self::ScanIgnoresCheckpoint,
         Self::OneCopyMended,
+        Self::RepairToWrongLeaf,
         Self::MembersNotMended,
         Self::ParityNotMended,
         Self::ScanMissesLastTxg,
@@ -385,7 +390,7 @@ impl Bug {
     pub const OF_DIAGNOSIS: [Self; 3] =
         [Self::ErrorsNeverAge, Self::ScrubErrorsDiagnosed, Self::LastReplicaFaulted];
     /// Bugs found by histories of whole pools, besides those of the suites above.
-    pub const OF_HISTORIES: [Self; 35] = [
+    pub const OF_HISTORIES: [Self; 36] = [
         Self::FailedWriteNotLogged,
         Self::AbsentLeafNotLogged,
         Self::FreshBeforeDtl,
@@ -421,6 +426,7 @@ impl Bug {
         Self::ModeNotLogged,
         Self::LinkedFileForgotten,
         Self::ExchangeLoggedAsRename,
+        Self::AllocatingNotRecorded,
     ];
 }
 

@@ -109,6 +109,9 @@ async fn compare(
     if let Err(difference) = hot_spares::compare(&view, &mut model) {
         return Ok(Err(difference));
     }
+    if let Err(difference) = model.allocating.compare(&view.config().vdev_tree) {
+        return Ok(Err(difference));
+    }
     for number in 0..model.file_systems.len() {
         match file_system(engine, &view, &mut model, (number, txg)).await? {
             Ok(mount) => mounts.push(mount),

@@ -25,11 +25,12 @@
 //!   model    what was done, and what may be found
 //!   tasks    operations, and their effects on the model
 //!   look     reads an actor's directory
-//!   check    after each import, and at the end; hot_spares: those of hot spares
+//!   check    after each import, and at the end; hot_spares, allocating: what they look at
 //!   history  runs a plan; shrink makes it smaller; batch runs many
 //!   bugs     searches for seeded mistakes
 //! ```
 
+mod allocating;
 pub mod batch;
 pub mod bugs;
 mod check;

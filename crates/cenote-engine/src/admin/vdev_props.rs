@@ -10,6 +10,7 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::config::VdevConfig;
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos;
+use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Error, Kind, Result};
 
 use crate::dsl::history;
@@ -70,7 +71,9 @@ impl Admin<'_> {
                     let top = config.root.children.iter_mut().find(|top| top.id == id);
                     // That of a removed vdev stays as it is until the removal is cancelled.
                     let Some(top) = top.filter(|top| !top.top.removing) else { return Ok(None) };
-                    top.top.non_allocating = !is_allocating;
+                    if !is_on(Bug::AllocatingNotRecorded) {
+                        top.top.non_allocating = !is_allocating;
+                    }
                     config.touch();
                     Ok(Some(id))
                 });

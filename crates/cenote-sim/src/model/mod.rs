@@ -22,6 +22,7 @@ pub(crate) mod snapshots;
 
 use std::collections::BTreeMap;
 
+use crate::allocating::Allocating;
 use crate::plan::Plan;
 use datasets::Datasets;
 use files::{Found, Touch, Tree};
@@ -238,6 +239,8 @@ pub(crate) struct Model {
     /// Hot spares by guid, each with the number of operations that may have added it or taken it
     /// out of the list and have not ended, or ended in an unknown way.
     pub(crate) hot_spares: BTreeMap<u64, u32>,
+    /// Vdevs that get new blocks or not.
+    pub(crate) allocating: Allocating,
     /// Number of contents that were written.
     stamps: u64,
 }

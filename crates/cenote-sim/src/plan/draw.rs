@@ -21,6 +21,7 @@ const ENCRYPTION_SEED: u64 = 0x656e_6372_7970_7421;
 const GROWTH_SEED: u64 = 0x6c6f_6e67_6572_2121;
 const BESIDE_SEED: u64 = 0x6265_7369_6465_2121;
 const SPARE_SEED: u64 = 0x7370_6172_6573_2121;
+const ALLOCATING_SEED: u64 = 0x616c_6c6f_6361_7465;
 /// Lives of a history at most.
 const LIVES_MAX: u64 = 4;
 /// Lengths and offsets in files, in the order of their probability.
@@ -113,6 +114,10 @@ pub(crate) fn draw(seed: u64) -> Plan {
             life.tasks.extend(spares(&mut rng));
         }
     }
+    let mut rng = Rng::seeded(seed ^ ALLOCATING_SEED);
+    for life in &mut plan.lives {
+        life.tasks.extend(allocating(&plan.layout, &mut rng));
+    }
     plan
 }
 
@@ -199,6 +204,16 @@ fn removals(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
         3..7 => Op::RemoveVdev { vdev: number(rng) },
         _ => Op::CancelRemoval,
     };
+    let steps = (0..=rng.below(8)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
+    Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
+}
+
+/// Returns a task that sets which vdevs get new blocks: the only one of its life.
+fn allocating(layout: &Layout, rng: &mut Rng) -> Option<TaskPlan> {
+    if rng.below(3) != 0 || layout.name.contains("raid") {
+        return None;
+    }
+    let op = |rng: &mut Rng| Op::SetAllocating { vdev: number(rng), is_on: rng.below(5) < 2 };
     let steps = (0..=rng.below(8)).map(|_| Step { pause: 4 * pause(rng), op: op(rng) });
     Some(TaskPlan { role: Role::Operator, steps: steps.collect() })
 }

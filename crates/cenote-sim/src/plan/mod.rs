@@ -344,6 +344,8 @@ pub(crate) enum Op {
     AddVdev { with: u32 },
     /// Begins the removal of a vdev with data.
     RemoveVdev { vdev: u32 },
+    /// Sets whether a vdev for data gets new blocks.
+    SetAllocating { vdev: u32, is_on: bool },
     /// Makes another pool of one disk of each mirror: disks that may leave the pool.
     Split { side: u32 },
     /// Expands a RAID-Z vdev by a free disk without faults.
@@ -485,6 +487,7 @@ impl Op {
             Self::Initialize { .. } => "initialize",
             Self::AddVdev { .. } => "add vdev",
             Self::RemoveVdev { .. } => "remove vdev",
+            Self::SetAllocating { .. } => "set allocating",
             Self::Split { .. } => "split",
             Self::Expand { .. } => "expand vdev",
             Self::Spare { .. } => "distributed spare",

@@ -34,13 +34,7 @@ const INJECTED_DELAY: Duration = Duration::from_millis(30);
 pub(super) async fn perform(running: &Running, op: Op) -> Ended {
     let engine = &running.engine;
     match op {
-        Op::Sync => match engine.sync().await {
-            Ok(txg) => {
-                running.history.model().acknowledge(txg);
-                Ok(Outcome::Done)
-            }
-            Err(error) => running.judge(&error, &[]),
-        },
+        Op::Sync => sync(running).await,
         Op::DropCache => {
             engine.store().clear_cache();
             Ok(Outcome::Done)
@@ -74,6 +68,7 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         Op::Detach { disk } => detach(running, disk).await,
         Op::AddVdev { with } => add_vdev(running, with).await,
         Op::RemoveVdev { vdev } => remove_vdev(running, vdev).await,
+        Op::SetAllocating { vdev, is_on } => set_allocating(running, vdev, is_on).await,
         Op::Split { side } => split(running, side).await,
         Op::Expand { with } => expand(running, with).await,
         Op::Grow { disk, is_of_all } => grow(running, disk, is_of_all).await,
@@ -129,6 +124,16 @@ pub(super) async fn perform(running: &Running, op: Op) -> Ended {
         }
         Op::ErrorRates { disk, count } => set_error_rates(running, disk, count).await,
         _ => Ok(Outcome::Refused),
+    }
+}
+
+async fn sync(running: &Running) -> Ended {
+    match running.engine.sync().await {
+        Ok(txg) => {
+            running.history.model().acknowledge(txg);
+            Ok(Outcome::Done)
+        }
+        Err(error) => running.judge(&error, &[]),
     }
 }
 
@@ -361,18 +366,33 @@ async fn split(running: &Running, side: u32) -> Ended {
     }
 }
 
+/// Returns a vdev for data.
+fn vdev_for_data(running: &Running, number: u32) -> Option<VdevConfig> {
+    let mut tops = running.engine.admin().vdev_config().children;
+    tops.retain(|top| top.kind.is_concrete() && !top.top.is_log);
+    tops.get(number as usize % tops.len().max(1)).cloned()
+}
+
+/// Sets whether a vdev gets new blocks.
+async fn set_allocating(running: &Running, vdev: u32, is_on: bool) -> Ended {
+    let Some(top) = vdev_for_data(running, vdev) else { return Ok(Outcome::Refused) };
+    let setting = running.history.model().allocating.begin(&top, is_on);
+    let set = running.engine.admin().set_allocating(top.guid, is_on).await;
+    // The last vdev that gets new blocks keeps that; others may change or leave meanwhile.
+    let ended = settle(running, set, &[FULL[0], Kind::Invalid, Kind::NotFound, Kind::Unsupported]);
+    if let Ok(outcome @ (Outcome::Done | Outcome::Refused)) = ended {
+        running.history.model().allocating.end(setting, outcome == Outcome::Done);
+    }
+    ended
+}
+
 /// Begins the removal of a vdev.
 async fn remove_vdev(running: &Running, vdev: u32) -> Ended {
     let engine = &running.engine;
     if !are_all_honest(running) {
         return Ok(Outcome::Refused);
     }
-    let tops = engine.admin().vdev_config().children;
-    let with_data: Vec<_> =
-        tops.iter().filter(|top| top.kind.is_concrete() && !top.top.is_log).collect();
-    let Some(top) = with_data.get(vdev as usize % with_data.len().max(1)) else {
-        return Ok(Outcome::Refused);
-    };
+    let Some(top) = vdev_for_data(running, vdev) else { return Ok(Outcome::Refused) };
     let begun = engine.removals().begin(top.guid).await;
     let full = [Kind::NoSpace, Kind::Busy, Kind::Exists, Kind::NotFound];
     settle(running, begun, &[&full[..], &[Kind::Invalid, Kind::Unsupported, Kind::Io]].concat())

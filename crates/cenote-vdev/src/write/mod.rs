@@ -266,6 +266,11 @@ impl Tree {
         let plan = builder.add(top, place.offset as i64, data, 0);
         let absent = std::mem::take(&mut builder.absent_below_spares);
         let (writes, _) = builder.into_writes();
+        let leaves: Vec<LeafId> = if is_on(Bug::RepairToWrongLeaf) {
+            writes.iter().map(|write| write.leaf).collect()
+        } else {
+            Vec::new()
+        };
         let all_bad = bad;
         let mut is_failed = vec![false; writes.len()];
         let (numbers, writes): (Vec<usize>, Vec<LeafWrite>) = writes
@@ -282,7 +287,9 @@ impl Tree {
                 });
                 ranges.extend(copied.map(|(_, copy)| (copy.offset, copy.offset + copy.len)));
                 let parts = write.parts.iter().filter_map(|part| cut(part, &ranges)).collect();
-                (number, LeafWrite { leaf: write.leaf, parts })
+                let next = (number + 1).checked_rem(leaves.len());
+                let leaf = next.map_or(write.leaf, |next| leaves[next]);
+                (number, LeafWrite { leaf, parts })
             })
             .filter(|(_, write)| !write.parts.is_empty())
             .unzip();
