@@ -387,6 +387,10 @@ fn notice_text(notice: &Notice) -> String {
         Notice::ScanStalled { cause } => {
             format!("the scan cannot go on, and is tried again every 10 seconds: {cause}")
         }
+        Notice::ScanDropped { cause } => format!(
+            "the state of a scan that had not ended is damaged, and the scan was dropped: a \
+             resilver begins again by itself, a scrub by 'zpool scrub': {cause}"
+        ),
         Notice::DeadTreeDamaged { cause } => {
             format!("a destroyed dataset cannot be freed, and its space stays allocated: {cause}")
         }

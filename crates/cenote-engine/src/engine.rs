@@ -17,6 +17,7 @@ use cenote_vdev::{Faults, Tree};
 use crate::admin::Admin;
 use crate::admin::damage::Damage;
 use crate::admin::health::{Health, HealthState};
+use crate::admin::told_history::ToldHistory;
 use crate::admin::view::Views;
 use crate::config::{Config, ConfigChanger, ConfigState};
 use crate::dsl::Context;
@@ -88,6 +89,7 @@ pub(crate) struct Parts {
     pub(crate) keys: Arc<KeyStore>,
     pub(crate) seed: u64,
     pub(crate) is_read_only: bool,
+    pub(crate) history: ToldHistory,
 }
 
 impl Engine {
@@ -118,7 +120,7 @@ impl Engine {
             logs: LogState::default(),
             space: SpaceState::new(parts.maps),
             leaf: LeafState::default(),
-            health: HealthState::new(parts.suspension, damage),
+            health: HealthState::new(parts.suspension, damage, parts.history),
             views,
             is_read_only: parts.is_read_only,
         })

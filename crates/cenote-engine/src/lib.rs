@@ -48,7 +48,7 @@ pub mod zil;
 pub use admin::Admin;
 pub use admin::create;
 pub use admin::events::{
-    Event, EventLog, NotedEvent, PoolEvent, StateCause, TrimEvent, WrongBytes,
+    Event, EventLog, HistoryNote, NotedEvent, PoolEvent, StateCause, TrimEvent, WrongBytes,
 };
 pub use admin::health::{Health, Notice};
 pub use cenote_vdev::queue::{ScanKind, ScanWait, ThrottleModel};
@@ -76,6 +76,7 @@ pub use leaf::Leaves;
 pub use leaf::device_source::DeviceSource;
 pub use leaf::leafwork::{LeafWorkError, Stop, TrimOptions};
 pub use leaf::reflow::ReflowProgress;
+pub use leaf::shape::autoreplace::is_blank_at;
 pub use leaf::shape::{Attach, NewLeaf, ShapeError, SplitError, SplitPool};
 pub use leaf::spare_agent::{SpareReport, call_in_spares};
 pub use removal::{RemovalError, Removals};

@@ -100,6 +100,7 @@ pub(super) async fn follow(events: Arc<EventLog>) {
 fn tell(pool: &str, event: &Event) {
     match event {
         Event::Pool(PoolEvent::Configured) => debug!(pool = %pool, "config written"),
+        Event::History(note) => debug!(pool = %pool, name = %note.name, "history written"),
         Event::Pool(action) => {
             let event = match action {
                 PoolEvent::ScrubStarted => "scrub started",
@@ -119,6 +120,8 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::RebuildFinished => "sequential rebuild finished",
                 PoolEvent::RebuildAborted => "sequential rebuild cancelled",
                 PoolEvent::Attached(_) => "device attached",
+                PoolEvent::SpareUsed(_) => "spare called in",
+                PoolEvent::Onlined(_) => "device brought online",
                 PoolEvent::Detached(_) => "device detached",
                 PoolEvent::LogRemoved(_) => "log device removed",
                 PoolEvent::Removed(_) => "vdev removed",

@@ -455,6 +455,7 @@ impl Pools {
         drop(cenote_rt::spawn_background(log::follow(Arc::clone(engine.health().events()))));
         if !engine.is_read_only() {
             drop(cenote_rt::spawn_background(spares::follow(Arc::downgrade(&engine))));
+            drop(cenote_rt::spawn_background(spares::replace(Arc::downgrade(&engine))));
             drop(cenote_rt::spawn_background(host_space::follow(Arc::downgrade(&engine))));
         }
         let mounts = Arc::new(Mounts::new(&engine));

@@ -41,6 +41,7 @@ pub(super) fn class(event: &Event) -> &'static str {
         Event::Slow { .. } => "ereport.fs.zfs.delay",
         Event::Hung { .. } => "ereport.fs.zfs.deadman",
         Event::Suspended(_) => "ereport.fs.zfs.io_failure",
+        Event::History(_) => "sysevent.fs.zfs.history_event",
         Event::Trim { event, .. } => match event {
             TrimEvent::Start => "sysevent.fs.zfs.trim_start",
             TrimEvent::Resume => "sysevent.fs.zfs.trim_resume",
@@ -74,6 +75,8 @@ pub(super) fn class(event: &Event) -> &'static str {
             | PoolEvent::RebuildFinished
             | PoolEvent::RebuildAborted => "sysevent.fs.zfs.resilver_finish",
             PoolEvent::Attached(_) => "sysevent.fs.zfs.vdev_attach",
+            PoolEvent::SpareUsed(_) => "sysevent.fs.zfs.vdev_spare",
+            PoolEvent::Onlined(_) => "sysevent.fs.zfs.vdev_online",
             PoolEvent::Detached(_) => "sysevent.fs.zfs.vdev_remove",
             PoolEvent::LogRemoved(_) | PoolEvent::Removed(_) => "sysevent.fs.zfs.vdev_remove_dev",
         },
@@ -152,17 +155,33 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
             pairs.extend(path(io.leaf));
             pairs.extend(of_io(io, *time));
         }
-        Event::State { leaf, state, .. } => {
+        Event::State { leaf, state, last, .. } => {
             pairs.push(number("vdev_guid", *leaf));
             pairs.push(("vdev_state", Value::State(*state)));
             pairs.extend(path(*leaf));
+            pairs.push(("vdev_laststate", Value::State(*last)));
+        }
+        Event::Pool(
+            PoolEvent::Attached(leaf) | PoolEvent::SpareUsed(leaf) | PoolEvent::Onlined(leaf),
+        ) => {
+            pairs.push(number("vdev_guid", *leaf));
+            pairs.push(("vdev_state", Value::State(VdevState::Healthy)));
+            pairs.extend(path(*leaf));
+        }
+        Event::History(note) => {
+            let text = |name, text: &str| (name, Value::Text(text.to_owned()));
+            let dataset = note.dataset.as_ref();
+            pairs.push(text("history_hostname", &note.host));
+            pairs.extend(dataset.map(|(name, _)| text("history_dsname", name)));
+            pairs.push(text("history_internal_str", &note.text));
+            pairs.push(text("history_internal_name", &note.name));
+            pairs.extend(dataset.map(|(_, object)| number("history_dsid", *object)));
+            pairs.push(number("history_txg", note.txg));
+            pairs.push(number("history_time", note.time));
         }
         Event::Trim { leaf, .. }
         | Event::Pool(
-            PoolEvent::Attached(leaf)
-            | PoolEvent::Detached(leaf)
-            | PoolEvent::LogRemoved(leaf)
-            | PoolEvent::Removed(leaf),
+            PoolEvent::Detached(leaf) | PoolEvent::LogRemoved(leaf) | PoolEvent::Removed(leaf),
         ) => {
             pairs.push(number("vdev_guid", *leaf));
             pairs.extend(path(*leaf));

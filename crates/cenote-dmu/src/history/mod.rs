@@ -5,6 +5,8 @@
 //! Until the first command is recorded there is no creation part, and everything is ring. With that
 //! command all records so far become the creation part, and the ring begins behind it.
 
+use std::ops::Range;
+
 use cenote_ondisk::endian::Endian;
 use cenote_ondisk::history::{HISTORY_PHYS_LEN, HistoryPhys, key};
 use cenote_ondisk::nvlist::{Encoding, NvList};
@@ -53,6 +55,28 @@ pub fn append(tx: &mut dyn Objects, object: u64, record: &NvList) -> TxResult<()
         phys.bof = phys.eof;
     }
     tx.set_bonus(object, &phys.encode())
+}
+
+/// Returns the end of the history, which only grows, and the records from an earlier end on; none
+/// if they have more than `most` bytes. Overwritten ones are left out.
+pub fn records_from(
+    tx: &mut dyn Objects,
+    object: u64,
+    from: u64,
+    most: usize,
+) -> TxResult<(u64, Vec<u8>)> {
+    let dnode = expect_type(tx, object, ObjectType::SPA_HISTORY, "a history")?;
+    let phys = HistoryPhys::decode(dnode.bonus()).map_err(|error| corrupt(object, error))?;
+    // The creation part is not overwritten, and the ring begins behind it.
+    let parts = [from.min(phys.create_len)..phys.create_len, from.max(phys.bof)..phys.eof];
+    let len = |part: &Range<u64>| part.end.saturating_sub(part.start);
+    let mut bytes = Vec::new();
+    if parts.iter().map(len).fold(0, u64::saturating_add) <= most as u64 {
+        for part in parts.iter().filter(|part| !part.is_empty()) {
+            bytes.extend(get(tx, object, &phys, part.start, len(part) as usize)?);
+        }
+    }
+    Ok((phys.eof, bytes))
 }
 
 /// Writes a piece at the end; drops the oldest records until it fits.

@@ -63,6 +63,32 @@ fn history_keeps_the_creation_and_the_newest_records() {
     assert_eq!(model.apply(|tx| append(tx, object, &big)).unwrap_err().kind(), Kind::Limit);
 }
 
+/// Reading the new records after each change reads all of them in the end.
+#[test]
+fn new_records_are_read_once() {
+    let mut model = Model::with_misses();
+    let object = model.apply(|tx| create(tx, 0)).unwrap();
+    let (mut end, mut read) = (0, Vec::new());
+    let mut wanted = Vec::new();
+    for number in 0..300 {
+        for _ in 0..number % 3 {
+            let one = record(number, (number * 7919 % 5000) as usize, number == 4);
+            model.apply(|tx| append(tx, object, &one)).unwrap();
+            wanted.push(one);
+        }
+        let (now, bytes) =
+            model.apply(|tx| records_from(tx, object, end, BLOCK_SIZE as usize)).unwrap();
+        read.extend(records(&bytes).map(|record| NvList::decode(record.unwrap()).unwrap()));
+        end = now;
+    }
+    assert!(end > 2 * BLOCK_SIZE && read == wanted);
+    // Of too many, and after a nonsense end, there are none.
+    let (now, bytes) = model.apply(|tx| records_from(tx, object, 0, 1000)).unwrap();
+    assert_eq!((now, bytes.len()), (end, 0));
+    let (now, bytes) = model.apply(|tx| records_from(tx, object, u64::MAX, 1000)).unwrap();
+    assert_eq!((now, bytes.len()), (end, 0));
+}
+
 #[test]
 fn sizes() {
     assert_eq!([0, 1 << 30, u64::MAX].map(size_for), [128 << 10, (1 << 30) / 1000, 1 << 30]);

@@ -36,6 +36,7 @@ pub use crate::admin::layout::{
     CreateError, LeafDevices, LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass, new_guid,
     plan_distributed_spare, plan_leaf, plan_pool,
 };
+use crate::admin::told_history::ToldHistory;
 use crate::dsl::api::keys::NewEncryption;
 use crate::dsl::create::TXG_INITIAL;
 use crate::txg::store;
@@ -152,6 +153,7 @@ impl Engine {
             keys: Arc::default(),
             seed: crate::random_seed()?,
             is_read_only: false,
+            history: ToldHistory::default(),
         });
         if let Some(probe) = &spec.probe {
             engine.datasets().set_owner_probe(Arc::clone(probe));

@@ -4,7 +4,7 @@
 //! contain the export. Event numbers are unique in a process, and increase. An error of a device
 //! that was seen a short time ago posts no second event ([`RecentErrors`]).
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
 use cenote_ondisk::bookmark::Bookmark;
@@ -30,6 +30,8 @@ pub enum Event {
         leaf: u64,
         /// Its new state.
         state: VdevState,
+        /// The state that the event before this one told; the log fills it in.
+        last: VdevState,
         /// Why it changed.
         cause: StateCause,
     },
@@ -62,6 +64,8 @@ pub enum Event {
     Pool(PoolEvent),
     /// Devices do not accept writes: the pool is suspended.
     Suspended(String),
+    /// An internal record was added to the pool's history.
+    History(Box<HistoryNote>),
     /// The state of a trim of a leaf changed.
     Trim {
         /// Guid of the leaf.
@@ -69,6 +73,23 @@ pub enum Event {
         /// The change.
         event: TrimEvent,
     },
+}
+
+/// An internal record of the pool's history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct HistoryNote {
+    /// Name of the host.
+    pub host: String,
+    /// Name of the operation.
+    pub name: String,
+    /// Its details.
+    pub text: String,
+    /// Name and object of its dataset.
+    pub dataset: Option<(String, u64)>,
+    /// Its txg.
+    pub txg: u64,
+    /// Seconds since 1970.
+    pub time: u64,
 }
 
 /// What a checksum error's event tells.
@@ -157,6 +178,10 @@ pub enum PoolEvent {
     RebuildAborted,
     /// The leaf with this guid was attached, or is to replace another one.
     Attached(u64),
+    /// The leaf with this guid is to stand in for another one: it is a spare.
+    SpareUsed(u64),
+    /// The leaf with this guid was brought online.
+    Onlined(u64),
     /// The leaf with this guid left its mirror.
     Detached(u64),
     /// The log vdev with this guid left the pool.
@@ -196,6 +221,31 @@ struct Ring {
     events: VecDeque<NotedEvent>,
     dropped: u64,
     errors: RecentErrors,
+    /// Number of records of the history among the events.
+    records: usize,
+    /// States that were told, by leaf.
+    states: BTreeMap<u64, VdevState>,
+}
+
+impl Ring {
+    /// Makes room for one more event. The oldest one goes; but records of the history, of which
+    /// many may be added at once while followers of failures are busy, have half of the ring at
+    /// most, and then take the place of each other.
+    fn make_room(&mut self, is_record: bool) {
+        let most = tunables::ZEVENT_LEN_MAX.get_usize().max(1);
+        while self.events.len() >= most {
+            let is_old = |noted: &NotedEvent| matches!(noted.event, Event::History(_));
+            let oldest = if is_record && self.records >= most.div_ceil(2) {
+                self.events.iter().position(is_old).unwrap_or(0)
+            } else {
+                0
+            };
+            let gone = self.events.remove(oldest);
+            self.records -= usize::from(gone.as_ref().is_some_and(is_old));
+            self.dropped += 1;
+        }
+        self.records += usize::from(is_record);
+    }
 }
 
 /// Numbers logs and events.
@@ -216,9 +266,12 @@ impl EventLog {
         self.ring.lock()
     }
 
-    pub(crate) fn note(&self, event: Event) {
+    pub(crate) fn note(&self, mut event: Event) {
         let time = cenote_rt::wall_clock();
         let mut ring = self.ring();
+        if let Event::State { leaf, state, last, .. } = &mut event {
+            *last = ring.states.insert(*leaf, *state).unwrap_or(VdevState::Healthy);
+        }
         // Of an error that the device reported, the caller has asked before it counted the error.
         if let Event::Bad { io, checksum: Some(wrong), .. } = &event {
             let seen = SeenError { io: *io, class: Some(wrong.class) };
@@ -229,13 +282,16 @@ impl EventLog {
         if event == Event::Pool(PoolEvent::Cleared) {
             ring.errors.clear();
         }
-        let too_many = (ring.events.len() + 1).saturating_sub(tunables::ZEVENT_LEN_MAX.get_usize());
-        ring.events.drain(..too_many);
-        ring.dropped += too_many as u64;
+        ring.make_room(matches!(event, Event::History(_)));
         // Under the lock, so that the numbers of a ring are in order.
         ring.events.push_back(NotedEvent { eid: NUMBERS.next(), time, event });
         drop(ring);
         self.news.notify_waiters();
+    }
+
+    /// Takes note of the state of a leaf, of which nothing is told.
+    pub(crate) fn know_state(&self, leaf: u64, state: VdevState) {
+        self.ring().states.insert(leaf, state);
     }
 
     /// Records that the device reported an error of an I/O. Returns whether the same one was
@@ -257,7 +313,9 @@ impl EventLog {
 
     /// Clears all events, and returns their number.
     pub fn clear(&self) -> usize {
-        std::mem::take(&mut self.ring().events).len()
+        let mut ring = self.ring();
+        ring.records = 0;
+        std::mem::take(&mut ring.events).len()
     }
 
     /// Returns the number of events that were dropped for new ones since the last call.
@@ -301,6 +359,47 @@ mod tests {
             assert_eq!([(); 2].map(|()| log.is_repeated(io)), [false, true]);
         });
         done.expect("simulated");
+    }
+
+    /// However many records of the history come at once, other events of the newer half stay.
+    #[test]
+    fn records_of_the_history_push_out_each_other() {
+        let log = EventLog::new("t", 7);
+        let most = tunables::ZEVENT_LEN_MAX.get_usize();
+        let record = || {
+            let (host, name, text) = ("h".to_owned(), "n".to_owned(), "t".to_owned());
+            Event::History(Box::new(HistoryNote {
+                host,
+                name,
+                text,
+                dataset: None,
+                txg: 1,
+                time: 1,
+            }))
+        };
+        let others = || {
+            let all = log.after(0);
+            assert!(all.len() <= most && all.is_sorted_by_key(|noted| noted.eid));
+            all.iter().filter(|noted| !matches!(noted.event, Event::History(_))).count()
+        };
+        for _ in 0..most {
+            log.note(Event::Pool(PoolEvent::Cleared));
+        }
+        for _ in 0..2 * most {
+            log.note(record());
+        }
+        assert_eq!(others(), most / 2);
+        for _ in 0..most / 2 {
+            log.note(Event::Pool(PoolEvent::Cleared));
+        }
+        assert_eq!(others(), most / 2);
+        for _ in 0..most {
+            log.note(Event::Pool(PoolEvent::Cleared));
+        }
+        assert_eq!(others(), most);
+        log.clear();
+        log.note(record());
+        assert_eq!((others(), log.after(0).len()), (0, 1));
     }
 
     #[test]

@@ -7,6 +7,7 @@ use cenote_rt::lock::{Mutex, Rank};
 
 use crate::Engine;
 use crate::admin::damage::Damage;
+use crate::admin::told_history::ToldHistory;
 use crate::txg::closing::Unwritten;
 use crate::txg::multihost::Multihost;
 use crate::txg::suspend::{FailMode, Suspended, Suspension};
@@ -17,6 +18,11 @@ pub enum Notice {
     /// A scan cannot go on for the time being.
     ScanStalled {
         /// The error.
+        cause: String,
+    },
+    /// The stored state of a scan was damaged, and the scan was dropped.
+    ScanDropped {
+        /// The damage.
         cause: String,
     },
     /// The removal of a vdev cannot go on for the time being, or was cancelled.
@@ -82,16 +88,22 @@ pub(crate) struct HealthState {
     /// Lost blocks and the event log.
     pub(crate) damage: Arc<Damage>,
     pub(crate) multihost: Multihost,
+    pub(crate) history: ToldHistory,
     // Held for a push or a take.
     notices: Mutex<Vec<Notice>>,
 }
 
 impl HealthState {
-    pub(crate) fn new(suspension: Arc<Suspension>, damage: Arc<Damage>) -> Self {
+    pub(crate) fn new(
+        suspension: Arc<Suspension>,
+        damage: Arc<Damage>,
+        history: ToldHistory,
+    ) -> Self {
         Self {
             suspension,
             damage,
             multihost: Multihost::default(),
+            history,
             notices: Mutex::with_default(Rank::Notices),
         }
     }

@@ -25,9 +25,11 @@ use cenote_pool::import::{Candidate, Found, scan_devices};
 use cenote_pool::pool::{OpenError, OpenOptions};
 use cenote_pool::{Pool, mos, spacemaps};
 use cenote_rt::{Error, Kind, Result, stages, trace, tunables};
-use cenote_vdev::Tree;
+use cenote_vdev::{Tree, Vdev, VdevState};
 
 use crate::admin::events::{Event, PoolEvent};
+use crate::admin::health::Notice;
+use crate::admin::told_history::ToldHistory;
 use crate::leaf::leaves;
 use crate::txg::{closing, store};
 use crate::{Config, Engine, EngineError, Parts, SuspendAwareStore, Suspension};
@@ -137,6 +139,10 @@ impl Engine {
         // Before any allocation: blocks of the logs must not be overwritten.
         engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");
+        // Before any dataset changes.
+        if let Err(error) = engine.scans().drop_damaged().await {
+            engine.health().add_notice(Notice::ScanStalled { cause: error.to_string() });
+        }
         engine.datasets().remove_leftovers().await?;
         if engine.health.multihost.is_on() {
             // Other hosts can see the new owner before anything changes.
@@ -146,6 +152,10 @@ impl Engine {
         engine.health.suspension.arm();
         engine.leaves().settle_split(split).await?;
         engine.leaves().expand_if_wanted().await?;
+        for (_, leaf) in engine.tree.leaves() {
+            let state = engine.tree.vdev(leaf.guid()).map_or(VdevState::Closed, Vdev::state);
+            engine.health().events().know_state(leaf.guid(), state);
+        }
         engine.health.damage.note(Event::Pool(PoolEvent::Imported));
         Ok(engine)
     }
@@ -220,6 +230,7 @@ impl Engine {
             keys: Arc::clone(pool.keys()),
             seed: pool.load_guid(),
             is_read_only,
+            history: ToldHistory::of(pool).await,
         }))
     }
 }

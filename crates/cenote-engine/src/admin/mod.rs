@@ -25,6 +25,7 @@ mod layout;
 mod memory;
 mod recent;
 mod settings;
+pub(crate) mod told_history;
 pub(crate) mod vdev_props;
 mod vdevs;
 pub(crate) mod view;

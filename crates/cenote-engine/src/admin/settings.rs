@@ -26,6 +26,8 @@ const FAILMODE: &str = "failmode";
 const AUTOTRIM: &str = "autotrim";
 /// Whether vdevs become larger with their devices.
 const AUTOEXPAND: &str = "autoexpand";
+/// Whether new devices replace those in whose place they are.
+const AUTOREPLACE: &str = "autoreplace";
 /// Whether heartbeats show other hosts that the pool is in use.
 const MULTIHOST: &str = "multihost";
 /// The dataset to boot from, stored as its number.
@@ -96,6 +98,7 @@ impl Admin<'_> {
             MULTIHOST => self.engine.set_multihost(value != 0),
             AUTOTRIM => self.engine.leaf.auto_trim.set(value != 0),
             AUTOEXPAND => self.engine.leaf.autoexpand.store(value != 0, Ordering::Relaxed),
+            AUTOREPLACE => self.engine.leaf.autoreplace.store(value != 0, Ordering::Relaxed),
             _ => {}
         }
     }
@@ -118,7 +121,7 @@ impl Admin<'_> {
     /// # Errors
     /// Errors of a device.
     pub(crate) async fn apply_properties(self) -> Result<()> {
-        for name in [FAILMODE, AUTOTRIM, AUTOEXPAND, MULTIHOST] {
+        for name in [FAILMODE, AUTOTRIM, AUTOEXPAND, AUTOREPLACE, MULTIHOST] {
             let value = self
                 .engine
                 .mos

@@ -10,7 +10,7 @@ use cenote_pool::mos::DIRECTORY;
 use crate::dsl::{Env, directory_object, names};
 
 /// Pool directory entry: the history.
-const HISTORY: &str = "history";
+pub(crate) const HISTORY: &str = "history";
 
 /// Records an operation on a dataset, with its current name.
 pub(crate) fn log(

@@ -125,7 +125,8 @@ impl<'e> Leaves<'e> {
 impl Leaves<'_> {
     /// Notes that the state of a leaf changed.
     pub(super) fn note_state(self, leaf: u64, state: VdevState, cause: StateCause) {
-        self.engine.health.damage.note(Event::State { leaf, state, cause });
+        let last = VdevState::Healthy;
+        self.engine.health.damage.note(Event::State { leaf, state, last, cause });
     }
 
     /// Returns the number of I/Os that are in flight on the devices.
@@ -306,8 +307,10 @@ impl Leaves<'_> {
     /// `Kind::Invalid` if the device is another's; errors of a sync.
     pub async fn online(self, guid: u64, device: Option<Arc<dyn Device>>) -> Result<()> {
         self.check_known(guid)?;
+        let was_well;
         {
             let _probing = self.lock_service().await;
+            was_well = self.engine.tree.vdev(guid).is_some_and(|vdev| vdev.state().is_readable());
             // The new pool has its device, also after it was exported and until it is detached.
             if self.engine.with_config(|config| config.facts.split_leaves.contains(&guid)) {
                 return Err(SplitError::Busy.into());
@@ -318,6 +321,9 @@ impl Leaves<'_> {
             }
         }
         self.note_state(guid, VdevState::Healthy, StateCause::Request);
+        if !was_well {
+            self.engine.health.damage.note(Event::Pool(PoolEvent::Onlined(guid)));
+        }
         self.forget_faults(Cleared { back: vec![guid], ..Cleared::default() }).await?;
         self.release_spares(guid).await
     }

@@ -29,6 +29,8 @@ pub(crate) struct LeafState {
     pub(crate) auto_trim: AutoTrim,
     /// Property `autoexpand`.
     pub(crate) autoexpand: AtomicBool,
+    /// Property `autoreplace`.
+    pub(crate) autoreplace: AtomicBool,
     /// The scan of all leaves.
     pub(crate) scan: ScanTasks,
     /// The removal of a vdev.

@@ -49,8 +49,10 @@ use cenote_vdev::queue::ScanWait;
 
 use crate::Engine;
 use crate::admin::events::{Event, PoolEvent};
+use crate::admin::health::Notice;
 use crate::dsl::operation::Request;
 use crate::dsl::{Effects, Env};
+use record::ScanDamage;
 use run::{Job, Runner};
 
 /// Most txgs that a new leaf lacks and that are not synced yet.
@@ -334,6 +336,63 @@ impl<'e> Scans<'e> {
                 self.engine.leaves().end_replacements().await
             }
         }
+    }
+
+    /// Like [`resume`](Self::resume), but leaves a scan that is in progress alone: a resilver
+    /// follows it, if a leaf in service lacks data then.
+    ///
+    /// # Errors
+    /// Errors of a device.
+    pub async fn resume_afterwards(self) -> Result<()> {
+        self.engine.leaf.scan.is_wanted.store(true, Ordering::Release);
+        if self.in_progress().await?.is_some() {
+            return Ok(());
+        }
+        self.takes_next();
+        self.resume().await
+    }
+
+    /// Drops a stored scan that cannot go on, because its record is damaged. By the import, before
+    /// any dataset changes: the queue of a scan follows those changes.
+    ///
+    /// # Errors
+    /// Errors of a device or a sync.
+    pub(crate) async fn drop_damaged(self) -> Result<()> {
+        let Some(damage) = self.damage().await? else { return Ok(()) };
+        let cause = damage.to_string();
+        let known = damage.clone();
+        let dropped =
+            self.operate(move |tx, env, _| record::drop_damaged(tx, env, &known, false)).await;
+        if dropped.is_err() {
+            self.operate(move |tx, env, _| record::drop_damaged(tx, env, &damage, true)).await?;
+        }
+        self.engine.health().add_notice(Notice::ScanDropped { cause });
+        Ok(())
+    }
+
+    /// Returns what is wrong with the record of the scan in progress.
+    async fn damage(self) -> Result<Option<ScanDamage>> {
+        // What cannot be read while leaves are out of service may be whole on them.
+        let of = |error: Error| {
+            let damage = ScanDamage::of(&error);
+            damage.filter(|_| !self.engine.tree.has_unavailable_leaves()).ok_or(error)
+        };
+        let txg = self.engine.uberblock().txg;
+        let datasets = match self.engine.mos.inspect(|tx| record::examine(tx, txg)).await {
+            Ok(Ok(datasets)) => datasets,
+            Ok(Err(damage)) => return Ok(Some(damage)),
+            Err(error) => return of(error).map(Some),
+        };
+        // Each by itself: a closure that needs many blocks is run again for each of them.
+        for object in datasets {
+            let found = self.engine.mos.inspect(|tx| record::examine_dataset(tx, object)).await;
+            match found {
+                Ok(None) => {}
+                Ok(Some(damage)) => return Ok(Some(damage)),
+                Err(error) => return of(error).map(Some),
+            }
+        }
+        Ok(None)
     }
 
     /// Stops the scan, so that devices are not used any more. It stays as it is in the pool.

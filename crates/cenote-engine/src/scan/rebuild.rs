@@ -215,7 +215,7 @@ impl Scans<'_> {
     }
 
     /// Whether a rebuild is in progress, also if it does not run yet.
-    pub(super) async fn is_rebuilding(self) -> Result<bool> {
+    pub(crate) async fn is_rebuilding(self) -> Result<bool> {
         Ok(!self.rebuilds().await?.is_empty())
     }
 

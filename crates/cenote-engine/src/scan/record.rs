@@ -7,24 +7,25 @@
 //!              paused          operations on datasets: the position follows them, in the same txg
 //! ```
 //!
-//! All functions run in a transaction on the MOS. A record that is damaged counts as none: nothing
-//! follows it, and the next scan replaces it.
+//! All functions run in a transaction on the MOS. A record that is damaged is dropped by the
+//! import, before any dataset changes ([`examine`]).
 
 use std::collections::BTreeMap;
 
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
-use cenote_dmu::{Tx, TxResult};
+use cenote_dmu::{Tx, TxResult, TxStop};
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::checkpoint::POOL_CHECKPOINT;
 use cenote_ondisk::dsl::DatasetPhys;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{
-    LAST_SCRUBBED_TXG, SCAN, SCAN_WORDS, ScanFlags, ScanFunc, ScanPhys, ScanState,
+    CorruptScan, LAST_SCRUBBED_TXG, SCAN, SCAN_WORDS, ScanFlags, ScanFunc, ScanPhys, ScanState,
 };
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 use cenote_rt::seeded::{Bug, is_on};
+use cenote_rt::{Error, Kind};
 
 use super::position::{PAST_DDT, Position};
 use super::{ScanError, deferral};
@@ -32,6 +33,65 @@ use crate::dsl::{Effects, Env, errors, get_dataset, history};
 
 /// Keys that pools of old versions have (spec 04 §21).
 const OLD_KEYS: [&str; 2] = ["scrub_func", "scrub_queue"];
+
+/// A scan that reads up to more txgs from now than this was not stored by anybody.
+const TXGS_TO_COME_MAX: u64 = 64;
+
+/// Damage of a stored scan: it cannot go on.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub(super) enum ScanDamage {
+    /// It has the wrong size.
+    #[error("{0}")]
+    Size(CorruptScan),
+    /// Its state is unknown.
+    #[error("its state is {0}")]
+    State(u64),
+    /// Neither a scrub nor a resilver.
+    #[error("its kind is {0}")]
+    Kind(u64),
+    /// Scans are told apart by their begin, and none can begin after this.
+    #[error("it began at {0}")]
+    Begin(u64),
+    /// It reads blocks that do not exist yet.
+    #[error("it reads blocks up to txg {0}, which is to come")]
+    Future(u64),
+    /// The datasets that it is to visit are not in the object that it names.
+    #[error("object {0} is no list of datasets")]
+    NoQueue(u64),
+    /// It stands at, or is to visit, something else than a dataset.
+    #[error("object {0} is no dataset")]
+    NoDataset(u64),
+    /// An object that it names cannot be read.
+    #[error("object {object}: {cause}")]
+    Unreadable {
+        /// The object.
+        object: u64,
+        /// The error.
+        cause: String,
+    },
+}
+
+impl ScanDamage {
+    /// Returns the damage that an error of [`examine`] shows: a block of the queue, or of a
+    /// dataset, cannot be read. `None` for other errors, and if the record cannot be read.
+    pub(super) fn of(error: &Error) -> Option<Self> {
+        let object = error.at().object.filter(|object| !matches!(*object, 0 | DIRECTORY))?;
+        let is_damage = matches!(error.kind(), Kind::Checksum | Kind::Corrupt);
+        is_damage.then(|| Self::Unreadable { object, cause: error.to_string() })
+    }
+}
+
+/// Returns the damage that an error shows; other errors stay errors.
+fn unless_damaged<T>(found: TxResult<T>, object: u64) -> TxResult<Result<T, ScanDamage>> {
+    let is_damage =
+        |kind| matches!(kind, Kind::Checksum | Kind::Corrupt | Kind::Invalid | Kind::NotFound);
+    match found {
+        Err(TxStop::Fail(error)) if is_damage(error.kind()) => {
+            Ok(Err(ScanDamage::Unreadable { object, cause: error.to_string() }))
+        }
+        found => found.map(Ok),
+    }
+}
 
 /// A scan as it is stored.
 #[derive(Debug, Clone)]
@@ -62,6 +122,80 @@ pub(super) struct Advance {
 fn find(tx: &mut Tx<'_>) -> TxResult<Option<ScanPhys>> {
     let value = zap::lookup(tx, DIRECTORY, SCAN)?;
     Ok(value.and_then(|value| ScanPhys::decode(&value.words()).ok()))
+}
+
+/// Returns the datasets that the stored scan is to visit, if it is in progress, or the damage of
+/// its record. `txg` is the txg of the state.
+pub(super) fn examine(tx: &mut Tx<'_>, txg: u64) -> TxResult<Result<Vec<u64>, ScanDamage>> {
+    let Some(value) = zap::lookup(tx, DIRECTORY, SCAN)? else { return Ok(Ok(Vec::new())) };
+    let words = value.words();
+    match words.get(1).map_or(ScanState::None, |state| ScanState::from_word(*state)) {
+        ScanState::Scanning => {}
+        // A longer one that has ended is a known mistake of an old release.
+        ScanState::None | ScanState::Finished | ScanState::Canceled => return Ok(Ok(Vec::new())),
+        other => return Ok(Err(ScanDamage::State(other.to_word()))),
+    }
+    let phys = match ScanPhys::decode(&words) {
+        Ok(phys) => phys,
+        Err(error) => return Ok(Err(ScanDamage::Size(error))),
+    };
+    if !matches!(phys.func, ScanFunc::Scrub | ScanFunc::Resilver) {
+        return Ok(Err(ScanDamage::Kind(phys.func.to_word())));
+    }
+    if phys.start_time > i64::MAX.cast_unsigned() {
+        return Ok(Err(ScanDamage::Begin(phys.start_time)));
+    }
+    if phys.max_txg > txg.saturating_add(TXGS_TO_COME_MAX) {
+        return Ok(Err(ScanDamage::Future(phys.max_txg)));
+    }
+    if phys.queue_obj == 0 || !has_queue(tx, &phys)? {
+        return Ok(Err(ScanDamage::NoQueue(phys.queue_obj)));
+    }
+    let queue = match unless_damaged(zap::numbers(tx, phys.queue_obj), phys.queue_obj)? {
+        Ok(queue) => queue.into_iter().map(|(object, _)| object),
+        Err(damage) => return Ok(Err(damage)),
+    };
+    let current = Position::of(&phys, BTreeMap::new()).current();
+    Ok(Ok(queue.chain(current).filter(|object| *object != 0).collect()))
+}
+
+/// Returns the damage of a scan that is to visit this object, if that is no dataset.
+pub(super) fn examine_dataset(tx: &mut Tx<'_>, object: u64) -> TxResult<Option<ScanDamage>> {
+    Ok(match unless_damaged(dataset(tx, object), object)? {
+        Ok(Some(_)) => None,
+        Ok(None) => Some(ScanDamage::NoDataset(object)),
+        Err(damage) => Some(damage),
+    })
+}
+
+/// Whether the object that a scan names has a list of datasets. Old releases made it a plain ZAP.
+fn has_queue(tx: &mut Tx<'_>, phys: &ScanPhys) -> TxResult<bool> {
+    let types = [ObjectType::SCAN_QUEUE, ObjectType::ZAP_OTHER];
+    let found = unless_damaged(tx.find(phys.queue_obj), phys.queue_obj)?;
+    Ok(found.ok().flatten().is_some_and(|dnode| types.contains(&dnode.object_type)))
+}
+
+/// Forgets a scan whose record is damaged. Its queue is not read; with `keeps_rest`, queue and log
+/// of errors stay where they are, because they cannot be freed.
+pub(super) fn drop_damaged(
+    tx: &mut Tx<'_>,
+    env: &Env,
+    damage: &ScanDamage,
+    keeps_rest: bool,
+) -> TxResult<()> {
+    if !keeps_rest {
+        if let Some(phys) = find(tx)?
+            && phys.queue_obj != 0
+            && has_queue(tx, &phys)?
+        {
+            zap::destroy(tx, phys.queue_obj)?;
+        }
+        errors::drop_scrub_log(tx)?;
+    }
+    for key in [SCAN].into_iter().chain(OLD_KEYS) {
+        zap::take(tx, DIRECTORY, key)?;
+    }
+    history::log_pool(tx, env, "scan dropped", &damage.to_string())
 }
 
 /// Returns the scan that is in progress, paused or not.
@@ -309,11 +443,11 @@ fn follow(tx: &mut Tx<'_>, of: &[u64], change: impl FnOnce(&mut Position)) -> Tx
     let Some(phys) = scanning(tx)? else { return Ok(()) };
     let mut queue = BTreeMap::new();
     for object in of {
-        if phys.queue_obj != 0
-            && let Some(after) = zap::lookup_u64(tx, phys.queue_obj, &zap::hex_key(*object))?
-        {
-            queue.insert(*object, after);
+        if phys.queue_obj == 0 {
+            continue;
         }
+        let after = zap::lookup_u64(tx, phys.queue_obj, &zap::hex_key(*object))?;
+        queue.extend(after.map(|after| (*object, after)));
     }
     let mut record = Record { phys, position: Position::of(&phys, queue) };
     let mut position = record.position.clone();

@@ -206,7 +206,12 @@ impl Engine {
     async fn sync_txg(&self, txg: u64, tasks: &mut [Box<dyn Task>]) -> Result<()> {
         let scope = Scope { engine: self, context: self.context(txg) };
         if let Some(root) = self.sync_passes(&scope, tasks).await? {
+            // While what the txg has written is in memory.
+            let events = self.new_history().await;
             self.commit(&scope, &root).await?;
+            for event in events {
+                self.health.damage.note(event);
+            }
         }
         // Before space is reused: later lookups of a pointer find the trees of this txg, and not
         // blocks that it has freed (`cenote_block::alloc::SpaceAllocator::epoch`).

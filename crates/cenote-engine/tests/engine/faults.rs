@@ -102,7 +102,11 @@ impl Fixture {
 
     fn has_diagnosis(&self, index: usize, state: VdevState, symptom: Symptom) -> bool {
         let cause = StateCause::Diagnosis(symptom);
-        self.events().contains(&Event::State { leaf: self.guid(index), state, cause })
+        let (guid, because) = (self.guid(index), cause);
+        self.events().iter().any(|event| {
+            matches!(event, Event::State { leaf, state: now, cause, .. }
+                if (*leaf, *now, *cause) == (guid, state, because))
+        })
     }
 
     async fn finish(self) {

@@ -1,8 +1,12 @@
 //! Leaves that come back when their path leads to another file, or to none.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
 
-use cenote_engine::{Engine, EngineError};
+use cenote_engine::admin::PoolSetting;
+use cenote_engine::{Engine, EngineError, ScrubOptions, is_blank_at};
+use cenote_ondisk::scan::{ScanFunc, ScanState};
 use cenote_pool::OpenOptions;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_poolkit::PoolBuilder;
@@ -10,6 +14,8 @@ use cenote_poolkit::pools::{self, TestPool, judge};
 use cenote_rt::{Kind, block_on};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_vdev::VdevState;
+
+use crate::scans::scan_of;
 
 const BLOCKS: u64 = 24;
 
@@ -101,4 +107,174 @@ fn online_refuses_a_path_without_the_leaf() {
     })
     .unwrap();
     judge(dir.path(), "tank");
+}
+
+/// With `autoreplace` a blank file at the path of a leaf that is gone replaces it; one that has any
+/// byte, one that is too small, and none do not, and nothing does without the property.
+#[test]
+fn autoreplace_takes_blank_devices() {
+    let dir = PrivateFolder::create("paths");
+    let pool = TestPool::new(dir.path(), mirror());
+    block_on(2, async {
+        let engine = pool.create().await.unwrap();
+        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+        let object = pools::new_object(&engine, &head).await.unwrap();
+        let leaf = leaf(&engine, 1);
+        let path = dir.path().join("d1.img");
+        let wanted = [(leaf, path.to_str().unwrap().to_owned())];
+        std::fs::remove_file(&path).unwrap();
+        engine.leaves().reopen().await.unwrap();
+        assert_eq!(state(&engine, leaf), VdevState::CantOpen);
+        for block in 0..BLOCKS {
+            pools::write(&engine, &head, object, block, 2).await.unwrap();
+        }
+        engine.sync().await.unwrap();
+        let set = |value| engine.admin().set(vec![PoolSetting::Property("autoreplace", value)]);
+        assert!(engine.leaves().to_replace().is_empty());
+        set(1).await.unwrap();
+        assert_eq!(engine.leaves().to_replace(), wanted);
+        assert!(!engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.unwrap(), "none");
+        let make = |size: u64, mark: Option<u64>| {
+            let _ = std::fs::remove_file(&path);
+            cenote_device::create_file(&path, size).unwrap();
+            let file = std::fs::File::options().write(true).open(&path).unwrap();
+            if let Some(at) = mark {
+                std::os::unix::fs::FileExt::write_at(&file, b"x", at).unwrap();
+            }
+        };
+        for mark in [0, 1080, (4 << 20) - 1, 64 << 20, (124 << 20) + 5, (128 << 20) - 1] {
+            make(128 << 20, Some(mark));
+            assert!(!engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.unwrap(), "{mark}");
+        }
+        make(64 << 20, None);
+        assert!(engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.is_err());
+        // The refused device is blank again.
+        assert!(is_blank_at(&wanted[0].1).await.unwrap());
+        assert_eq!(state(&engine, leaf), VdevState::CantOpen);
+        make(128 << 20, None);
+        set(0).await.unwrap();
+        assert!(engine.leaves().to_replace().is_empty());
+        // The next import has the property, too.
+        set(1).await.unwrap();
+        drop(head);
+        engine.export().await.unwrap();
+        drop(engine);
+        let found = scan(&ScanOptions { paths: vec![dir.path().to_owned()] }).await.unwrap();
+        let found = found.find("tank").unwrap();
+        let engine = Engine::open(found, &OpenOptions::default()).await.unwrap();
+        assert_eq!(engine.leaves().to_replace(), wanted);
+        assert!(engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.unwrap());
+        assert!(
+            !engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.unwrap(),
+            "it is in use now"
+        );
+        engine.scans().resume().await.unwrap();
+        engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+        engine.sync().await.unwrap();
+        assert!(engine.leaves().to_replace().is_empty());
+        let config = engine.admin().vdev_config();
+        assert!(config.find(leaf).is_none() && config.leaves().count() == 2, "{config:?}");
+        engine.export().await.unwrap();
+        drop(engine);
+        check_second(dir.path(), object).await;
+    })
+    .unwrap();
+    judge(dir.path(), "tank");
+}
+
+async fn open_in(paths: Vec<PathBuf>) -> Arc<Engine> {
+    let found = scan(&ScanOptions { paths }).await.unwrap();
+    Engine::open(found.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
+}
+
+async fn write_all(engine: &Arc<Engine>, object: u64, salt: u64) {
+    let head = engine.head("tank/a").await.unwrap();
+    for block in 0..BLOCKS {
+        pools::write(engine, &head, object, block, salt).await.unwrap();
+    }
+    engine.sync().await.unwrap();
+}
+
+/// Resilvers what leaves lack, and checks that nothing is wrong on any of them.
+async fn make_whole(engine: &Arc<Engine>) {
+    engine.scans().resume().await.unwrap();
+    engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+    let done = scan_of(&engine.view().await.unwrap());
+    assert_eq!((done.state, done.errors, done.processed), (ScanState::Finished, 0, 0));
+}
+
+/// Creates a mirror in `dir` with a file of [`BLOCKS`] blocks; returns the number of the file.
+async fn mirror_with_file(pool: &TestPool) -> u64 {
+    let engine = pool.create().await.unwrap();
+    let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+    let object = pools::new_object(&engine, &head).await.unwrap();
+    drop(head);
+    write_all(&engine, object, 1).await;
+    engine.export().await.unwrap();
+    object
+}
+
+/// Disks are known by their labels, not by their names.
+#[test]
+fn disks_may_swap_their_names() {
+    let dir = PrivateFolder::create("paths");
+    let pool = TestPool::new(dir.path(), mirror());
+    block_on(2, async {
+        let object = mirror_with_file(&pool).await;
+        let [d0, d1, unnamed] = ["d0.img", "d1.img", "unnamed"].map(|name| dir.path().join(name));
+        for (from, to) in [(&d0, &unnamed), (&d1, &d0), (&unnamed, &d1)] {
+            std::fs::rename(from, to).unwrap();
+        }
+        let engine = open_in(vec![dir.path().to_owned()]).await;
+        assert_eq!(engine.tree().root().state(), VdevState::Healthy);
+        write_all(&engine, object, 2).await;
+        make_whole(&engine).await;
+        // The config has the new paths.
+        let config = engine.admin().vdev_config();
+        let paths: Vec<_> = config.leaves().filter_map(|leaf| leaf.leaf.path.clone()).collect();
+        assert!(paths[0].as_bytes().ends_with(b"d1.img"), "{paths:?}");
+        assert!(paths[1].as_bytes().ends_with(b"d0.img"), "{paths:?}");
+        engine.export().await.unwrap();
+        drop(engine);
+        check_second(dir.path(), object).await;
+    })
+    .unwrap();
+    judge(dir.path(), "tank");
+}
+
+/// Both sides of a mirror were written while they were apart: that with the newest txg counts, of
+/// two equal ones the later one, and the other gets what it lacks.
+#[test]
+fn sides_that_lived_apart_are_told_apart() {
+    for (first, second) in [(1, 5), (5, 1), (3, 3)] {
+        let dir = PrivateFolder::create("paths");
+        let pool = TestPool::new(dir.path(), mirror());
+        block_on(2, async {
+            let object = mirror_with_file(&pool).await;
+            let paths = ["d0.img", "d1.img"].map(|name| dir.path().join(name));
+            let mut txgs = Vec::new();
+            for (path, times) in paths.iter().zip([first, second]) {
+                let engine = open_in(vec![path.clone()]).await;
+                // In the file of the side that is to win is what `check_second` wants.
+                let salt = if (path == &paths[1]) == (second >= first) { 2 } else { 7 };
+                for _ in 0..times {
+                    write_all(&engine, object, salt).await;
+                }
+                engine.export().await.unwrap();
+                txgs.push(engine.uberblock().txg);
+                // The later one of two equal ones is that of a later second.
+                cenote_rt::sleep(Duration::from_millis(1100)).await;
+            }
+            assert_eq!(txgs[0].cmp(&txgs[1]), first.cmp(&second), "{txgs:?}");
+            let engine = open_in(vec![dir.path().to_owned()]).await;
+            make_whole(&engine).await;
+            engine.export().await.unwrap();
+            drop(engine);
+            check_second(dir.path(), object).await;
+        })
+        .unwrap();
+        judge(dir.path(), "tank");
+    }
 }

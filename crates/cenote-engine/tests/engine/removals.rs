@@ -917,3 +917,38 @@ async fn vdev_without_allocations_is_removed() {
 fn vdevs_without_allocations_are_removed() {
     simulate(8, vdev_without_allocations_is_removed()).unwrap();
 }
+
+/// In a full pool a vdev without allocations stays, because its data fits nowhere; nothing is
+/// written, but data can be freed, and then the vdev goes.
+async fn vdev_of_a_full_pool_stays() {
+    let pool = pool_of(&mirrors(2)).await;
+    let head = pool.engine.head("tank/b").await.unwrap();
+    let (object, _) = pool.block_of("tank/b", 0).await;
+    let mut block = BLOCKS;
+    let full = loop {
+        match pools::write(&pool.engine, &head, object, block, 3).await {
+            Ok(()) => block += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(full.kind(), Kind::NoSpace);
+    drop(head);
+    pool.engine.admin().set_allocating(pool.top(1), false).await.unwrap();
+    let refused = pool.engine.removals().begin(pool.top(1)).await.unwrap_err();
+    assert_eq!(why(&refused), Some(RemovalError::NoSpace));
+    let head = pool.engine.head("tank/a").await.unwrap();
+    let (object, _) = pool.block_of("tank/a", 0).await;
+    let refused = pools::write(&pool.engine, &head, object, BLOCKS, 4).await.unwrap_err();
+    assert_eq!(refused.kind(), Kind::NoSpace);
+    drop(head);
+    pool.engine.datasets().destroy("tank/b").await.unwrap();
+    pool.settle().await;
+    pool.remove(1).await;
+    pool.settle().await;
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn vdevs_of_full_pools_stay() {
+    simulate(9, vdev_of_a_full_pool_stays()).unwrap();
+}

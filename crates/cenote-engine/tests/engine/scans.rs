@@ -10,15 +10,23 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
+use cenote_codec::crypto::Suite;
 use cenote_device::{Device, DeviceInfo, ImageDevice};
 use cenote_dmu::live::ObjectSpec;
-use cenote_engine::{ApplyOptions, Engine, Event, PoolEvent, ScanError, ScrubOptions};
+use cenote_dmu::zap::edit as zap;
+use cenote_engine::{
+    ApplyOptions, Engine, Event, NewDataset, NewEncryption, Notice, PoolEvent, ScanError,
+    ScrubOptions,
+};
 use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::config::VdevKind;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::{
     ERROR_SCRUB, ErrorScrubPhys, LAST_SCRUBBED_TXG, SCAN, ScanFlags, ScanFunc, ScanPhys, ScanState,
 };
+use cenote_ondisk::zap::Value;
 use cenote_pool::import::{ScanOptions, scan};
+use cenote_pool::mos::DIRECTORY;
 use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
 use cenote_pool::{OpenOptions, Pool};
 use cenote_poolkit::PoolBuilder;
@@ -255,6 +263,133 @@ fn scrub_repairs_damage_on_every_layout() {
     for layout in LAYOUTS {
         simulate(1, damage_is_repaired(layout)).unwrap();
     }
+}
+
+/// Overwrites the blocks of an object of the MOS on all devices, while the pool is closed.
+async fn spoil_object(devices: &[Arc<ImageDevice>], object: u64) {
+    let pool = pools::open_copy(devices).await.unwrap();
+    let dnode = pool.mos().dnode(object).await.unwrap();
+    let pointer = dnode.block_pointer(0, 0).await.unwrap().unwrap();
+    let ranges = pool.store().leaf_ranges(&pointer);
+    assert!(!ranges.is_empty(), "the block is in its pointer");
+    for range in ranges {
+        for device in devices {
+            device.write(range.offset, vec![Buf::from(vec![0xee; 512])]).await.unwrap();
+        }
+    }
+}
+
+/// A paused scrub whose record is changed is dropped with a notice by the next import. Until then
+/// and afterwards the pool is used as before.
+async fn damaged_scan_is_dropped(change: fn(&mut ScanPhys, &mut Vec<u64>), want: &str) {
+    let rounds = Rounds::of(64 << 10);
+    let mut pool = Fixture::new("mirror", 2).await;
+    pool.engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+    pool.engine.scans().pause().await.unwrap();
+    let list = Arc::new(AtomicU64::new(0));
+    let found = Arc::clone(&list);
+    let tampered = pool.engine.tamper(move |tx| {
+        let stored = zap::lookup(tx, DIRECTORY, SCAN)?.unwrap();
+        let mut phys = ScanPhys::decode(&stored.words()).unwrap();
+        assert_eq!(phys.state, ScanState::Scanning);
+        found.store(phys.queue_obj, Relaxed);
+        let mut more = Vec::new();
+        change(&mut phys, &mut more);
+        let mut words = phys.encode().to_vec();
+        if more == [0] {
+            words.push(0);
+            more.clear();
+        }
+        for dataset in more {
+            zap::update(tx, phys.queue_obj, &zap::hex_key(dataset), dataset)?;
+        }
+        zap::update(tx, DIRECTORY, SCAN, Value::words_of(&words))
+    });
+    tampered.await.unwrap();
+    pool.engine.export().await.unwrap();
+    if want == "unreadable" {
+        spoil_object(&pool.devices, list.load(Relaxed)).await;
+    }
+    pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+    pool.snap("tank/b@before").await;
+    pool.engine.scans().resume().await.unwrap();
+    let notices = pool.engine.health().take_notices();
+    let [Notice::ScanDropped { cause }] = &notices[..] else { panic!("{want}: {notices:?}") };
+    let object = list.load(Relaxed);
+    let wanted = want.replace("unreadable", &format!("object {object}: "));
+    assert!(cause.starts_with(&wanted), "{cause}, and not {wanted}");
+    let view = pool.engine.view().await.unwrap();
+    assert!(view.directory_value(SCAN).is_none(), "{want}");
+    drop(view);
+    pool.snap("tank/b@after").await;
+    pool.engine.snapshots().destroy("tank/b@before").await.unwrap();
+    drop(rounds);
+    pool.engine.scans().resume().await.unwrap();
+    assert_eq!(pool.engine.health().take_notices(), []);
+    let done = pool.scrub().await;
+    assert_eq!((done.state, done.errors), (ScanState::Finished, 0), "{want}");
+    pool.settle().await;
+    assert!(pool.finish().await.is_clean(), "{want}");
+}
+
+/// A change of the record of a paused scrub and of its list of datasets, and how the notice begins.
+type Tampering = (fn(&mut ScanPhys, &mut Vec<u64>), &'static str);
+
+#[test]
+fn damaged_scans_are_dropped() {
+    let cases: [Tampering; 12] = [
+        (|_, more| more.push(0), "scan state: 25 words"),
+        (|phys, _| phys.state = ScanState::Unknown(77), "its state is 77"),
+        (|phys, _| phys.func = ScanFunc::Unknown(9), "its kind is 9"),
+        (|phys, _| phys.func = ScanFunc::None, "its kind is 0"),
+        (|phys, _| phys.max_txg = u64::MAX, "it reads blocks up to txg 18446744073709551615"),
+        (|phys, _| phys.start_time = u64::MAX, "it began at 18446744073709551615"),
+        (|phys, _| phys.queue_obj = 0, "object 0 is no list of datasets"),
+        (|phys, _| phys.queue_obj = 1, "object 1 is no list of datasets"),
+        (|phys, _| phys.queue_obj = u64::MAX, "object 18446744073709551615 is no list"),
+        (|phys, _| phys.bookmark.objset = 1, "object 1 is no dataset"),
+        (|_, more| more.push(1 << 50), "object 1125899906842624: "),
+        (
+            |_, more| more.extend((1..60).map(|number| (number << 33) + number * 77_777)),
+            "unreadable",
+        ),
+    ];
+    for (change, want) in cases {
+        simulate(1, damaged_scan_is_dropped(change, want)).unwrap();
+    }
+}
+
+/// Blocks of encrypted datasets are checked and repaired, and written to a leaf that lacks them,
+/// without their keys.
+async fn sealed_blocks_are_repaired() {
+    let mut pool = Fixture::new("raidz1", 3).await;
+    let encryption = NewEncryption::Root(Some(Suite::Aes256Gcm), pools::raw_key([3; 32]));
+    let new = NewDataset { encryption, ..pools::dataset("tank/sealed") };
+    pool.engine.datasets().create(new).await.unwrap();
+    pool.write("tank/sealed", 0..BLOCKS, 5).await;
+    pool.engine.export().await.unwrap();
+    pool.engine = pools::open(as_devices(&pool.devices)).await.unwrap();
+    let view = pool.engine.view().await.unwrap();
+    let info = view.dataset("tank/sealed").await.unwrap().key_info().await.unwrap().unwrap();
+    assert!(!view.keys().is_loaded(&info));
+    drop(view);
+    assert!(pool.damage(1).await > 20);
+    let done = pool.scrub().await;
+    assert!(done.errors == 0 && done.processed > BLOCKS * (64 << 10) / 3, "{done:?}");
+    let again = pool.scrub().await;
+    assert_eq!((again.processed, again.errors), (0, 0));
+    let leaf = pool.leaf(2);
+    pool.engine.leaves().offline(leaf, false).await.unwrap();
+    pool.snap("tank/sealed@s").await;
+    pool.engine.sync().await.unwrap();
+    pool.engine.leaves().online(leaf, None).await.unwrap();
+    pool.resilver().await;
+    assert!(pool.finish().await.is_clean());
+}
+
+#[test]
+fn scans_need_no_keys() {
+    simulate(1, sealed_blocks_are_repaired()).unwrap();
 }
 
 /// Beyond the redundancy the damaged blocks are in the error log, and nothing else.
@@ -950,5 +1085,131 @@ fn scans_of_openzfs_are_continued() {
         let Some(golden) = golden(name) else { continue };
         let copy = golden.private_copy();
         continue_of(copy.path(), name, func);
+    }
+}
+
+/// Opens a pool of OpenZFS for writing.
+async fn open_theirs(folder: &Path, name: &str) -> Arc<Engine> {
+    let found = scan(&ScanOptions { paths: vec![folder.to_path_buf()] }).await.unwrap();
+    Engine::open(found.find(name).unwrap(), &OpenOptions::default()).await.unwrap()
+}
+
+/// Runs `work` on a pool that OpenZFS left half way, exports it, and has OpenZFS judge it. Every
+/// leaf must have everything then.
+fn end_theirs(name: &str, work: impl AsyncFnOnce(&Arc<Engine>)) {
+    let Some(golden) = golden(name) else { return };
+    let copy = golden.private_copy();
+    block_on(2, async {
+        let engine = open_theirs(copy.path(), name).await;
+        work(&engine).await;
+        let view = engine.view().await.unwrap();
+        let progress = Arc::<Progress>::default();
+        let summary = verify::pool(&view, Arc::new(Silent), Arc::clone(&progress)).await.unwrap();
+        assert!(summary.is_clean() && progress.missing().is_empty(), "{name}: {summary:?}");
+        drop(view);
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+    pools::judge(copy.path(), name);
+}
+
+async fn resilver(engine: &Arc<Engine>) {
+    engine.scans().resume().await.unwrap();
+    engine.scans().wait(ScanFunc::Resilver).await.unwrap();
+    engine.sync().await.unwrap();
+}
+
+fn inner_vdevs(engine: &Engine) -> Vec<VdevKind> {
+    let root = engine.admin().vdev_config();
+    let inner = root.children.iter().flat_map(|top| &top.children);
+    inner.filter(|vdev| !vdev.kind.is_leaf()).map(|vdev| vdev.kind.clone()).collect()
+}
+
+#[test]
+fn replacements_of_openzfs_are_ended() {
+    end_theirs("g-replacing", async |engine| {
+        assert_eq!(inner_vdevs(engine), [VdevKind::Replacing, VdevKind::Replacing]);
+        resilver(engine).await;
+        assert_eq!(inner_vdevs(engine), []);
+        assert_eq!(engine.admin().vdev_config().leaves().count(), 4);
+    });
+}
+
+#[test]
+fn dirty_time_logs_of_openzfs_are_emptied() {
+    end_theirs("g-dtl", async |engine| {
+        let lacks = || {
+            let logs = engine.tree().leaves().map(|(_, leaf)| leaf.dtl());
+            logs.map(|log| log.is_some_and(|log| log.max().is_some())).collect()
+        };
+        let before: Vec<bool> = lacks();
+        assert_eq!(before.iter().filter(|lacks| **lacks).count(), 1);
+        resilver(engine).await;
+        assert_eq!(lacks(), vec![false; 2]);
+    });
+}
+
+#[test]
+fn spares_of_openzfs_are_sent_back() {
+    end_theirs("g-spare", async |engine| {
+        assert_eq!(inner_vdevs(engine), [VdevKind::Spare]);
+        let root = engine.admin().vdev_config();
+        let faulted = root.leaves().find(|leaf| leaf.leaf.faulted).unwrap().guid;
+        engine.leaves().clear(Some(faulted)).await.unwrap();
+        resilver(engine).await;
+        assert_eq!(inner_vdevs(engine), []);
+        assert_eq!(engine.view().await.unwrap().spares().len(), 2);
+    });
+}
+
+/// A scrub finds the blocks again that no copy of is good, and nothing else.
+#[test]
+fn errors_of_openzfs_are_found_again() {
+    let Some(golden) = golden("g-scrub-errors") else { return };
+    let damage = golden.text("damage.txt").unwrap();
+    let lost = damage.lines().filter(|line| line.starts_with("beyond repair: "));
+    let block =
+        |line: &str| line.split_once(" block ").unwrap().1.split(' ').next().unwrap().parse();
+    let lost: BTreeSet<u64> = lost.map(|line| block(line).unwrap()).collect();
+    assert_eq!(lost.len(), 3);
+    let copy = golden.private_copy();
+    block_on(2, async {
+        let engine = open_theirs(copy.path(), "g-scrub-errors").await;
+        for _ in 0..2 {
+            engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+            engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+            engine.sync().await.unwrap();
+            let view = engine.view().await.unwrap();
+            let done = scan_of(&view);
+            assert_eq!((done.state, done.errors), (ScanState::Finished, 3));
+            let log = view.error_log().await.unwrap();
+            let found: BTreeSet<u64> = log.iter().map(|found| found.place.blkid).collect();
+            assert_eq!(found, lost, "{log:?}");
+        }
+        engine.export().await.unwrap();
+    })
+    .unwrap();
+}
+
+#[test]
+fn pools_that_openzfs_split_are_two() {
+    let Some(golden) = golden("g-split") else { return };
+    let copy = golden.private_copy();
+    for name in ["g-split", "g-split-new"] {
+        block_on(2, async {
+            let engine = open_theirs(copy.path(), name).await;
+            assert_eq!(engine.admin().vdev_config().leaves().count(), 2);
+            engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+            engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+            let done = scan_of(&engine.view().await.unwrap());
+            assert_eq!((done.state, done.errors, done.processed), (ScanState::Finished, 0, 0));
+            engine.export().await.unwrap();
+        })
+        .unwrap();
+        // OpenZFS's split leaves objects of the leaves behind that left.
+        if let Some(zdb) = cenote_oracle::zdb() {
+            let said = zdb.pool(name, copy.path(), &["-bcc"]);
+            assert!(said.stdout.contains("No leaks"), "{said}");
+        }
     }
 }

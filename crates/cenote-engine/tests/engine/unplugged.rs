@@ -220,7 +220,8 @@ async fn one_leaf_fails(layout: &str, count: usize, cut: i64) {
     let known = &config.find(leaf).unwrap().leaf;
     assert!(known.faulted && known.dtl_object.is_some());
     let (state_now, cause) = (VdevState::Faulted, StateCause::Probe);
-    let faulted = Event::State { leaf, state: state_now, cause };
+    let last = VdevState::Healthy;
+    let faulted = Event::State { leaf, state: state_now, last, cause };
     assert!(engine.health().events().after(0).iter().any(|noted| noted.event == faulted));
     // The leaf is still missing; the pool works without it.
     engine.leaves().clear(None).await.unwrap();

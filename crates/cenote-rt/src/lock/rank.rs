@@ -82,6 +82,7 @@ ranks! {
         DaemonSlots = ("slots of clients", "cenote-bin", "Clients that are connected, by user."),
         DaemonStreams = ("output of a command", "cenote-bin", "Output that was not yet sent to a client."),
         DaemonSpool = ("budget of output", "cenote-bin", "Bytes of output that are kept for each user."),
+        TerminalLine = ("line of a terminal", "cenote-bin", "What a person is told while a command runs; held while that is printed."),
         DaemonKstats = ("kstat files", "cenote-bin", "Files of kstats while they are written."),
         DaemonParameters = ("parameter files", "cenote-bin", "Values of tunables as their files show them."),
         FuseService = ("FUSE service", "cenote-serve", "The threads of this process that answer FUSE requests; held while they are started."),

@@ -23,6 +23,7 @@
 //! * SH3  Nothing is allocated on a log vdev that leaves the pool.
 //! * SH4  A vdev that becomes larger keeps its metaslabs, and gets more.
 
+pub(crate) mod autoreplace;
 mod config;
 mod expand;
 mod grow;
@@ -233,6 +234,7 @@ impl Leaves<'_> {
         }
         let (kind, parent) = (how.parent(&new), crate::create::new_guid()?);
         let (device, path) = (new.device.clone(), path_of(&new.config));
+        let is_spare = kind == VdevKind::Spare;
         let progress = engine.scans().progress();
         let task = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
@@ -280,6 +282,9 @@ impl Leaves<'_> {
             Ok((vec![shape], guid))
         };
         let (guid, _) = self.reshape(task, device).await?;
+        if is_spare {
+            self.engine.health.damage.note(Event::Pool(PoolEvent::SpareUsed(guid)));
+        }
         self.engine.health.damage.note(Event::Pool(PoolEvent::Attached(guid)));
         self.apply_error_rates().await?;
         Ok(())
