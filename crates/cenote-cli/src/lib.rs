@@ -18,6 +18,7 @@ mod lab;
 pub mod leaf_scripts;
 mod manual;
 pub mod nicenum;
+mod progress;
 pub mod source;
 pub mod table;
 mod top;
@@ -40,6 +41,7 @@ pub use host::{
 };
 pub use io::{CommandResult, Exit, Io};
 pub use program::{needs_no_pool, only_reads, run, run_captured, run_for, waiting_for};
+pub use progress::Progress;
 pub use verbs::map::{
     PictureCommand, document as map_document, picture_command as map_picture_command,
 };

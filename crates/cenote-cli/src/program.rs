@@ -154,11 +154,14 @@ pub fn only_reads(args: &[String]) -> bool {
 }
 
 /// Tells a person what a command on the pools of a session waits for: the state of the pools that
-/// it names, or of all pools. `None` if waiting is what the command is for.
+/// it names, or of all pools. If it waits for an activity of a pool, that is what is left of it
+/// ([`Progress`](crate::Progress)). `None` if it shows by itself what it waits for.
 #[must_use]
 pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
-    const WAITS: [&str; 4] = ["wait", "events", "iostat", "-w"];
-    if args.iter().any(|word| WAITS.contains(&word.as_str())) || args.first()? == "top" {
+    const SHOW: [&str; 3] = ["events", "iostat", "-w"];
+    let waits = zpool::wait::waited_for(args).is_some();
+    let shows = args.iter().any(|word| SHOW.contains(&word.as_str())) || args.first()? == "top";
+    if shows && !waits {
         return None;
     }
     let pool_of = |word: &String| word.split(['/', '@', '#']).next().map(str::to_owned);
@@ -175,6 +178,9 @@ pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
                  'zpool clear {name}' continues it when its devices are in order\n"
             ));
         }
+    }
+    if waits {
+        return pools.iter().find(is_named).and_then(|engine| zpool::wait::progress(engine, args));
     }
     Some(format!("waiting for the daemon to finish '{}'\n", args.join(" ")))
 }

@@ -180,7 +180,8 @@ impl Commands {
             }
             ["daemon", "waiting", ..] => {
                 let about = args.get(2..).unwrap_or_default();
-                let text = cenote_cli::waiting_for(session, about).unwrap_or_default();
+                let text = self.runtime.lend(|| cenote_cli::waiting_for(session, about));
+                let text = text.unwrap_or_default();
                 i32::from(write!(out, "{text}").is_err())
             }
             ["daemon", "status"] => {

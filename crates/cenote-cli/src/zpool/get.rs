@@ -7,6 +7,7 @@ use serde_json::Map;
 use super::json::{self, Form};
 use super::list;
 use super::names::Names;
+use super::shown::Shown as PoolShown;
 use super::vdev_props::Shown;
 use super::{block_on, pools_in_memory, vdev_props};
 use crate::getopt::{self, Parsed};
@@ -24,7 +25,7 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     let [wanted, names @ ..] = &parsed.operands[..] else {
         return Err(Exit::usage("missing property argument"));
     };
-    if let Some(result) = block_on(of_vdevs(source, wanted, names, &parsed, &fields, io))? {
+    if let Some(result) = block_on(of_vdevs(source, wanted, names, (&parsed, form, &fields), io))? {
         return result;
     }
     // What `all` means depends on the pool.
@@ -95,8 +96,7 @@ async fn of_vdevs(
     source: &Source,
     list: &str,
     words: &[String],
-    parsed: &Parsed,
-    fields: &[Field],
+    (parsed, form, fields): (&Parsed, Form, &[Field]),
     io: &mut Io<'_>,
 ) -> Result<Option<CommandResult>, Exit> {
     let Some((pool, words)) = words.split_first().filter(|(_, words)| !words.is_empty()) else {
@@ -106,14 +106,10 @@ async fn of_vdevs(
     let status = pool.status().await?;
     let names = Names::default().within(&pool.config().vdev_tree);
     let Some(vdevs) = vdev_props::find(&status, words, &names) else { return Ok(None) };
-    if parsed.has('j') {
-        let text =
-            "cannot get properties of vdevs as JSON: not supported by this version of cenote";
-        return Err(Exit::failed(text));
-    }
     let wanted = vdev_props::columns(list)?;
-    let shown = Shown { status: &status, names: &names, is_literal: parsed.has('p') };
-    let mut rows = Vec::new();
+    let is_literal = parsed.has('p') || form.has_numbers;
+    let shown = Shown { status: &status, names: &names, is_literal };
+    let (mut rows, mut all) = (Vec::new(), Map::new());
     for vdev in vdevs {
         let config = &pool.config().vdev_tree;
         let config =
@@ -122,10 +118,28 @@ async fn of_vdevs(
             Some(config) => pool.vdevs().properties(config).await?,
             None => Vec::new(),
         };
+        let mut properties = Map::new();
         for row in vdev_props::rows(&shown, vdev, &stored, (&wanted, list == "all")) {
             source.charge_row([&row.name, &row.property, &row.value].into_iter())?;
+            if form.is_wanted {
+                source.charge_json(&row.value)?;
+                let property = zfs_json::property(form, &row.value, &row.source);
+                properties.insert(row.property.clone(), property);
+            }
             rows.push(row);
         }
+        if form.is_wanted {
+            let mut map = json::vdev(form, vdev, &vdev_props::shown_name(vdev, &names), true);
+            map.insert("properties".into(), properties.into());
+            all.insert(vdev_props::shown_name(vdev, &names), map.into());
+        }
+    }
+    if form.is_wanted {
+        let mut document = json::document("zpool get");
+        document.insert("pool".into(), PoolShown::Read(&pool).json(form, false).into());
+        document.insert("vdevs".into(), all.into());
+        json::print(document, io)?;
+        return Ok(Some(Ok(())));
     }
     let widest = |part: fn(&Row) -> &String| {
         rows.iter().map(|row| part(row).chars().count()).max().unwrap_or(0)

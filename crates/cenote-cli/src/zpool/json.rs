@@ -1,6 +1,9 @@
 //! JSON output (`-j`): one line, keys in OpenZFS's order, numbers as text unless `--json-int` is
 //! given.
 
+use cenote_ondisk::config::VdevKind;
+use cenote_pool::AllocationClass;
+use cenote_pool::status::{VdevReport, state_name};
 use serde_json::{Map, Value};
 
 use crate::getopt::{Long, Parsed};
@@ -82,6 +85,35 @@ pub(crate) fn document(command: &str) -> Map<String, Value> {
     let mut document = Map::new();
     document.insert("output_version".into(), version.into());
     document
+}
+
+/// Returns what identifies a vdev with this name, and its state.
+pub(super) fn vdev(
+    form: Form,
+    vdev: &VdevReport,
+    name: &str,
+    is_typed: bool,
+) -> Map<String, Value> {
+    let class = match vdev.class {
+        Some(AllocationClass::Special) => "special",
+        Some(AllocationClass::Dedup) => "dedup",
+        Some(AllocationClass::Log) => "log",
+        _ => "normal",
+    };
+    let is_leaf = vdev.children.is_empty() && vdev.kind != VdevKind::Root;
+    let mut map = Map::new();
+    map.insert("name".into(), name.into());
+    if is_typed {
+        map.insert("type".into(), "VDEV".into());
+    }
+    map.insert("vdev_type".into(), vdev.kind.name().into());
+    map.insert("guid".into(), form.number(vdev.guid));
+    if let Some(path) = vdev.path.as_ref().filter(|_| is_leaf) {
+        map.insert("path".into(), path.clone().into());
+    }
+    map.insert("class".into(), class.into());
+    map.insert("state".into(), state_name(vdev.state, vdev.aux).into());
+    map
 }
 
 /// Prints a document on one line.

@@ -47,7 +47,7 @@ mod status_json;
 mod status_text;
 mod vdev_props;
 mod vdev_setting;
-mod wait;
+pub(crate) mod wait;
 
 use std::collections::BTreeSet;
 use std::sync::Arc;

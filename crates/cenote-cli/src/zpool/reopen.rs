@@ -1,7 +1,8 @@
 //! `zpool reopen`: devices that are gone or back, or became longer, are noticed.
 //!
-//! A running scan is never started anew here, so `-n` changes nothing. With `--embedded` every
-//! command opens the devices itself, and this one only writes the labels to their new places.
+//! A resilver that runs may begin anew, or be followed by another one, for devices that are back;
+//! with `-n` another one follows. With `--embedded` every command opens the devices itself, and
+//! this one only writes the labels to their new places.
 
 use super::block_on;
 use super::change::active;
@@ -24,7 +25,8 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
         let mut status = Ok(());
         for name in &names {
             // A failure does not keep the others from being reopened.
-            if let Err(Exit::Failed(message)) = reopen(source, name, &line, io).await {
+            let reopened = reopen(source, name, &line, parsed.has('n'), io).await;
+            if let Err(Exit::Failed(message)) = reopened {
                 err!(io, "{message}")?;
                 status = Err(Exit::Status(1));
             }
@@ -33,17 +35,25 @@ pub(super) fn run(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
     })
 }
 
-async fn reopen(source: &Source, name: &str, line: &str, io: &mut Io<'_>) -> CommandResult {
+async fn reopen(
+    source: &Source,
+    name: &str,
+    line: &str,
+    leaves_scans_alone: bool,
+    io: &mut Io<'_>,
+) -> CommandResult {
     let failed = |error| Exit::failed(format!("error reopening '{name}': {error}"));
     Writer::run_on_pool(source, name, Some(line), io, async |engine, _| {
         if engine.is_read_only() {
             return Ok(());
         }
         engine.leaves().reopen().await.map_err(failed)?;
-        if source.session.is_some() {
-            engine.scans().resume().await.map_err(failed)?;
+        let scans = engine.scans();
+        match source.session {
+            None => Ok(()),
+            Some(_) if leaves_scans_alone => scans.resume_afterwards().await.map_err(failed),
+            Some(_) => scans.resume().await.map_err(failed),
         }
-        Ok(())
     })
     .await
 }

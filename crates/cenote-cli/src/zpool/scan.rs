@@ -33,7 +33,7 @@ fn ctime(seconds: u64) -> String {
 const ESTIMATED_RATE_MIN: u64 = 10 << 20;
 
 /// Formats a duration, with days only if there are any.
-fn duration(seconds: u64) -> String {
+pub(crate) fn duration(seconds: u64) -> String {
     let (days, hours) = (seconds / 86_400, seconds / 3600 % 24);
     let (minutes, seconds) = (seconds / 60 % 60, seconds % 60);
     match days {

@@ -7,12 +7,12 @@ use cenote_ondisk::rebuild::RebuildState;
 use cenote_ondisk::scan::{ScanFunc, ScanPhys, ScanState};
 use cenote_pool::AllocationClass;
 use cenote_pool::status::{
-    AuxReport, ExpansionState, LeafProgress, PoolStatus, Rebuild, VdevReport, state_name,
+    AuxReport, ExpansionState, LeafProgress, PoolStatus, Rebuild, VdevReport,
 };
 use serde_json::{Map, Value};
 
 use super::config_table::{SECTIONS, aux_state, section};
-use super::json::Form;
+use super::json::{self, Form};
 use super::names::Names;
 use super::scripts::{self, Columns};
 use super::shown::Shown;
@@ -71,15 +71,6 @@ pub(super) fn pool(
         map.insert("errlist".into(), errors.to_vec().into());
     }
     map
-}
-
-fn class_name(vdev: &VdevReport) -> &'static str {
-    match vdev.class {
-        Some(AllocationClass::Special) => "special",
-        Some(AllocationClass::Dedup) => "dedup",
-        Some(AllocationClass::Log) => "log",
-        _ => "normal",
-    }
 }
 
 impl Writer<'_> {
@@ -321,17 +312,9 @@ impl Writer<'_> {
     }
 
     fn vdev(&self, vdev: &VdevReport) -> Map<String, Value> {
-        let mut map = Map::new();
         let is_root = vdev.kind == VdevKind::Root;
         let is_leaf = vdev.children.is_empty() && !is_root;
-        map.insert("name".into(), self.names.vdev(vdev).into());
-        map.insert("vdev_type".into(), vdev.kind.name().into());
-        map.insert("guid".into(), self.form.number(vdev.guid));
-        if let Some(path) = vdev.path.as_ref().filter(|_| is_leaf) {
-            map.insert("path".into(), path.clone().into());
-        }
-        map.insert("class".into(), class_name(vdev).into());
-        map.insert("state".into(), state_name(vdev.state, vdev.aux).into());
+        let mut map = json::vdev(self.form, vdev, &self.names.vdev(vdev), false);
         let mut size = |key: &str, bytes: u64| {
             if bytes != 0 {
                 map.insert(key.into(), self.bytes(bytes));

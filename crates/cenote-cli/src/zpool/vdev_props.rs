@@ -204,7 +204,7 @@ fn set_value(property: &str, value: &Value) -> Option<String> {
     }
 }
 
-fn shown_name(vdev: &VdevReport, names: &Names) -> String {
+pub(super) fn shown_name(vdev: &VdevReport, names: &Names) -> String {
     if vdev.kind == VdevKind::Root { "root-0".to_owned() } else { names.vdev(vdev) }
 }
 

@@ -16,6 +16,7 @@ use super::{Repeat, block_on, scan, timestamp};
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
+use crate::progress;
 use crate::source::Source;
 use crate::writer::Writer;
 
@@ -134,6 +135,52 @@ pub(super) fn for_activity(
     io: &mut Io<'_>,
 ) -> CommandResult {
     run(source, &["-t", activity, pool].map(str::to_owned), io)
+}
+
+/// Returns what is left of the activities for which a command waits, for a person; `None` if it
+/// waits for none.
+pub(crate) fn progress(engine: &Engine, args: &[String]) -> Option<String> {
+    let wanted = waited_for(args)?;
+    let mut found = Vec::new();
+    for (at, activity) in ACTIVITIES.into_iter().enumerate() {
+        // What cannot be told of one does not hide the others.
+        if wanted.contains(&activity)
+            && let Ok(left) = block_on(left(engine, &[at]))
+            && left[at] > 0
+        {
+            found.push((activity, left[at]));
+        }
+    }
+    Some(progress::answer(found))
+}
+
+/// Returns the activities for which a command waits: `zpool wait`, or one with `-w`.
+pub(crate) fn waited_for(args: &[String]) -> Option<Vec<&str>> {
+    let [tool, verb, rest @ ..] = args else { return None };
+    if tool != "zpool" {
+        return None;
+    }
+    let of_verb: &[&str] = match verb.as_str() {
+        "wait" => {
+            let parsed = getopt::parse(rest, "HpT:t:", &[]).ok()?;
+            let named: Vec<&str> = rest.iter().flat_map(|word| word.split(',')).collect();
+            let named = named.iter().map(|word| word.trim_start_matches("-t"));
+            let is_named = |activity: &&str| named.clone().any(|word| word == *activity);
+            let is_any = parsed.values('t').next().is_none();
+            return Some(ACTIVITIES.into_iter().filter(|of| is_any || is_named(of)).collect());
+        }
+        "scrub" => &["scrub"],
+        "attach" => &["resilver", "raidz_expand"],
+        "replace" => &["resilver"],
+        "initialize" => &["initialize"],
+        "trim" => &["trim"],
+        "remove" => &["remove"],
+        "checkpoint" => &["discard"],
+        _ => return None,
+    };
+    let is_option = |word: &String| word.starts_with('-') && !word.starts_with("--");
+    let waits = rest.iter().any(|word| is_option(word) && word.contains('w'));
+    waits.then(|| of_verb.to_vec())
 }
 
 /// Returns the remaining bytes of each selected activity.
