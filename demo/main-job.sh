@@ -189,7 +189,19 @@ done
 run "zpool status tank"
 run "zpool wait -t resilver tank"
 run "zpool replace -w tank $folder/disks/d2 $folder/disks/new"
+note "a throttle of 2012 that nobody has looked at since"
+run "cenote tunable set cenote_scan_throttle=1 zfs_scrub_delay=100 zfs_scan_idle=100000"
 run "zpool scrub tank"
+if [ "$load" ]; then
+  for _ in $(seq 300); do
+    cenote zpool status tank | grep -q "waiting for: ordinary I/O" && break
+    sleep 0.1
+  done
+  run "zpool status tank | sed -n '/scan:/,/config:/p'"
+  cenote zpool status tank | grep -q "scrub in progress" || die "the scrub was not held back"
+fi
+note "status says why it crawls; the throttle is changed while it runs"
+run "cenote tunable set cenote_scan_throttle=0 zfs_scrub_delay=4 zfs_scan_idle=50"
 run "cenote tunable set zfs_vdev_scrub_max_active=8"
 run "zpool wait -t scrub tank"
 if [ "$load" ]; then

@@ -14,6 +14,7 @@ mod zpool_draid;
 mod zpool_get;
 mod zpool_import;
 mod zpool_iostat;
+mod zpool_refused;
 mod zpool_remove;
 mod zpool_reopen;
 mod zpool_scrub;

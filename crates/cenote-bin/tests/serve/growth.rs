@@ -9,6 +9,7 @@ use cenote_rt::Rng;
 
 use crate::daemon::{House, has_fuse};
 use crate::succeeds;
+use crate::watch::until;
 
 const BYTES: usize = 4 << 20;
 
@@ -98,6 +99,51 @@ fn pool_in_use_changes_its_shape() {
     house.run("zpool wait -t resilver t");
     let status = house.run("zpool status t");
     assert!(status.contains(" state: ONLINE"), "{status}");
+    house.run("zpool export t");
+    house.run("daemon stop");
+    judge(&house, &folder, "t");
+}
+
+/// A pool with `autoreplace` takes a blank device in the place of one that is gone, and no other.
+#[test]
+fn autoreplace_replaces_a_device_that_is_gone() {
+    let house = House::new("autoreplace");
+    let folder = house.text("pool");
+    std::fs::create_dir_all(&folder).unwrap();
+    let make = |path: &Path| File::create(path).unwrap().set_len(128 << 20).unwrap();
+    let [a, b] = ["a", "b"].map(|name| {
+        let path = house.text(&format!("pool/{name}"));
+        make(Path::new(&path));
+        path
+    });
+    house.run(&format!("zpool create -m none -o autoreplace=on t mirror {a} {b}"));
+    let guid = house.run(&format!("zpool get -H -o value guid t {b}"));
+    std::fs::remove_file(&b).unwrap();
+    house.run("zpool reopen t");
+    assert!(house.run("zpool status t").contains("UNAVAIL"));
+    // Prepared elsewhere, so that the daemon does not find it half done.
+    let used = house.path("used");
+    make(&used);
+    std::os::unix::fs::FileExt::write_at(
+        &File::options().write(true).open(&used).unwrap(),
+        b"x",
+        5000,
+    )
+    .unwrap();
+    let bytes = std::fs::read(&used).unwrap();
+    std::fs::rename(&used, &b).unwrap();
+    until("a look at it", || {
+        let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap();
+        log.contains("it is not blank")
+    });
+    assert!(house.run("zpool status t").contains("UNAVAIL") && std::fs::read(&b).unwrap() == bytes);
+    let blank = house.path("blank");
+    make(&blank);
+    std::fs::rename(&blank, &b).unwrap();
+    until("the new device", || house.run("zpool status t").contains(" state: ONLINE"));
+    house.run("zpool wait -t resilver,replace t");
+    assert_ne!(house.run(&format!("zpool get -H -o value guid t {b}")), guid);
+    assert!(house.run("zpool events -H").contains("sysevent.fs.zfs.vdev_attach"));
     house.run("zpool export t");
     house.run("daemon stop");
     judge(&house, &folder, "t");

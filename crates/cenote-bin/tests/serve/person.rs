@@ -104,6 +104,31 @@ impl Drop for Terminal {
     }
 }
 
+/// A command that waits for an activity shows how much of it is left, and clears that in the end.
+#[test]
+fn waits_for_activities_show_progress() {
+    if !has("script") {
+        return;
+    }
+    let house = House::new("person-progress");
+    house.create("none");
+    house.run("tunable set zfs_scan_suspend_progress=1");
+    let terminal = Terminal::run(&house, "zpool scrub -w t");
+    terminal.shows("\u{1b}[Kscrub: ");
+    terminal.shows(" left");
+    let other = Terminal::run(&house, "zpool wait -t scrub t");
+    other.shows(" left");
+    house.run("tunable set zfs_scan_suspend_progress=0");
+    for terminal in [terminal, other] {
+        let (status, shown) = terminal.ends();
+        assert!(status == Some(0) && shown.ends_with("\u{1b}[K"), "{status:?} {shown:?}");
+        assert!(!shown.contains("waiting"), "{shown:?}");
+    }
+    // Programs see nothing of it.
+    let output = house.command(&["zpool", "scrub", "-w", "t"]).output().unwrap();
+    assert_eq!((output.status.code(), &*output.stderr), (Some(0), &b""[..]));
+}
+
 #[test]
 fn mistyped_names_get_suggestions() {
     let house = House::new("person-names");

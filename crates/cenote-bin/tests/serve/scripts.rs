@@ -1,6 +1,7 @@
 //! `zpool iostat -c` and `zpool status -c`: scripts run in the command's process, with the rights of
 //! its user. The expected columns are those of OpenZFS's commands for the same scripts and layout.
 
+use std::fmt::Write as _;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
@@ -46,6 +47,44 @@ fn fails(house: &House, line: &str, (name, value): (&str, &str)) -> String {
     let output = command(house, line).env(name, value).output().unwrap();
     assert_eq!(output.status.code(), Some(1), "{line}");
     String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Sends the request of a command that runs scripts, also for root.
+fn ask(house: &House, line: &str) -> UnixStream {
+    let mut stream = UnixStream::connect(house.path("state/control.sock")).unwrap();
+    let mut variables = request(line);
+    let words = ["ZPOOL_SCRIPTS_AS_ROOT", "1"];
+    let added: Vec<u8> = words
+        .iter()
+        .flat_map(|word| [&(word.len() as u32).to_le_bytes()[..], word.as_bytes()].concat())
+        .collect();
+    variables[8] = 1;
+    variables[12] += 2;
+    let at = 16;
+    variables.splice(at..at, added);
+    let length = (variables.len() - 8) as u32;
+    variables[4..8].copy_from_slice(&length.to_le_bytes());
+    stream.write_all(&variables).unwrap();
+    let mut accepted = [0; 5];
+    stream.read_exact(&mut accepted).unwrap();
+    assert_eq!(&accepted, b"a\0\0\0\0");
+    stream
+}
+
+/// Returns the scripts and leaves of the daemon's next request.
+fn next_request(stream: &mut UnixStream) -> Vec<u8> {
+    let mut header = [0; 5];
+    stream.read_exact(&mut header).unwrap();
+    assert_eq!(header[0], b'p');
+    let length = u32::from_le_bytes(header[1..].try_into().unwrap());
+    let mut payload = vec![0; length as usize];
+    stream.read_exact(&mut payload).unwrap();
+    payload
+}
+
+/// Returns the answer that scripts printed this.
+fn reply(bytes: &[u8]) -> Vec<u8> {
+    [&[0][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat()
 }
 
 /// Returns what follows the counters of each line of a table.
@@ -270,30 +309,9 @@ fn scripts_run_as_the_caller() {
     );
 
     // A client that is no friend.
-    let socket = house.path("state/control.sock");
     let asked = || {
-        let mut stream = UnixStream::connect(&socket).unwrap();
-        let line = "zpool status -c who t";
-        let mut variables = request(line);
-        // One variable, which root needs.
-        let words = ["ZPOOL_SCRIPTS_AS_ROOT", "1"];
-        let added: Vec<u8> = words
-            .iter()
-            .flat_map(|word| [&(word.len() as u32).to_le_bytes()[..], word.as_bytes()].concat())
-            .collect();
-        variables[8] = 1;
-        variables[12] += 2;
-        let at = 16;
-        variables.splice(at..at, added);
-        let length = (variables.len() - 8) as u32;
-        variables[4..8].copy_from_slice(&length.to_le_bytes());
-        stream.write_all(&variables).unwrap();
-        let mut header = [0; 10];
-        stream.read_exact(&mut header).unwrap();
-        assert_eq!(&header[..6], b"a\0\0\0\0p");
-        let length = u32::from_le_bytes(header[6..10].try_into().unwrap());
-        let mut payload = vec![0; length as usize];
-        stream.read_exact(&mut payload).unwrap();
+        let mut stream = ask(&house, "zpool status -c who t");
+        let payload = next_request(&mut stream);
         assert!(payload.starts_with(b"who\0t\0"), "{payload:?}");
         stream
     };
@@ -303,7 +321,6 @@ fn scripts_run_as_the_caller() {
         stream.read_to_end(&mut answers).unwrap();
         String::from_utf8_lossy(&answers).into_owned()
     };
-    let reply = |bytes: &[u8]| [&[0][..], &(bytes.len() as u32).to_le_bytes(), bytes].concat();
     let said = answers(asked(), &reply(b"z=1\0\0\0\0\0\0\0\0\0\0more\0"));
     assert!(said.contains("CKSUM  z\n"), "{said}");
     let said = answers(asked(), &reply(&[0xff, b'=', 0xff, b'\n', b'\n', 0, b'\r', 0x1b]));
@@ -325,6 +342,52 @@ fn scripts_run_as_the_caller() {
     let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap();
     assert!(!log.contains("panic"), "{log}");
     drop(asked());
-    assert!(Path::new(&socket).exists());
     assert_eq!(house.run("zpool list -H -o name"), "t\n");
+}
+
+/// Leaves of a pool with many.
+const MANY: usize = 200;
+
+/// The daemon asks for the scripts of many leaves in several requests. A client that is slow
+/// between two of them, or goes, holds up nobody.
+#[test]
+fn scripts_of_many_leaves_run_in_parts() {
+    let house = House::new("scripts-many");
+    let mut line = "zpool create -m none t".to_owned();
+    for number in 0..MANY {
+        let name = format!("pool/d{number:03}");
+        std::fs::File::create(house.path(&name)).unwrap().set_len(64 << 20).unwrap();
+        write!(line, " {}", house.text(&name)).unwrap();
+    }
+    house.run(&line);
+    script(&house, "own", "echo own=${VDEV_PATH##*/d}");
+    let wanted: Vec<String> = (0..MANY).map(|number| format!("{number:03}")).collect();
+    for line in ["zpool status -c own t", "zpool iostat -vc own t"] {
+        let shown = run(&house, line);
+        let rows = shown.lines().filter(|line| line.contains("pool/d"));
+        let found: Vec<_> = rows.filter_map(|line| line.split_whitespace().last()).collect();
+        assert_eq!(found, wanted, "{line}");
+    }
+
+    let leaves_of = |request: &[u8]| request.split(|byte| *byte == 0).count() / 2 - 1;
+    let first = |house: &House| {
+        let mut stream = ask(house, "zpool status -c own t");
+        let asked = leaves_of(&next_request(&mut stream));
+        assert!(asked < MANY / 2);
+        stream.write_all(&reply(&b"own=1\n\0".repeat(asked))).unwrap();
+        assert_eq!(leaves_of(&next_request(&mut stream)), asked);
+        stream
+    };
+    drop(first(&house));
+    let (slow, mut slower) = (first(&house), first(&house));
+    let folder = house.text("pool");
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {folder} t"));
+    slower.write_all(&reply(b"")[..3]).unwrap();
+    house.run("daemon stop");
+    for mut stream in [slow, slower] {
+        let mut rest = Vec::new();
+        stream.read_to_end(&mut rest).unwrap();
+        assert!(!String::from_utf8_lossy(&rest).contains("ONLINE"), "{rest:?}");
+    }
 }

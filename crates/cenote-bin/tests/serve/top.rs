@@ -147,13 +147,29 @@ fn top_prints_frames_of_a_working_pool() {
 
 #[test]
 fn top_shows_what_a_scan_waits_for() {
-    let house = house("top-scan");
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("top-scan");
+    house.create(&house.text("at"));
+    let file = std::fs::File::create(house.path("at/file")).unwrap();
+    for block in 0..64_u64 {
+        file.write_all_at(&vec![block as u8 + 1; 128 << 10], block << 17).unwrap();
+    }
+    file.sync_all().unwrap();
     house.run("tunable set cenote_scan_throttle=1 zfs_scrub_delay=1000 zfs_scan_idle=100000");
     house.run("zpool scrub t");
-    until("a frame with the scan", || {
+    until("a frame with what the scan waits for", || {
+        file.write_all_at(&[7; 4096], 0).unwrap();
+        file.sync_all().unwrap();
         let frame: Value = serde_json::from_str(&house.run("top --json t 0.1 1")).unwrap();
         let scan = frame["pools"][0]["scan"].as_array().unwrap();
-        scan.iter().any(|line| line.as_str().is_some_and(|line| line.starts_with("scan: scrub ")))
+        let has = |begin: &str, end: &str| {
+            let mut lines = scan.iter().filter_map(Value::as_str);
+            lines.any(|line| line.starts_with(begin) && line.ends_with(end))
+        };
+        has("scan: scrub in progress since ", "")
+            && has("waiting for: ordinary I/O, ", "; zfs_scrub_delay=1000")
     });
 }
 

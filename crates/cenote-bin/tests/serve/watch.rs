@@ -322,6 +322,87 @@ fn events_f_follows_new_events() {
     assert_eq!(house.run("zpool events -H"), "");
 }
 
+/// Names of what the events of these classes tell, between the facts of the pool and the time, as in
+/// recordings of OpenZFS.
+const PAYLOADS: [(&str, &str); 9] = [
+    ("sysevent.fs.zfs.scrub_start", ""),
+    ("sysevent.fs.zfs.scrub_finish", ""),
+    ("sysevent.fs.zfs.config_sync", ""),
+    ("sysevent.fs.zfs.pool_import", ""),
+    ("sysevent.fs.zfs.resilver_finish", "resilver_type"),
+    ("sysevent.fs.zfs.vdev_attach", "vdev_guid vdev_state vdev_path"),
+    ("sysevent.fs.zfs.vdev_online", "vdev_guid vdev_state vdev_path"),
+    ("sysevent.fs.zfs.vdev_spare", "vdev_guid vdev_state vdev_path"),
+    ("resource.fs.zfs.statechange", "vdev_guid vdev_state vdev_path vdev_laststate"),
+];
+const OF_HISTORY: &str =
+    "history_hostname history_internal_str history_internal_name history_txg history_time";
+const OF_DATASETS: &str = "history_hostname history_dsname history_internal_str \
+     history_internal_name history_dsid history_txg history_time";
+
+#[test]
+fn payloads_of_events_are_those_of_openzfs() {
+    let house = House::new("watch-payloads");
+    house.create("none");
+    let [d0, d1, d2, d3] = ["d0", "d1", "d2", "d3"].map(|name| house.text("pool/") + name);
+    let size = std::fs::metadata(&d0).unwrap().len();
+    for path in [&d2, &d3] {
+        std::fs::File::create(path).unwrap().set_len(size).unwrap();
+    }
+    house.run("zpool export t");
+    house.run(&format!("zpool import -d {} t", house.text("pool")));
+    house.run("zfs create -o canmount=off t/fs");
+    house.run("zpool scrub -w t");
+    house.run(&format!("zpool offline t {d1}"));
+    house.run(&format!("zpool online t {d1}"));
+    house.run(&format!("zpool attach -w t {d0} {d2}"));
+    house.run(&format!("zpool add t spare {d3}"));
+    house.run(&format!("zpool replace -w t {d2} {d3}"));
+    let said = house.run("zpool events -v t");
+    let mut found: Vec<(String, Vec<(&str, &str)>)> = Vec::new();
+    for line in said.lines().skip(1) {
+        match line.trim_start().split_once(" = ") {
+            Some(pair) if line.starts_with(' ') => found.last_mut().unwrap().1.push(pair),
+            None if !line.is_empty() => {
+                found.push((line.split_whitespace().last().unwrap().to_owned(), Vec::new()));
+            }
+            _ => {}
+        }
+    }
+    let names = |pairs: &[(&str, &str)]| {
+        let names: Vec<&str> = pairs.iter().map(|(name, _)| *name).collect();
+        let (first, rest) = names.split_at(6);
+        assert_eq!(first, ["version", "class", "pool", "pool_guid", "pool_state", "pool_context"]);
+        let [between @ .., "time", "eid"] = rest else { panic!("{rest:?}") };
+        between.join(" ")
+    };
+    for (class, wanted) in PAYLOADS {
+        let of_class: Vec<_> = found.iter().filter(|(there, _)| there == class).collect();
+        assert!(!of_class.is_empty(), "{class}\n{said}");
+        for (_, pairs) in of_class {
+            assert_eq!(names(pairs), wanted, "{class}");
+        }
+    }
+    let history = found.iter().filter(|(class, _)| class == "sysevent.fs.zfs.history_event");
+    let history: Vec<_> = history.map(|(_, pairs)| (names(pairs), pairs)).collect();
+    assert!(history.iter().all(|(names, _)| names == OF_HISTORY || names == OF_DATASETS));
+    let has = |wanted: &[(&str, &str)]| {
+        let is_there = |pairs: &&Vec<(&str, &str)>| wanted.iter().all(|pair| pairs.contains(pair));
+        history.iter().map(|(_, pairs)| *pairs).any(|pairs| is_there(&pairs))
+    };
+    assert!(has(&[("history_internal_name", "\"create\""), ("history_dsname", "\"t/fs\"")]));
+    assert!(has(&[("history_internal_name", "\"scan setup\"")]));
+    let last = found.iter().rev().find(|(class, _)| class.ends_with("statechange"));
+    assert!(last.unwrap().1.contains(&("vdev_laststate", "\"OFFLINE\" (0x2)")), "{said}");
+    // The creation is before the export.
+    let number = |pairs: &[(&str, &str)]| {
+        let txg = pairs.iter().find(|(name, _)| *name == "history_txg").unwrap().1;
+        u64::from_str_radix(txg.trim_start_matches("0x"), 16).unwrap()
+    };
+    let txgs: Vec<u64> = history.iter().map(|(_, pairs)| number(pairs)).collect();
+    assert!(txgs.is_sorted(), "{txgs:?}");
+}
+
 #[test]
 fn primarycache_decides_whether_the_kernel_keeps_data() {
     if !has_fuse() {

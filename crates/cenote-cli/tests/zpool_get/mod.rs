@@ -103,3 +103,56 @@ fn zpool_set_sets_properties_of_vdevs() {
     }
     shed.judge("t");
 }
+
+/// The JSON output of properties of vdevs has the keys of OpenZFS, in its order.
+#[test]
+fn json_of_vdev_properties() {
+    let shed = Shed::new("vdev-json", 3);
+    shed.succeeds("zpool create t mirror d0 d1 log d2");
+    shed.succeeds("zpool set org:x=hello t d0");
+    let guid = |vdev: &str| {
+        shed.succeeds(&format!("zpool get -Hp -o value guid t {vdev}")).trim().to_owned()
+    };
+    let of_pool = shed.succeeds("zpool get -j size t");
+    let (_, of_pool) = of_pool.split_once("\"type\":\"POOL\",").expect("as printed");
+    let (of_pool, _) = of_pool.split_once(",\"properties\"").expect("as printed");
+    let head = "{\"output_version\":{\"command\":\"zpool get\",\"vers_major\":0,\"vers_minor\":1},\
+        \"pool\":{\"name\":\"t\",";
+    let text = |value: &str, source: &str| {
+        format!("{{\"value\":{value},\"source\":{{\"type\":\"{source}\",\"data\":\"-\"}}}}")
+    };
+    let path = shed.here("/dev/shm/v/d0");
+    let leaf = |properties: &str| {
+        format!(
+            "{head}{of_pool}}},\"vdevs\":{{\"{path}\":{{\"name\":\"{path}\",\"type\":\"VDEV\",\
+             \"vdev_type\":\"file\",\"guid\":\"{}\",\"path\":\"{path}\",\"class\":\"normal\",\
+             \"state\":\"ONLINE\",\"properties\":{{{properties}}}}}}}}}\n",
+            guid("d0")
+        )
+    };
+    let found = shed.succeeds("zpool get -j comment,allocating,org:x t d0");
+    let wanted = format!(
+        "\"comment\":{},\"allocating\":{},\"org:x\":{}",
+        text("\"-\"", "DEFAULT"),
+        text("\"-\"", "NONE"),
+        text("\"hello\"", "LOCAL")
+    );
+    assert_eq!(found, leaf(&wanted));
+    let found = shed.succeeds("zpool get -j --json-int size,capacity t mirror-0");
+    let wanted = format!(
+        "\"vdevs\":{{\"mirror-0\":{{\"name\":\"mirror-0\",\"type\":\"VDEV\",\"vdev_type\":\"mirror\",\
+         \"guid\":{},\"class\":\"normal\",\"state\":\"ONLINE\",\"properties\":{{\"size\":{},\
+         \"capacity\":{}}}}}}}}}\n",
+        guid("mirror-0"),
+        text("117440512", "NONE"),
+        text("0", "NONE")
+    );
+    assert!(found.ends_with(&wanted), "{found}\n{wanted}");
+    let found = shed.succeeds("zpool get -j comment t all-vdevs");
+    let names: Vec<&str> = found.split("\"name\":\"").skip(2).collect();
+    let ends = names.iter().map(|text| text.split('"').next().expect("as printed"));
+    let wanted =
+        ["root-0", "mirror-0", &path, &shed.here("/dev/shm/v/d1"), &shed.here("/dev/shm/v/d2")];
+    assert!(ends.eq(wanted), "{found}");
+    assert!(found.contains("\"class\":\"log\""), "{found}");
+}
