@@ -7,6 +7,7 @@ use cenote_engine::Engine;
 use crate::hints::{self, Listener};
 use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
+use crate::progress::Progress;
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
 use crate::{
@@ -180,7 +181,14 @@ pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
         }
     }
     if waits {
-        return pools.iter().find(is_named).and_then(|engine| zpool::wait::progress(engine, args));
+        let named = pools.iter().filter(is_named);
+        let mut shown = named.filter_map(|engine| zpool::wait::progress(engine, args));
+        let first = shown.next()?;
+        // Of several pools, the first one in which anything goes on.
+        return std::iter::once(first.clone())
+            .chain(shown)
+            .find(|answer| !Progress::is_idle(answer))
+            .or(Some(first));
     }
     Some(format!("waiting for the daemon to finish '{}'\n", args.join(" ")))
 }

@@ -21,7 +21,7 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -39,6 +39,8 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 const STEP: Duration = Duration::from_millis(5);
 /// Events that wait for scripts.
 const QUEUED_MAX: usize = 1000;
+/// Class of records of the history.
+const HISTORY_CLASS: &str = "sysevent.fs.zfs.history_event";
 /// Search path of scripts: C's `_PATH_STDPATH`.
 const SEARCH_PATH: &str = "/usr/bin:/bin:/usr/sbin:/sbin";
 /// Permissions to write for the group and for others.
@@ -54,6 +56,9 @@ pub(super) struct Zedlets {
     queue: SyncSender<EventDescription>,
     /// Events that did not fit into the queue since this was last logged.
     dropped: Arc<AtomicU64>,
+    /// Records of histories in the queue: half of it at most, so that many of them at once do not
+    /// keep failures out.
+    records: Arc<AtomicUsize>,
 }
 
 impl Zedlets {
@@ -61,7 +66,9 @@ impl Zedlets {
     pub(super) fn start(place: &Place) -> std::io::Result<Self> {
         let (queue, events) = sync_channel(QUEUED_MAX);
         let dropped = Arc::new(AtomicU64::new(0));
+        let records = Arc::new(AtomicUsize::new(0));
         let runner = Runner {
+            records: Arc::clone(&records),
             folder: place.zedlets(),
             programs: link_programs(place),
             place: place.clone(),
@@ -70,7 +77,7 @@ impl Zedlets {
         };
         let thread = std::thread::Builder::new().name("zedlets".to_owned());
         thread.spawn(move || runner.run(&events))?;
-        Ok(Self { queue, dropped })
+        Ok(Self { queue, dropped, records })
     }
 
     /// Runs scripts on the events of a pool, until it is closed.
@@ -97,8 +104,13 @@ impl Zedlets {
             *last = noted.eid;
             has_left |=
                 matches!(noted.event, Event::Pool(PoolEvent::Exported | PoolEvent::Destroyed));
+            let is_record = matches!(noted.event, Event::History(_));
+            let is_too_many = is_record && self.records.load(Ordering::Relaxed) >= QUEUED_MAX / 2;
             let described = describe_event(events, &noted, engine.upgrade().as_deref());
-            if self.queue.try_send(described).is_err() {
+            // Before the runner takes it.
+            self.records.fetch_add(usize::from(is_record), Ordering::Relaxed);
+            if is_too_many || self.queue.try_send(described).is_err() {
+                self.records.fetch_sub(usize::from(is_record), Ordering::Relaxed);
                 self.dropped.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -163,6 +175,7 @@ struct Runner {
     programs: Option<PathBuf>,
     place: Place,
     dropped: Arc<AtomicU64>,
+    records: Arc<AtomicUsize>,
     /// Names of files that were refused, which is logged once.
     refused: BTreeSet<String>,
 }
@@ -170,6 +183,9 @@ struct Runner {
 impl Runner {
     fn run(mut self, events: &Receiver<EventDescription>) {
         while let Ok(event) = events.recv() {
+            if event.class == HISTORY_CLASS {
+                self.records.fetch_sub(1, Ordering::Relaxed);
+            }
             let dropped = self.dropped.swap(0, Ordering::Relaxed);
             if dropped > 0 {
                 log::warn!(count = %dropped, "events without zedlets");

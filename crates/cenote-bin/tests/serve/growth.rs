@@ -132,17 +132,24 @@ fn autoreplace_replaces_a_device_that_is_gone() {
     .unwrap();
     let bytes = std::fs::read(&used).unwrap();
     std::fs::rename(&used, &b).unwrap();
-    until("a look at it", || {
+    let refusals = || {
         let log = std::fs::read_to_string(house.path("state/daemon.log")).unwrap();
-        log.contains("it is not blank")
-    });
+        log.matches("not replaced by the device at its path").count()
+    };
+    until("a look at it", || refusals() == 1);
     assert!(house.run("zpool status t").contains("UNAVAIL") && std::fs::read(&b).unwrap() == bytes);
+    let small = house.path("small");
+    File::create(&small).unwrap().set_len(64 << 20).unwrap();
+    std::fs::rename(&small, &b).unwrap();
+    until("a look at the small one", || refusals() == 2);
+    assert!(std::fs::read(&b).unwrap().iter().all(|byte| *byte == 0));
     let blank = house.path("blank");
     make(&blank);
     std::fs::rename(&blank, &b).unwrap();
     until("the new device", || house.run("zpool status t").contains(" state: ONLINE"));
     house.run("zpool wait -t resilver,replace t");
     assert_ne!(house.run(&format!("zpool get -H -o value guid t {b}")), guid);
+    assert_eq!(refusals(), 2, "each is told once");
     assert!(house.run("zpool events -H").contains("sysevent.fs.zfs.vdev_attach"));
     house.run("zpool export t");
     house.run("daemon stop");

@@ -155,19 +155,17 @@ pub(crate) fn progress(engine: &Engine, args: &[String]) -> Option<String> {
 }
 
 /// Returns the activities for which a command waits: `zpool wait`, or one with `-w`.
-pub(crate) fn waited_for(args: &[String]) -> Option<Vec<&str>> {
+pub(crate) fn waited_for(args: &[String]) -> Option<Vec<&'static str>> {
     let [tool, verb, rest @ ..] = args else { return None };
     if tool != "zpool" {
         return None;
     }
-    let of_verb: &[&str] = match verb.as_str() {
+    let of_verb: &[&'static str] = match verb.as_str() {
         "wait" => {
             let parsed = getopt::parse(rest, "HpT:t:", &[]).ok()?;
-            let named: Vec<&str> = rest.iter().flat_map(|word| word.split(',')).collect();
-            let named = named.iter().map(|word| word.trim_start_matches("-t"));
-            let is_named = |activity: &&str| named.clone().any(|word| word == *activity);
-            let is_any = parsed.values('t').next().is_none();
-            return Some(ACTIVITIES.into_iter().filter(|of| is_any || is_named(of)).collect());
+            let named: Vec<&str> = parsed.values('t').flat_map(|list| list.split(',')).collect();
+            let is_meant = |activity: &&str| named.is_empty() || named.contains(activity);
+            return Some(ACTIVITIES.into_iter().filter(is_meant).collect());
         }
         "scrub" => &["scrub"],
         "attach" => &["resilver", "raidz_expand"],

@@ -141,6 +141,7 @@ impl Engine {
         stages::reach("import-logs-claimed");
         // Before any dataset changes.
         if let Err(error) = engine.scans().drop_damaged().await {
+            engine.check_stopped()?;
             engine.health().add_notice(Notice::ScanStalled { cause: error.to_string() });
         }
         engine.datasets().remove_leftovers().await?;

@@ -26,11 +26,13 @@ const PIECES: u64 = 64;
 impl Leaves<'_> {
     /// Returns the leaves that a new device may replace by itself, with their paths: they are out
     /// of service, not on request, and are not being replaced. None if the pool does not have the
-    /// property `autoreplace`, or is suspended.
+    /// property `autoreplace`, is suspended, has a checkpoint, or is losing a vdev.
     pub fn to_replace(self) -> Vec<(u64, String)> {
         let is_wanted = self.engine.leaf.autoreplace.load(Ordering::Relaxed)
             && !self.engine.is_read_only()
-            && self.engine.health().suspended().is_none();
+            && self.engine.health().suspended().is_none()
+            && self.engine.space().check_no_checkpoint().is_ok()
+            && self.engine.removals().check_none().is_ok();
         if !is_wanted {
             return Vec::new();
         }
@@ -57,10 +59,9 @@ impl Leaves<'_> {
     /// # Errors
     /// As for [`attach`](Self::attach), and errors of the new device.
     pub async fn replace_by_blank(self, guid: u64, path: &str) -> Result<bool> {
-        // The new device has labels before the pool takes it, and is not blank any more if the
-        // pool refuses it.
-        if self.engine.health().suspended().is_some()
-            || self.engine.scans().is_rebuilding().await?
+        // The new device has labels before the pool takes it: what is known to be refused now is
+        // not tried.
+        if self.engine.scans().is_rebuilding().await?
             || self.to_replace().iter().all(|(leaf, _)| *leaf != guid)
         {
             return Ok(false);
@@ -73,14 +74,14 @@ impl Leaves<'_> {
         let new = plan_leaf(&LeafSpec::of(device.info()), Arc::clone(&device))?;
         let new_guid = new.config.guid;
         let attached = self.attach(guid, new, Attach::Replace).await;
-        // Nothing is written to it once the pool is closed: another pool may have it. Of a pool
-        // that an error stopped, the last commit may be on its devices.
-        let is_refused = attached.is_err()
-            && !self.engine.tree.is_closed()
-            && self.engine.check_stopped().is_ok()
-            && self.engine.config().root.find(new_guid).is_none();
-        if is_refused {
-            labels::clear(&*device).await?;
+        if attached.is_err() && self.engine.config().root.find(new_guid).is_some() {
+            return Ok(true);
+        }
+        // Of a pool that an error stopped, the last commit may be on its devices.
+        if attached.is_err() && self.engine.check_stopped().is_ok() && !is_blank(&*device).await? {
+            let clear = async { labels::clear(&*device).await };
+            let cut = async { Ok(()) };
+            self.before_close(clear, cut).await?;
         }
         attached.map(|()| true)
     }
