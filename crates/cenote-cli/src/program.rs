@@ -7,7 +7,7 @@ use cenote_engine::Engine;
 use crate::hints::{self, Listener};
 use crate::host::{OpenPools, Session};
 use crate::io::{CommandResult, Exit, Io};
-use crate::progress::Progress;
+use crate::progress;
 use crate::source::{READ_ATTEMPTS, Source};
 use crate::usage::Tool;
 use crate::{
@@ -160,9 +160,9 @@ pub fn only_reads(args: &[String]) -> bool {
 #[must_use]
 pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
     const SHOW: [&str; 3] = ["events", "iostat", "-w"];
-    let waits = zpool::wait::waited_for(args).is_some();
+    let waited_for = zpool::wait::waited_for(args);
     let shows = args.iter().any(|word| SHOW.contains(&word.as_str())) || args.first()? == "top";
-    if shows && !waits {
+    if shows && waited_for.is_none() {
         return None;
     }
     let pool_of = |word: &String| word.split(['/', '@', '#']).next().map(str::to_owned);
@@ -180,15 +180,12 @@ pub fn waiting_for(session: &Session, args: &[String]) -> Option<String> {
             ));
         }
     }
-    if waits {
+    if let Some(wanted) = waited_for {
         let named = pools.iter().filter(is_named);
-        let mut shown = named.filter_map(|engine| zpool::wait::progress(engine, args));
-        let first = shown.next()?;
+        let mut left = named.map(|engine| zpool::wait::progress(engine, &wanted));
         // Of several pools, the first one in which anything goes on.
-        return std::iter::once(first.clone())
-            .chain(shown)
-            .find(|answer| !Progress::is_idle(answer))
-            .or(Some(first));
+        let left = left.find(|left| !left.is_empty()).unwrap_or_default();
+        return is_any_named.then(|| progress::answer(left));
     }
     Some(format!("waiting for the daemon to finish '{}'\n", args.join(" ")))
 }

@@ -41,11 +41,6 @@ impl Progress {
         answer.starts_with(MARK)
     }
 
-    /// Whether an answer of the daemon says that nothing goes on.
-    pub(crate) fn is_idle(answer: &str) -> bool {
-        answer == MARK
-    }
-
     /// Takes in an answer at a time of any clock, and returns the line that shows it, without its
     /// end: the activity that has the most to do. `None` if nothing goes on.
     pub fn line(&mut self, answer: &str, now: Duration) -> Option<String> {

@@ -16,7 +16,6 @@ use super::{Repeat, block_on, scan, timestamp};
 use crate::getopt;
 use crate::io::{CommandResult, Exit, Io};
 use crate::nicenum;
-use crate::progress;
 use crate::source::Source;
 use crate::writer::Writer;
 
@@ -137,21 +136,15 @@ pub(super) fn for_activity(
     run(source, &["-t", activity, pool].map(str::to_owned), io)
 }
 
-/// Returns what is left of the activities for which a command waits, for a person; `None` if it
-/// waits for none.
-pub(crate) fn progress(engine: &Engine, args: &[String]) -> Option<String> {
-    let wanted = waited_for(args)?;
-    let mut found = Vec::new();
-    for (at, activity) in ACTIVITIES.into_iter().enumerate() {
+/// Returns the remaining bytes of those of these activities that go on, for a person who waits.
+pub(crate) fn progress(engine: &Engine, wanted: &[&'static str]) -> Vec<(&'static str, u64)> {
+    let going_on = |(at, activity): (usize, &'static str)| {
         // What cannot be told of one does not hide the others.
-        if wanted.contains(&activity)
-            && let Ok(left) = block_on(left(engine, &[at]))
-            && left[at] > 0
-        {
-            found.push((activity, left[at]));
-        }
-    }
-    Some(progress::answer(found))
+        let left = block_on(left(engine, &[at])).ok()?[at];
+        (left > 0).then_some((activity, left))
+    };
+    let all = ACTIVITIES.into_iter().enumerate();
+    all.filter(|(_, activity)| wanted.contains(activity)).filter_map(going_on).collect()
 }
 
 /// Returns the activities for which a command waits: `zpool wait`, or one with `-w`.

@@ -443,11 +443,11 @@ fn follow(tx: &mut Tx<'_>, of: &[u64], change: impl FnOnce(&mut Position)) -> Tx
     let Some(phys) = scanning(tx)? else { return Ok(()) };
     let mut queue = BTreeMap::new();
     for object in of {
-        if phys.queue_obj == 0 {
-            continue;
+        if phys.queue_obj != 0
+            && let Some(after) = zap::lookup_u64(tx, phys.queue_obj, &zap::hex_key(*object))?
+        {
+            queue.insert(*object, after);
         }
-        let after = zap::lookup_u64(tx, phys.queue_obj, &zap::hex_key(*object))?;
-        queue.extend(after.map(|after| (*object, after)));
     }
     let mut record = Record { phys, position: Position::of(&phys, queue) };
     let mut position = record.position.clone();

@@ -31,13 +31,33 @@ fn state(engine: &Engine, leaf: u64) -> VdevState {
     engine.tree().vdev(leaf).unwrap().state()
 }
 
+async fn open_in(paths: Vec<PathBuf>) -> Arc<Engine> {
+    let found = scan(&ScanOptions { paths }).await.unwrap();
+    Engine::open(found.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
+}
+
+async fn write_all(engine: &Arc<Engine>, object: u64, salt: u64) {
+    let head = engine.head("tank/a").await.unwrap();
+    for block in 0..BLOCKS {
+        pools::write(engine, &head, object, block, salt).await.unwrap();
+    }
+    engine.sync().await.unwrap();
+}
+
+/// Creates the pool with a file; returns its number.
+async fn with_file(pool: &TestPool) -> (Arc<Engine>, u64) {
+    let engine = pool.create().await.unwrap();
+    let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
+    let object = pools::new_object(&engine, &head).await.unwrap();
+    (engine, object)
+}
+
 /// Imports the pool with the second device only, and reads its file.
 async fn check_second(dir: &Path, object: u64) {
     let second = dir.join("second");
     std::fs::create_dir(&second).unwrap();
     std::fs::copy(dir.join("d1.img"), second.join("d1.img")).unwrap();
-    let found = scan(&ScanOptions { paths: vec![second.join("d1.img")] }).await.unwrap();
-    let engine = Engine::open(found.find("tank").unwrap(), &OpenOptions::default()).await.unwrap();
+    let engine = open_in(vec![second.join("d1.img")]).await;
     let head = engine.head("tank/a").await.unwrap();
     for block in 0..BLOCKS {
         let read = head.live().inspect(|tx| tx.read(object, block << 17, 128 << 10)).await;
@@ -57,9 +77,7 @@ fn online_opens_the_file_at_the_path() {
     let dir = PrivateFolder::create("paths");
     let pool = TestPool::new(dir.path(), mirror());
     block_on(2, async {
-        let engine = pool.create().await.unwrap();
-        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
-        let object = pools::new_object(&engine, &head).await.unwrap();
+        let (engine, object) = with_file(&pool).await;
         engine.sync().await.unwrap();
         let leaf = leaf(&engine, 1);
         engine.leaves().offline(leaf, false).await.unwrap();
@@ -68,10 +86,7 @@ fn online_opens_the_file_at_the_path() {
         std::fs::rename(&copy, &path).unwrap();
         engine.leaves().online(leaf, None).await.unwrap();
         assert_eq!(state(&engine, leaf), VdevState::Healthy);
-        for block in 0..BLOCKS {
-            pools::write(&engine, &head, object, block, 2).await.unwrap();
-        }
-        engine.sync().await.unwrap();
+        write_all(&engine, object, 2).await;
         engine.export().await.unwrap();
         drop(engine);
         check_second(dir.path(), object).await;
@@ -116,19 +131,14 @@ fn autoreplace_takes_blank_devices() {
     let dir = PrivateFolder::create("paths");
     let pool = TestPool::new(dir.path(), mirror());
     block_on(2, async {
-        let engine = pool.create().await.unwrap();
-        let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
-        let object = pools::new_object(&engine, &head).await.unwrap();
+        let (engine, object) = with_file(&pool).await;
         let leaf = leaf(&engine, 1);
         let path = dir.path().join("d1.img");
         let wanted = [(leaf, path.to_str().unwrap().to_owned())];
         std::fs::remove_file(&path).unwrap();
         engine.leaves().reopen().await.unwrap();
         assert_eq!(state(&engine, leaf), VdevState::CantOpen);
-        for block in 0..BLOCKS {
-            pools::write(&engine, &head, object, block, 2).await.unwrap();
-        }
-        engine.sync().await.unwrap();
+        write_all(&engine, object, 2).await;
         let set = |value| engine.admin().set(vec![PoolSetting::Property("autoreplace", value)]);
         assert!(engine.leaves().to_replace().is_empty());
         set(1).await.unwrap();
@@ -156,12 +166,9 @@ fn autoreplace_takes_blank_devices() {
         assert!(engine.leaves().to_replace().is_empty());
         // The next import has the property, too.
         set(1).await.unwrap();
-        drop(head);
         engine.export().await.unwrap();
         drop(engine);
-        let found = scan(&ScanOptions { paths: vec![dir.path().to_owned()] }).await.unwrap();
-        let found = found.find("tank").unwrap();
-        let engine = Engine::open(found, &OpenOptions::default()).await.unwrap();
+        let engine = open_in(vec![dir.path().to_owned()]).await;
         assert_eq!(engine.leaves().to_replace(), wanted);
         assert!(engine.leaves().replace_by_blank(leaf, &wanted[0].1).await.unwrap());
         assert!(
@@ -182,19 +189,6 @@ fn autoreplace_takes_blank_devices() {
     judge(dir.path(), "tank");
 }
 
-async fn open_in(paths: Vec<PathBuf>) -> Arc<Engine> {
-    let found = scan(&ScanOptions { paths }).await.unwrap();
-    Engine::open(found.find("tank").unwrap(), &OpenOptions::default()).await.unwrap()
-}
-
-async fn write_all(engine: &Arc<Engine>, object: u64, salt: u64) {
-    let head = engine.head("tank/a").await.unwrap();
-    for block in 0..BLOCKS {
-        pools::write(engine, &head, object, block, salt).await.unwrap();
-    }
-    engine.sync().await.unwrap();
-}
-
 /// Resilvers what leaves lack, and checks that nothing is wrong on any of them.
 async fn make_whole(engine: &Arc<Engine>) {
     engine.scans().resume().await.unwrap();
@@ -207,10 +201,7 @@ async fn make_whole(engine: &Arc<Engine>) {
 
 /// Creates a mirror in `dir` with a file of [`BLOCKS`] blocks; returns the number of the file.
 async fn mirror_with_file(pool: &TestPool) -> u64 {
-    let engine = pool.create().await.unwrap();
-    let head = engine.datasets().create(pools::dataset("tank/a")).await.unwrap();
-    let object = pools::new_object(&engine, &head).await.unwrap();
-    drop(head);
+    let (engine, object) = with_file(pool).await;
     write_all(&engine, object, 1).await;
     engine.export().await.unwrap();
     object
