@@ -147,8 +147,7 @@ pub(crate) struct Machine {
     disks: Vec<Arc<ModelDisk>>,
     /// Handles of the disks, each with the size at the begin of the life or when it grew.
     devices: Mutex<Vec<Arc<dyn Device>>>,
-    /// Handles of disks from before they grew.
-    former: Mutex<Vec<(usize, Weak<dyn Device>)>>,
+    opened: Vec<Opened>,
     hash: Arc<CommandHash>,
     state: Mutex<MachineState>,
     ended: Notify,
@@ -186,7 +185,11 @@ struct MachineState {
 struct Counted {
     inner: Arc<dyn Device>,
     machine: Weak<Machine>,
+    opened: Opened,
 }
+
+/// All devices of a disk share it: its count tells how many there are.
+type Opened = Arc<()>;
 
 /// Returns the model of this name for a disk of this size.
 fn model(name: &str, size: u64, seed: u64) -> Box<dyn cenote_device::model::DiskModel> {
@@ -215,9 +218,10 @@ impl Machine {
                     ModelDisk::new(format!("d{number}"), size, model)
                 })
                 .collect();
-            let devices = disks.iter().map(|disk| {
+            let opened: Vec<_> = disks.iter().map(|_| Opened::default()).collect();
+            let devices = disks.iter().zip(&opened).map(|(disk, opened)| {
                 let inner = hash.wrap(Arc::clone(disk) as Arc<dyn Device>);
-                Counted::over(inner, Weak::clone(machine))
+                Counted::over(inner, Weak::clone(machine), opened)
             });
             let state = MachineState {
                 commands: 0,
@@ -234,8 +238,8 @@ impl Machine {
                 clock_offset: 0,
                 process: None,
             };
-            let (devices, former) = (Mutex::new(devices.collect()), Mutex::default());
-            Self { disks, devices, former, hash, state: Mutex::new(state), ended: Notify::new() }
+            let devices = Mutex::new(devices.collect());
+            Self { disks, devices, opened, hash, state: Mutex::new(state), ended: Notify::new() }
         })
     }
 
@@ -252,16 +256,12 @@ impl Machine {
         self.devices.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn former(&self) -> MutexGuard<'_, Vec<(usize, Weak<dyn Device>)>> {
-        self.former.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Whether somebody has a handle of a disk. A device of a pool is open exclusively: while a
     /// disk that left the pool gets its last labels, nobody else can open it.
     pub(crate) fn is_open(&self, number: usize) -> bool {
-        // One handle is that of the machine.
-        let is_held = self.handles().get(number).is_some_and(|it| Arc::strong_count(it) > 1);
-        is_held || self.former().iter().any(|(disk, it)| *disk == number && it.strong_count() > 0)
+        let is_shared = self.handles().get(number).is_some_and(|it| Arc::strong_count(it) > 1);
+        // One is counted for the machine, and one for its handle.
+        is_shared || self.opened.get(number).is_some_and(|it| Arc::strong_count(it) > 2)
     }
 
     /// Makes a disk longer, unless it is as long as any disk gets. Who has it open notices that
@@ -274,15 +274,14 @@ impl Machine {
         }
         disk.set_size(size);
         let Some(new) = self.reopened(number) else { return false };
-        let old = std::mem::replace(&mut self.handles()[number], new);
-        self.former().push((number, Arc::downgrade(&old)));
+        self.handles()[number] = new;
         true
     }
 
     /// Returns another handle of a disk, with the size that it has now.
     fn reopened(self: &Arc<Self>, number: usize) -> Option<Arc<dyn Device>> {
         let inner = self.hash.wrap(Arc::new(self.disks.get(number)?.reopened()));
-        Some(Counted::over(inner, Arc::downgrade(self)))
+        Some(Counted::over(inner, Arc::downgrade(self), &self.opened[number]))
     }
 
     /// Returns the size of a disk.
@@ -591,8 +590,8 @@ impl MachineState {
 
 impl Counted {
     /// Returns a device whose commands the machine counts.
-    fn over(inner: Arc<dyn Device>, machine: Weak<Machine>) -> Arc<dyn Device> {
-        Arc::new(Self { inner, machine })
+    fn over(inner: Arc<dyn Device>, machine: Weak<Machine>, opened: &Opened) -> Arc<dyn Device> {
+        Arc::new(Self { inner, machine, opened: Arc::clone(opened) })
     }
 
     /// Counts a command, sends it, and waits for it. It has no end without power.
@@ -623,7 +622,8 @@ impl Device for Counted {
     fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
         Box::pin(async {
             let grown = self.inner.grown().await?;
-            Ok(grown.map(|inner| Self::over(inner, Weak::clone(&self.machine))))
+            let over = |inner| Self::over(inner, Weak::clone(&self.machine), &self.opened);
+            Ok(grown.map(over))
         })
     }
 
