@@ -293,6 +293,19 @@ impl Bug {
         Self::RewriteOfOldBlocks,
         Self::LogDroppedEarly,
     ];
+    /// Bugs found by power cuts amid operations on leaves.
+    pub const OF_CUT_LEAVES: [Self; 10] = [
+        Self::DtlEmptiedEarly,
+        Self::AbsentLeafNotLogged,
+        Self::ScanSkipsBlock,
+        Self::RebuildCutsRanges,
+        Self::DetachedKeepsLabels,
+        Self::RemovedKeepsLabels,
+        Self::CopyNotFreed,
+        Self::ObsoleteNotRecorded,
+        Self::CancelledCopiesKept,
+        Self::ReflowWidensEarly,
+    ];
     /// Bugs found by power cuts of intent logs.
     pub const OF_LOGS: [Self; 3] =
         [Self::NoFlushOfLog, Self::ClaimAfterAllocate, Self::ClaimWithoutTail];

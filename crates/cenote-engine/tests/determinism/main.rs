@@ -5,7 +5,7 @@ use std::process::Command;
 use std::sync::Arc;
 
 use cenote_device::{CommandHash, SimulatedDisk};
-use cenote_poolkit::crash::workload::{self, DEVICE_SIZE, Layout};
+use cenote_poolkit::crash::workload::{self, Layout, Subject};
 use cenote_rt::{Costs, World, simulate};
 use cenote_testkit::rng::wants_all;
 use cenote_testkit::skip;
@@ -36,8 +36,8 @@ struct Outcome {
 fn run_in(world: World, layout: Layout, rounds: u64) -> Outcome {
     let (seed, hash) = (world.seed, CommandHash::new());
     let wrapper = Arc::clone(&hash);
-    let disk = move |path| wrapper.wrap(Arc::new(SimulatedDisk::new(path, DEVICE_SIZE)));
-    let run = simulate(world, workload::run(layout, seed, rounds, disk));
+    let disk = move |path, size| wrapper.wrap(Arc::new(SimulatedDisk::new(path, size)));
+    let run = simulate(world, workload::run(Subject::Datasets, layout, seed, rounds, disk));
     let run = run.expect("a simulation").unwrap_or_else(|error| panic!("seed {seed}: {error}"));
     Outcome {
         commands: hash.value(),

@@ -37,6 +37,11 @@ pub struct Found {
 }
 
 impl Found {
+    /// Whether its labels name several leaves: a crash came while it took the guid of its mirror.
+    pub fn is_of_several_leaves(&self) -> bool {
+        !self.other_leaves.is_empty()
+    }
+
     /// Reads the labels of a device; `None` if it has no usable label.
     pub async fn read(device: Arc<dyn Device>) -> Option<Self> {
         let labels = labels::read(&*device).await.labels;

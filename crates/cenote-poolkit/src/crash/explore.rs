@@ -10,15 +10,18 @@
 
 use std::sync::Arc;
 
-use cenote_device::{Image, Recorder, Replay};
+use cenote_device::{Device, Image, Recorder, Replay};
+use cenote_dmu::Tx;
 use cenote_engine::{ApplyOptions, Engine};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Tool;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Candidate, OpenOptions, Pool};
-use cenote_rt::Rng;
+use cenote_rt::{BoxFuture, Rng};
 use cenote_testkit::cuts::keep;
 
 use super::keys;
@@ -44,15 +47,48 @@ pub struct Depth {
     pub audit: usize,
     /// One in this many points is checked by OpenZFS; 0: none.
     pub judge: usize,
+    /// At one in this many points everything that was going on is brought to its end, and every
+    /// copy of every block is verified; 0: none.
+    pub finish: usize,
 }
 
 impl Depth {
     /// For the suite itself. Stale points are not judged, so the two steps have no common factor.
-    pub const FULL: Self =
-        Self { whole: 40, stride: 1, resume: 10, stale: 8, rewind: 12, audit: 60, judge: 69 };
+    pub const FULL: Self = Self {
+        whole: 40,
+        stride: 1,
+        resume: 10,
+        stale: 8,
+        rewind: 12,
+        audit: 60,
+        judge: 69,
+        finish: 0,
+    };
+    /// For operations on leaves.
+    pub const OF_LEAVES: Self = Self {
+        whole: 40,
+        stride: 4,
+        resume: 8,
+        stale: 8,
+        rewind: 12,
+        audit: 60,
+        judge: 69,
+        finish: 11,
+    };
+    /// For tests of the suite that look for one seeded bug in operations on leaves.
+    pub const QUICK_OF_LEAVES: Self =
+        Self { whole: 40, resume: 16, finish: 2, stride: 23, ..Self::QUICK };
     /// For tests of the suite, which look for one seeded bug.
-    pub const QUICK: Self =
-        Self { whole: 1, stride: 9, resume: 16, stale: 4, rewind: 4, audit: 0, judge: 0 };
+    pub const QUICK: Self = Self {
+        whole: 1,
+        stride: 9,
+        resume: 16,
+        stale: 4,
+        rewind: 4,
+        audit: 0,
+        judge: 0,
+        finish: 0,
+    };
 }
 
 /// Numbers of examined points.
@@ -76,6 +112,8 @@ pub struct Tally {
     pub gangs: usize,
     /// Points that OpenZFS checked.
     pub judged: usize,
+    /// Points from which everything was brought to its end.
+    pub finished: usize,
 }
 
 /// Explores a run.
@@ -135,13 +173,16 @@ impl Explorer<'_> {
         let mut images = self.replay.images(|write, sector| keep(sample, salt, write, sector));
         self.tally.points += 1;
         let number = self.tally.points;
-        let is_stale = number.is_multiple_of(self.depth.stale) && self.make_stale(&mut images);
-        let (pool, guid) = open(&images, &OpenOptions::default()).await?;
+        let is_stale = number.is_multiple_of(self.depth.stale)
+            && !self.history.is_unsettled_from(acknowledged)
+            && self.make_stale(&mut images);
+        let found = find(&images).await?;
+        let guid = found.guid();
+        let pool = open_candidate(&found, &OpenOptions::default()).await?;
         if pool.txg() < acknowledged {
             return Err(format!("txg {} is older than {acknowledged}", pool.txg()));
         }
-        let state = self.history.at(pool.txg()).ok_or("no such state")?;
-        model::check(&pool, state).await?;
+        let state = self.history.check(&pool).await?;
         if number.is_multiple_of(self.depth.rewind) {
             self.look_back(&images, pool.txg()).await?;
             if let Some(txg) = pool.checkpoint_txg() {
@@ -167,10 +208,20 @@ impl Explorer<'_> {
             self.tally.resumed += 1;
             self.tally.again += resumed.run(&images).await?;
         }
+        // A pool does not know what a stale device lacks.
+        let is_finished = self.depth.finish > 0 && number.is_multiple_of(self.depth.finish);
+        if is_finished && !is_stale {
+            finish(&images, guid).await?;
+            self.tally.finished += 1;
+        }
         let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
         // Of a pool with two guids OpenZFS opens one, and then takes the devices with the other
         // guid for another pool.
         let is_judged = is_judged && !is_stale && !self.history.is_renumbered_after(pool.txg());
+        // Of a device that was about to take the guid of its mirror OpenZFS relies on the path,
+        // and the devices of the test were moved.
+        let is_moved = found.devices.iter().any(|device| device.is_of_several_leaves());
+        let is_judged = is_judged && !is_moved;
         if is_judged && let Some(zdb) = &self.zdb {
             let said = zdb.pool("tank", pools::unpack(&images).path(), &["-bcc", "-h"]);
             if !said.is_clean() {
@@ -201,13 +252,14 @@ impl Explorer<'_> {
     /// The two txgs before the newest are complete: their blocks are not reused yet.
     async fn look_back(&mut self, images: &[Image], newest: u64) -> Result<(), String> {
         for txg in [newest - 1, newest - 2] {
-            if !self.history.is_whole(txg, newest) {
+            // An expansion that went on since, for example, cannot be rewound.
+            if !self.history.is_whole(txg, newest) || self.history.is_unsettled_from(txg) {
                 continue;
             }
             let Some(state) = self.history.exactly(txg) else { continue };
             let options = OpenOptions { txg: Some(txg), ..OpenOptions::default() };
             let place = |error| format!("txg {txg} before {newest}: {error}");
-            let (pool, _) = open(images, &options).await.map_err(place)?;
+            let pool = open(images, &options).await.map_err(place)?;
             if pool.txg() != txg {
                 return Err(format!("txg {txg} is gone, {newest} is the newest"));
             }
@@ -221,7 +273,7 @@ impl Explorer<'_> {
     async fn look_at_checkpoint(&mut self, images: &[Image], txg: u64) -> Result<(), String> {
         let options = OpenOptions { checkpoint: true, ..OpenOptions::default() };
         let place = |error| format!("checkpoint of {txg}: {error}");
-        let (pool, _) = open(images, &options).await.map_err(place)?;
+        let pool = open(images, &options).await.map_err(place)?;
         let state = self.history.at(txg).ok_or("no such state")?;
         self.tally.checkpoints += 1;
         model::check_contents(&pool, state).await.map_err(place)
@@ -249,15 +301,73 @@ impl Visitor for Gangs {
     fn damage(&mut self, _: Damage) {}
 }
 
-/// Returns the pool, and the guid by which it was found. A stale device may have another guid and
-/// look like another pool of the same name: the newest one is opened.
-async fn open(images: &[Image], options: &OpenOptions) -> Result<(Arc<Pool>, u64), String> {
+/// Finds the pool. A stale device may have another guid and look like another pool of the same
+/// name: the newest one is found.
+async fn find(images: &[Image]) -> Result<Candidate, String> {
     let scan = scan_devices(pools::as_devices(&pools::devices(images.to_vec()))).await;
     let newest =
         |candidate: &&Candidate| candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
-    let candidate = scan.candidates.iter().max_by_key(newest).ok_or("no pool")?;
-    let pool = Pool::open(candidate, options).await.map_err(|error| format!("{error:?}"))?;
-    Ok((pool, candidate.guid()))
+    let found = scan.candidates.iter().max_by_key(newest).cloned();
+    found.ok_or_else(|| "no pool".to_owned())
+}
+
+async fn open_candidate(found: &Candidate, options: &OpenOptions) -> Result<Arc<Pool>, String> {
+    Pool::open(found, options).await.map_err(|error| format!("{error:?}"))
+}
+
+async fn open(images: &[Image], options: &OpenOptions) -> Result<Arc<Pool>, String> {
+    open_candidate(&find(images).await?, options).await
+}
+
+/// Has everything go on that went on before an import.
+async fn go_on(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
+    engine.scans().resume().await?;
+    engine.removals().resume().await;
+    engine.leaves().resume_reflow();
+    Ok(())
+}
+
+/// Opens a pool, brings everything that was going on to its end, and verifies every copy of every
+/// block.
+async fn finish(images: &[Image], guid: u64) -> Result<(), String> {
+    let devices = pools::devices(images.to_vec());
+    let place = |error: cenote_rt::Error| format!("to the end: {error:?}");
+    end_all(pools::as_devices(&devices), guid).await.map_err(place)?;
+    let pool = open(&pools::images_of(&devices), &OpenOptions::default()).await?;
+    keys::load_all(&pool).await.map_err(place)?;
+    let progress = Arc::<Progress>::default();
+    let verified = verify::pool(&pool, Arc::new(Silent), Arc::clone(&progress)).await;
+    let summary = verified.map_err(place)?;
+    let missing = progress.missing();
+    if !summary.is_clean() || !missing.is_empty() {
+        return Err(format!("in the end: {summary:?}, missing {missing:?}"));
+    }
+    model::check_space(&pool).await.map_err(|error| format!("in the end: {error}"))
+}
+
+async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<()> {
+    let engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
+    // All leaves are in service again.
+    for leaf in engine.leaves().data_guids() {
+        if engine.tree().vdev(leaf).is_some_and(|leaf| !leaf.state().is_readable()) {
+            engine.leaves().online(leaf, None).await?;
+        }
+    }
+    go_on(&engine).await?;
+    engine.leaves().wait_for_reflow().await;
+    engine.scans().wait(ScanFunc::Resilver).await?;
+    engine.removals().wait().await?;
+    engine.scans().wait(ScanFunc::Scrub).await?;
+    engine.export().await
+}
+
+/// The summary tells what is wrong.
+struct Silent;
+
+impl Observer for Silent {
+    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
 }
 
 /// A pool that continues after a crash.
@@ -283,6 +393,7 @@ impl Resumed<'_> {
             .await
             .map_err(|error| format!("{error:?}"))?;
         let recovered = recorder.len() as u64;
+        go_on(&engine).await.map_err(|error| format!("{error:?}"))?;
         let view = engine.view().await.map_err(|error| format!("{error:?}"))?;
         keys::load_all(&view).await.map_err(|error| format!("{error:?}"))?;
         drop(view);
@@ -300,13 +411,12 @@ impl Resumed<'_> {
             let (salt, sample) = (self.rng.next_u64(), self.rng.below(3) as usize);
             let images = replay.images(|write, sector| keep(sample, salt, write, sector));
             let place = |error| format!("after txg {last}, cut again at {cut}: {error}");
-            let (pool, _) = open(&images, &OpenOptions::default()).await.map_err(place)?;
+            let pool = open(&images, &OpenOptions::default()).await.map_err(place)?;
             let acknowledged = replay.mark().unwrap_or(last);
             if pool.txg() < acknowledged {
                 return Err(place(format!("txg {} is older than {acknowledged}", pool.txg())));
             }
-            let state = self.history.at(pool.txg()).ok_or("no such state")?;
-            model::check(&pool, state).await.map_err(place)?;
+            self.history.check(&pool).await.map_err(place)?;
             points += 1;
         }
         if engine.uberblock().txg < end {
@@ -328,13 +438,11 @@ impl Resumed<'_> {
             for _ in 0..4 {
                 let (block, salt) = (self.rng.below(200), self.rng.next_u64());
                 let bytes = model::bytes(block, salt);
-                engine
-                    .apply(&head, ApplyOptions::new(), |tx| {
-                        tx.write(object, block * BLOCK as u64, &bytes)
-                    })
-                    .await?;
+                let write = |tx: &mut Tx<'_>| tx.write(object, block * BLOCK as u64, &bytes);
+                let ((), txg) = engine.apply(&head, ApplyOptions::new(), write).await?;
                 let objects = state.datasets.get_mut(&name).expect("it is there");
                 objects.get_mut(&object).expect("it is there").insert(block, salt);
+                self.history.note(txg, &state);
             }
         }
         engine.sync().await?;
@@ -343,8 +451,9 @@ impl Resumed<'_> {
         recorder.mark(txg);
         engine.snapshots().create(vec!["tank@again".into()]).await?;
         state.datasets.insert("tank@again".into(), state.datasets["tank"].clone());
+        let since = txg + 1;
         let txg = engine.uberblock().txg;
-        self.history.note(txg, &state);
+        self.history.note_since(since, txg, &state);
         recorder.mark(txg);
         engine.export().await?;
         let txg = engine.uberblock().txg;

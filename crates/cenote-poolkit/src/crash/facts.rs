@@ -21,6 +21,9 @@ pub type Facts = BTreeMap<(String, String), String>;
 /// Owner of facts about the pool itself.
 pub const POOL: &str = "pool";
 
+/// The shape of a vdev that was removed.
+pub(super) const INDIRECT: &str = "indirect";
+
 /// Returns a property value as one word.
 pub fn text(value: &Value) -> String {
     value.as_str().map_or_else(|| format!("{:?}", value.words()), str::to_owned)
@@ -129,6 +132,7 @@ fn shape(kind: &VdevKind, children: usize, class: &str) -> String {
     match kind {
         VdevKind::Mirror => format!("mirror of {children}, {class}"),
         VdevKind::RaidZ(raidz) => format!("raidz{} of {children}, {class}", raidz.nparity),
+        VdevKind::Indirect => INDIRECT.to_owned(),
         _ => format!("disk, {class}"),
     }
 }

@@ -13,6 +13,9 @@ use super::keys;
 /// Block size of the tests' objects.
 pub const BLOCK: usize = 4096;
 
+/// Txgs after an acknowledged one that may have been committed.
+const TXGS_ON_THE_WAY: u64 = 8;
+
 /// Blocks of an object, by number.
 pub type Content = BTreeMap<u64, u64>;
 
@@ -33,20 +36,38 @@ pub struct State {
     pub datasets: BTreeMap<String, BTreeMap<u64, Content>>,
     /// Everything else about the pool and its datasets.
     pub facts: Facts,
+    /// Values that facts may have as well, because of what goes on in the background.
+    pub unsure: Facts,
+    /// Whether leaves are being filled, copied from or out of service: all devices are needed, and
+    /// earlier txgs may not open.
+    pub is_unsettled: bool,
 }
 
 /// The states of a run by the txg that committed them.
 #[derive(Debug, Default)]
 pub struct History {
-    states: BTreeMap<u64, State>,
+    states: BTreeMap<u64, Noted>,
     /// Txgs of imports.
     openings: BTreeSet<u64>,
+}
+
+/// A state, and the first txg that may have committed it.
+#[derive(Debug)]
+struct Noted {
+    since: u64,
+    state: State,
 }
 
 impl History {
     /// Records the state that this txg committed.
     pub fn note(&mut self, txg: u64, state: &State) {
-        self.states.insert(txg, state.clone());
+        self.note_since(txg, txg, state);
+    }
+
+    /// Records the state that one of the txgs `since` to `txg` committed: others may be committed
+    /// in the background.
+    pub fn note_since(&mut self, since: u64, txg: u64, state: &State) {
+        self.states.insert(txg, Noted { since, state: state.clone() });
     }
 
     /// Records an import of the pool as of this txg.
@@ -62,19 +83,48 @@ impl History {
 
     /// Returns the state that exactly this txg committed.
     pub fn exactly(&self, txg: u64) -> Option<&State> {
-        self.states.get(&txg)
+        self.states.get(&txg).map(|noted| &noted.state)
     }
 
     /// Returns the state of a pool at this txg: that of the last txg with a change.
     pub fn at(&self, txg: u64) -> Option<&State> {
-        self.states.range(..=txg).next_back().map(|(_, state)| state)
+        self.states.range(..=txg).next_back().map(|(_, noted)| &noted.state)
+    }
+
+    /// Returns the next state, if this txg may have committed it.
+    fn perhaps_at(&self, txg: u64) -> Option<&State> {
+        let next = self.states.range(txg + 1..).next().map(|(_, noted)| noted);
+        next.filter(|noted| noted.since <= txg).map(|noted| &noted.state)
+    }
+
+    /// Compares a pool with its state at its txg, and its space with the reachable blocks. Returns
+    /// the state.
+    ///
+    /// # Errors
+    /// A difference.
+    pub async fn check(&self, pool: &Arc<Pool>) -> Result<&State, String> {
+        let state = self.at(pool.txg()).ok_or("no such state")?;
+        let Err(difference) = check_contents(pool, state).await else {
+            return check_space(pool).await.map(|()| state);
+        };
+        let next = self.perhaps_at(pool.txg()).ok_or_else(|| difference.clone())?;
+        check_contents(pool, next).await.map_err(|other| format!("{difference}; or {other}"))?;
+        check_space(pool).await.map(|()| next)
+    }
+
+    /// Whether leaves may be in use that lack data, in a txg from this one to the newest that may
+    /// have been on its way.
+    pub fn is_unsettled_from(&self, txg: u64) -> bool {
+        let next = self.states.range(txg..).take_while(|(at, _)| **at <= txg + TXGS_ON_THE_WAY);
+        let mut states = self.at(txg).into_iter().chain(next.map(|(_, noted)| &noted.state));
+        states.any(|state| state.is_unsettled)
     }
 
     /// Whether the next txg changes the pool's guid.
     pub fn is_renumbered_after(&self, txg: u64) -> bool {
         let key = (POOL.to_owned(), "guid".to_owned());
         let guid = |state: &State| state.facts.get(&key).cloned();
-        let next = self.states.range(txg + 1..).next().map(|(_, state)| guid(state));
+        let next = self.states.range(txg + 1..).next().map(|(_, noted)| guid(&noted.state));
         next.is_some_and(|next| Some(next) != self.at(txg).map(guid))
     }
 }
@@ -97,6 +147,10 @@ pub fn bytes(number: u64, salt: u64) -> Vec<u8> {
 /// A difference.
 pub async fn check(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
     check_contents(pool, expected).await?;
+    check_space(pool).await
+}
+
+pub(super) async fn check_space(pool: &Arc<Pool>) -> Result<(), String> {
     let report = leaks::check(pool).await.map_err(fail)?;
     if report.is_clean() { Ok(()) } else { Err(format!("space: {report:?}")) }
 }
@@ -119,7 +173,7 @@ pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), St
         let wanted: Vec<_> = expected.datasets.keys().collect();
         return Err(format!("datasets {names:?}, expected {wanted:?}"));
     }
-    check_facts(&facts::of(pool, &found).await.map_err(fail)?, &expected.facts)?;
+    check_facts(&facts::of(pool, &found).await.map_err(fail)?, expected)?;
     for dataset in found {
         for (object, content) in &expected.datasets[dataset.name()] {
             check_object(&dataset, *object, content).await?;
@@ -128,8 +182,12 @@ pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), St
     Ok(())
 }
 
-fn check_facts(found: &Facts, expected: &Facts) -> Result<(), String> {
-    let differs = |key: &&(String, String)| found.get(key) != expected.get(key);
+fn check_facts(found: &Facts, state: &State) -> Result<(), String> {
+    let (expected, unsure) = (&state.facts, &state.unsure);
+    let differs = |key: &&(String, String)| {
+        let fact = found.get(*key);
+        fact != expected.get(*key) && !(fact.is_some() && fact == unsure.get(*key))
+    };
     match found.keys().chain(expected.keys()).find(differs) {
         None => Ok(()),
         Some(key) => {

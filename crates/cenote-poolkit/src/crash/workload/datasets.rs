@@ -125,7 +125,7 @@ impl Script {
     }
 
     /// Removes a dataset from the model.
-    fn forget(&mut self, name: &str) {
+    pub(super) fn forget(&mut self, name: &str) {
         let marks = format!("{name}#");
         self.state.datasets.remove(name);
         self.clones.remove(name);

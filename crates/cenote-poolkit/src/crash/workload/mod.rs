@@ -1,6 +1,7 @@
 //! A scripted run on recorded devices in memory: some of each operation, one txg after the other.
 
 mod datasets;
+mod leaves;
 mod pool;
 
 use std::collections::BTreeMap;
@@ -9,23 +10,31 @@ use std::sync::Arc;
 use cenote_device::{Device, Image, ImageDevice, Log, Recorder};
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::{Tx, TxResult};
-use cenote_engine::{ApplyOptions, Engine, Head, NewDataset};
+use cenote_engine::{ApplyOptions, DeviceSource, Engine, Head, NewDataset};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{Redundancy, VdevClass};
 
+use self::leaves::Shelf;
+pub use self::leaves::operations_on_leaves;
 use super::facts::POOL;
 use super::model::{self, BLOCK, Content, History, State, UPGRADES};
 use crate::builder::Top;
 use crate::{PoolBuilder, pools};
 
 /// Size of a device: the minimum.
-pub const DEVICE_SIZE: u64 = 64 << 20;
+const DEVICE_SIZE: u64 = 64 << 20;
+/// Size of a device if vdevs are removed: the others have room for a reserve of 128 MiB.
+const DEVICE_SIZE_OF_LEAVES: u64 = 192 << 20;
 /// Blocks of this size or more are sometimes ganged.
 const GANG_FROM: u64 = 2048;
 const GANG_PERCENT: u64 = 4;
 /// Bytes that are initialized at a time.
 const INITIALIZE_CHUNK: u64 = 64 << 10;
+/// Bytes of a round of a scan, so that it takes many txgs.
+const SCAN_ROUND: u64 = 128 << 10;
+/// Bytes of a step of a removal.
+const REMOVAL_STEP: u64 = 32 << 10;
 /// The fact that a head is a clone.
 const ORIGIN: &str = "origin";
 /// Rounds between two changes of keys.
@@ -84,6 +93,15 @@ pub const OPERATIONS: [&str; 47] = [
     "import",
 ];
 
+/// What a run is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Subject {
+    /// Datasets, and the pool as a whole: one operation at a time.
+    Datasets,
+    /// Leaves, vdevs and scans, beside writes.
+    Leaves,
+}
+
 /// Pool layouts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Layout {
@@ -111,6 +129,10 @@ impl Layout {
     /// The other layouts.
     pub const MORE: [Self; 5] =
         [Self::LargeSectors, Self::Raidz1, Self::Raidz3, Self::Slog, Self::Special];
+
+    /// Layouts for operations on leaves, the usual ones first.
+    pub const OF_LEAVES: [Self; 5] =
+        [Self::Mirror, Self::Raidz1, Self::Disk, Self::Raidz2, Self::Special];
 
     /// Returns the top-level vdevs.
     fn tops(self) -> Vec<Top> {
@@ -171,9 +193,18 @@ pub struct Run {
     pub txgs: u64,
 }
 
-/// Returns a device in memory.
-pub fn memory_device(path: String) -> Arc<dyn Device> {
-    Arc::new(ImageDevice::new(path, Image::zeroed(DEVICE_SIZE)))
+impl Subject {
+    fn device_size(self) -> u64 {
+        match self {
+            Self::Datasets => DEVICE_SIZE,
+            Self::Leaves => DEVICE_SIZE_OF_LEAVES,
+        }
+    }
+}
+
+/// Returns a device of this size in memory.
+pub fn memory_device(path: String, size: u64) -> Arc<dyn Device> {
+    Arc::new(ImageDevice::new(path, Image::zeroed(size)))
 }
 
 /// Runs the workload for this number of rounds, some txgs each, on devices from `make`.
@@ -181,18 +212,26 @@ pub fn memory_device(path: String) -> Arc<dyn Device> {
 /// # Errors
 /// Errors of the engine, except those of limits.
 pub async fn run(
+    subject: Subject,
     layout: Layout,
     seed: u64,
     rounds: u64,
-    make: impl Fn(String) -> Arc<dyn Device> + Send + Sync + 'static,
+    make: impl Fn(String, u64) -> Arc<dyn Device> + Send + Sync + 'static,
 ) -> Result<Run> {
-    tune();
+    tune(subject);
     let recorder = Recorder::new();
+    let size = subject.device_size();
     let devices = (0..layout.devices())
-        .map(|number| recorder.wrap(make(format!("d{number}")), Image::zeroed(DEVICE_SIZE)));
+        .map(|number| recorder.wrap(make(format!("d{number}"), size), Image::zeroed(size)));
     let devices: Vec<_> = devices.collect();
+    let shelf = Arc::<Shelf>::default();
+    for device in &devices {
+        shelf.put(device);
+    }
     let engine = builder(layout, seed).create(devices.clone()).await?;
+    engine.leaves().set_device_source(Arc::clone(&shelf) as Arc<dyn DeviceSource>);
     let mut script = Script {
+        subject,
         layout,
         rounds,
         engine,
@@ -205,11 +244,16 @@ pub async fn run(
         clones: BTreeMap::new(),
         operations: 0,
         done: BTreeMap::new(),
+        shelf: Arc::clone(&shelf),
     };
     let first = script.engine.uberblock().txg;
     script.begin().await?;
     for round in 0..rounds {
         script.write().await?;
+        if subject == Subject::Leaves {
+            script.change_leaves(round).await?;
+            continue;
+        }
         script.administer(round).await?;
         script.clear_away().await?;
         if round % KEY_ROUNDS == 0 {
@@ -219,6 +263,9 @@ pub async fn run(
     }
     script.engine.export().await?;
     script.acknowledge("export");
+    if subject == Subject::Leaves {
+        script.check_departed().await;
+    }
     Ok(Run {
         log: recorder.log(),
         history: script.history,
@@ -229,7 +276,7 @@ pub async fn run(
 }
 
 /// Sets tunables.
-fn tune() {
+fn tune(subject: Subject) {
     let settings = [
         // Freed space is reused as soon as possible: the smallest fitting range is allocated.
         (&tunables::DF_ALLOC_THRESHOLD, 1 << 40),
@@ -239,6 +286,13 @@ fn tune() {
         (&tunables::FORCE_GANGING_PCT, GANG_PERCENT),
         (&tunables::INITIALIZE_CHUNK_SIZE, INITIALIZE_CHUNK),
     ];
+    let of_leaves = [
+        (&tunables::SCAN_ROUND_BYTES, SCAN_ROUND),
+        (&tunables::REMOVAL_BATCH_BYTES, REMOVAL_STEP),
+        (&tunables::REMOVE_MAX_SEGMENT, REMOVAL_STEP / 2),
+    ];
+    let settings =
+        settings.into_iter().chain(of_leaves.into_iter().filter(|_| subject == Subject::Leaves));
     for (tunable, value) in settings {
         tunable.set(value).unwrap();
     }
@@ -253,10 +307,11 @@ fn builder(layout: Layout, seed: u64) -> PoolBuilder {
         .with_features(old.collect())
 }
 
-/// Makes a device with this path.
-type MakeDevice = Box<dyn Fn(String) -> Arc<dyn Device> + Send + Sync>;
+/// Makes a device with this path and size.
+type MakeDevice = Box<dyn Fn(String, u64) -> Arc<dyn Device> + Send + Sync>;
 
 struct Script {
+    subject: Subject,
     layout: Layout,
     rounds: u64,
     engine: Arc<Engine>,
@@ -271,6 +326,7 @@ struct Script {
     clones: BTreeMap<String, String>,
     operations: u64,
     done: BTreeMap<&'static str, u64>,
+    shelf: Arc<Shelf>,
 }
 
 /// Returns the round of a snapshot, whose name is a letter and the round that took it.
@@ -314,12 +370,17 @@ impl Script {
 
     /// The current state is committed, and the caller was told so.
     fn acknowledge(&mut self, what: &'static str) {
+        self.acknowledge_since(self.engine.uberblock().txg, what);
+    }
+
+    /// Like [`acknowledge`](Self::acknowledge), if a txg from `since` on has committed the state.
+    fn acknowledge_since(&mut self, since: u64, what: &'static str) {
         self.state.facts.retain(|(_, fact), _| fact != ORIGIN);
         for (clone, origin) in &self.clones {
             self.state.facts.insert((clone.clone(), ORIGIN.into()), origin.clone());
         }
         let txg = self.engine.uberblock().txg;
-        self.history.note(txg, &self.state);
+        self.history.note_since(since.min(txg), txg, &self.state);
         self.recorder.mark(txg);
         self.did(what);
     }
@@ -371,9 +432,10 @@ impl Script {
     async fn new_object(&mut self, name: &str) -> Result<()> {
         let head = self.engine.head(name).await?;
         let spec = ObjectSpec::new(ObjectType::PLAIN_FILE_CONTENTS, BLOCK as u64);
-        let object = self.change(&head, |tx| tx.allocate(&spec)).await?;
-        if let Some(object) = object {
+        let made = self.change(&head, |tx| tx.allocate(&spec)).await?;
+        if let Some((object, txg)) = made {
             self.objects(name).insert(object, Content::new());
+            self.history.note(txg, &self.state);
         }
         Ok(())
     }
@@ -382,19 +444,20 @@ impl Script {
         self.state.datasets.get_mut(name).unwrap()
     }
 
-    /// Changes a head in the open txg; returns `None` if there is no space.
+    /// Changes a head in the open txg; returns `None` if there is no space. The state with the
+    /// change is to be recorded ([`changed`](Self::changed)).
     async fn change<T>(
         &mut self,
         head: &Head,
         change: impl FnMut(&mut Tx<'_>) -> TxResult<T>,
-    ) -> Result<Option<T>> {
-        let before = self.engine.uberblock().txg;
-        let changed = self.engine.apply(head, ApplyOptions::new(), change).await;
-        // A writer that waited for space has synced the earlier changes.
-        for txg in before + 1..=self.engine.uberblock().txg {
-            self.history.note(txg, &self.state);
-        }
-        Ok(allowed(changed)?.map(|(value, _)| value))
+    ) -> Result<Option<(T, u64)>> {
+        allowed(self.engine.apply(head, ApplyOptions::new(), change).await)
+    }
+
+    /// The state has another change of this txg.
+    fn changed(&mut self, txg: u64, what: &'static str) {
+        self.history.note(txg, &self.state);
+        self.did(what);
     }
 
     /// One txg of changes to a head.
@@ -411,27 +474,28 @@ impl Script {
             let (block, salt) = (self.rng.below(BLOCKS), self.rng.next_u64());
             let bytes = model::bytes(block, salt);
             let offset = block * BLOCK as u64;
-            if self.change(&head, |tx| tx.write(object, offset, &bytes)).await?.is_some() {
+            let write = |tx: &mut Tx<'_>| tx.write(object, offset, &bytes);
+            if let Some(((), txg)) = self.change(&head, write).await? {
                 self.objects(&name).get_mut(&object).unwrap().insert(block, salt);
-                self.did("write");
+                self.changed(txg, "write");
             }
         }
         if self.rng.below(4) == 0 {
             let (from, count) = (self.rng.below(BLOCKS - 20), 1 + self.rng.below(20));
             let (offset, len) = (from * BLOCK as u64, count * BLOCK as u64);
             let punch = |tx: &mut Tx<'_>| tx.free_range(object, offset, Some(len));
-            if self.change(&head, punch).await?.is_some() {
+            if let Some(((), txg)) = self.change(&head, punch).await? {
                 let content = self.objects(&name).get_mut(&object).unwrap();
                 content.retain(|block, _| !(from..from + count).contains(block));
-                self.did("punch");
+                self.changed(txg, "punch");
             }
         }
         if self.rng.below(10) == 0
             && objects.len() > 1
-            && self.change(&head, |tx| tx.free(object)).await?.is_some()
+            && let Some(((), txg)) = self.change(&head, |tx| tx.free(object)).await?
         {
             self.objects(&name).remove(&object);
-            self.did("freeing an object");
+            self.changed(txg, "freeing an object");
         }
         self.engine.sync().await?;
         self.acknowledge("sync");

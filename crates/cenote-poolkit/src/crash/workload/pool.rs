@@ -1,15 +1,16 @@
 //! Operations on the pool itself: vdevs, features, properties, guid, checkpoint.
 
-use cenote_device::Image;
+use std::sync::Arc;
+
 use cenote_engine::admin::PoolSetting;
-use cenote_engine::{CheckpointState, Engine, Stop, TrimOptions};
+use cenote_engine::{CheckpointState, DeviceSource, Engine, Stop, TrimOptions};
 use cenote_ondisk::leaf_work::{LeafWorkKind, LeafWorkState};
 use cenote_ondisk::zap::Value;
 use cenote_pool::OpenOptions;
 use cenote_rt::{Result, yield_now};
 use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
-use super::{DEVICE_SIZE, Layout, Script};
+use super::{Layout, Script};
 use crate::builder::new_vdev;
 use crate::crash::facts::{POOL, text};
 use crate::crash::keys;
@@ -81,23 +82,19 @@ impl Script {
         Ok(())
     }
 
-    async fn add(
+    pub(super) async fn add(
         &mut self,
         redundancy: Redundancy,
         class: VdevClass,
         count: usize,
         what: &'static str,
     ) -> Result<()> {
-        let known = self.devices.len();
-        for number in known..known + count {
-            let device = (self.make)(format!("d{number}"));
-            self.devices.push(self.recorder.wrap(device, Image::zeroed(DEVICE_SIZE)));
-        }
+        let devices: Vec<_> = (0..count).map(|_| self.new_device()).collect();
         let id = self.engine.admin().next_vdev_id();
         let rng = &mut self.rng;
         let mut guids = Guids::new(|| Ok(rng.next_u64()));
         let (top, ashift) = ((redundancy, class), self.layout.ashift());
-        let new = new_vdev(&self.engine, top, ashift, &self.devices[known..], &mut guids)?;
+        let new = new_vdev(&self.engine, top, ashift, &devices, &mut guids)?;
         self.engine.admin().add_vdevs(new).await?;
         self.say(POOL, &format!("top {id}"), Layout::in_words(redundancy, class, count));
         self.acknowledge(what);
@@ -175,13 +172,15 @@ impl Script {
     }
 
     /// Exports the pool, and opens it again.
-    async fn import_again(&mut self) -> Result<()> {
+    pub(super) async fn import_again(&mut self) -> Result<()> {
         let guid = self.engine.guid();
         self.engine.export().await?;
         self.acknowledge("export");
         self.history.note_opening(self.engine.uberblock().txg);
         let devices = self.devices.clone();
         self.engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
+        let shelf = Arc::clone(&self.shelf) as Arc<dyn DeviceSource>;
+        self.engine.leaves().set_device_source(shelf);
         keys::load_all(&self.engine.view().await?).await?;
         self.acknowledge("import");
         Ok(())

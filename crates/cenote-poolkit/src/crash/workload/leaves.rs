@@ -1,0 +1,423 @@
+//! Operations on leaves, vdevs and scans, each beside writes, and their effects on the model.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use cenote_device::{Device, Image, OpenMode};
+use cenote_engine::admin::NewVdevs;
+use cenote_engine::create::{LeafSpec, plan_leaf};
+use cenote_engine::{Attach, DeviceSource, NewLeaf, ScrubOptions};
+use cenote_ondisk::config::{VdevConfig, VdevKind};
+use cenote_ondisk::scan::ScanFunc;
+use cenote_pool::import::scan_devices;
+use cenote_rt::{BoxFuture, Kind, Result};
+use cenote_vdev::create::{Redundancy, VdevClass};
+
+use super::{Layout, Script};
+use crate::crash::facts::{INDIRECT, POOL};
+
+/// Rounds after which the sequence restarts.
+const CYCLE: u64 = 12;
+/// Snapshots at most.
+const SNAPSHOTS_MAX: usize = 4;
+/// Txgs of writes to a vdev that is to be removed.
+const WRITES_BEFORE_REMOVAL: u64 = 4;
+/// Interval of looks at what goes on.
+const LOOK: Duration = Duration::from_millis(1);
+/// Leaves of an expanded vdev at most.
+const WIDTH_MAX: usize = 5;
+
+/// Operations with every layout.
+const OF_ALL: [&str; 15] = [
+    "create",
+    "sync",
+    "write",
+    "snapshot",
+    "destroying a snapshot",
+    "scrub",
+    "the end of a scrub",
+    "pausing a scrub",
+    "resuming a scrub",
+    "stopping a scrub",
+    "replace",
+    "the end of a replacement",
+    "export",
+    "import",
+    "import amid a scrub",
+];
+/// Operations with layouts with redundancy.
+const OF_REDUNDANT: [&str; 8] = [
+    "offline",
+    "online",
+    "the end of a resilver",
+    "adding a spare",
+    "fault",
+    "calling in a spare",
+    "sending back a spare",
+    "removing a spare",
+];
+/// Operations with disks and mirrors.
+const OF_MIRRORS: [&str; 7] = [
+    "attach",
+    "detach",
+    "adding a vdev",
+    "remove",
+    "cancelling a removal",
+    "the end of a removal",
+    "the end of a resilver",
+];
+/// Operations with RAID-Z.
+const OF_RAIDZ: [&str; 2] = ["expand", "the end of an expansion"];
+
+/// Returns the operations of a run with this layout, each at least once.
+pub fn operations_on_leaves(layout: Layout) -> Vec<&'static str> {
+    let is_raidz = matches!(layout.tops()[0].0, Redundancy::Raidz(_));
+    let mut operations = OF_ALL.to_vec();
+    operations.extend(if is_raidz { &OF_RAIDZ[..] } else { &OF_MIRRORS });
+    if layout.spare_devices() > 0 {
+        operations.extend(OF_REDUNDANT);
+    }
+    operations
+}
+
+/// All devices, by path.
+#[derive(Debug, Default)]
+pub(super) struct Shelf(Mutex<Vec<Arc<dyn Device>>>);
+
+impl Shelf {
+    pub(super) fn put(&self, device: &Arc<dyn Device>) {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(device));
+    }
+
+    fn get(&self, path: &str) -> Option<Arc<dyn Device>> {
+        let devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(|device| device.info().path == path).cloned()
+    }
+}
+
+impl DeviceSource for Shelf {
+    fn open<'a>(&'a self, path: &'a str, _: OpenMode) -> BoxFuture<'a, Option<Arc<dyn Device>>> {
+        Box::pin(std::future::ready(self.get(path)))
+    }
+}
+
+/// How a scrub ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ScrubEnd {
+    Complete,
+    Paused,
+    Stopped,
+}
+
+impl Script {
+    /// One operation in each round.
+    pub(super) async fn change_leaves(&mut self, round: u64) -> Result<()> {
+        match round % CYCLE {
+            0 => self.scrub(ScrubEnd::Complete).await,
+            1 => self.leave_and_return(round.is_multiple_of(2)).await,
+            2 => self.attach_and_detach(false).await,
+            3 => self.scrub(ScrubEnd::Paused).await,
+            4 => self.replace(false).await,
+            5 => self.add_and_remove(false).await,
+            6 => self.attach_and_detach(true).await,
+            7 => self.scrub(ScrubEnd::Stopped).await,
+            8 => self.replace(true).await,
+            9 => self.stand_in().await,
+            10 => self.expand().await,
+            _ => {
+                self.import_amid_a_scrub().await?;
+                self.add_and_remove(true).await
+            }
+        }
+    }
+
+    /// From here on leaves lack data, or are copied from; a top-level vdev may become `unsure`.
+    fn unsettle(&mut self, unsure: Option<(u64, String)>) {
+        self.state.is_unsettled = true;
+        if let Some((id, words)) = unsure {
+            self.state.unsure.insert((POOL.to_owned(), format!("top {id}")), words);
+        }
+        self.history.note(self.engine.uberblock().txg, &self.state);
+    }
+
+    /// Every leaf is whole.
+    fn settle(&mut self, what: &'static str) {
+        self.state.is_unsettled = false;
+        self.state.unsure.clear();
+        self.acknowledge(what);
+    }
+
+    /// Writes, snapshots, and destroys snapshots.
+    async fn work(&mut self) -> Result<()> {
+        self.write().await?;
+        let heads = self.heads();
+        let head = self.pick(&heads).unwrap();
+        let name = format!("{head}@s{}", self.operations);
+        let since = self.engine.uberblock().txg + 1;
+        self.engine.snapshots().create(vec![name.clone()]).await?;
+        let content = self.state.datasets[&head].clone();
+        self.state.datasets.insert(name, content);
+        self.acknowledge_since(since, "snapshot");
+        self.write().await?;
+        let snapshots = self.snapshots("");
+        if snapshots.len() > SNAPSHOTS_MAX
+            && let Some(victim) = self.pick(&snapshots)
+        {
+            let since = self.engine.uberblock().txg + 1;
+            self.engine.snapshots().destroy(&victim).await?;
+            self.forget(&victim);
+            self.acknowledge_since(since, "destroying a snapshot");
+        }
+        Ok(())
+    }
+
+    fn top(&self) -> VdevConfig {
+        self.engine.admin().vdev_config().children[0].clone()
+    }
+
+    /// Returns the shape of the first top-level vdev with so many leaves.
+    fn words(&self, leaves: usize) -> String {
+        let redundancy = match self.top().kind {
+            VdevKind::RaidZ(raidz) => Redundancy::Raidz(raidz.nparity),
+            _ if leaves > 1 => Redundancy::Mirror,
+            _ => Redundancy::Single,
+        };
+        Layout::in_words(redundancy, VdevClass::Normal, leaves)
+    }
+
+    /// Picks a leaf of the first top-level vdev, which is a disk, a mirror or a RAID-Z vdev.
+    fn pick_leaf(&mut self) -> u64 {
+        let leaves: Vec<_> = self.top().leaves().map(|leaf| leaf.guid).collect();
+        leaves[self.rng.below(leaves.len() as u64) as usize]
+    }
+
+    pub(super) fn new_device(&mut self) -> Arc<dyn Device> {
+        let size = self.subject.device_size();
+        let device = (self.make)(format!("d{}", self.devices.len()), size);
+        let device = self.recorder.wrap(device, Image::zeroed(size));
+        self.devices.push(Arc::clone(&device));
+        self.shelf.put(&device);
+        device
+    }
+
+    fn new_leaf(&mut self, is_sequential: bool) -> Result<NewLeaf> {
+        let device = self.new_device();
+        let new = plan_leaf(&LeafSpec::of(device.info()), device)?;
+        Ok(NewLeaf { is_sequential, ..new })
+    }
+
+    /// Fills the leaves that lack data, beside work.
+    async fn fill(&mut self, what: &'static str) -> Result<()> {
+        self.engine.scans().resume().await?;
+        self.work().await?;
+        self.engine.scans().wait(ScanFunc::Resilver).await?;
+        self.until_no_scan().await?;
+        self.settle(what);
+        Ok(())
+    }
+
+    /// A sequential rebuild and an expansion are followed by a scrub.
+    async fn until_no_scan(&self) -> Result<()> {
+        while self.engine.scans().in_progress().await?.is_some() {
+            self.engine.scans().wait(ScanFunc::Scrub).await?;
+            cenote_rt::sleep(LOOK).await;
+        }
+        Ok(())
+    }
+
+    async fn scrub(&mut self, end: ScrubEnd) -> Result<()> {
+        self.engine.scans().scrub(ScrubOptions::default()).await?;
+        self.acknowledge("scrub");
+        if end == ScrubEnd::Complete {
+            self.work().await?;
+        }
+        if self.engine.scans().is_running(ScanFunc::Scrub) && end == ScrubEnd::Paused {
+            self.engine.scans().pause().await?;
+            self.acknowledge("pausing a scrub");
+            self.work().await?;
+            self.engine.scans().scrub(ScrubOptions::default()).await?;
+            self.acknowledge("resuming a scrub");
+        }
+        if self.engine.scans().is_running(ScanFunc::Scrub) && end == ScrubEnd::Stopped {
+            self.write().await?;
+            self.engine.scans().stop().await?;
+            self.acknowledge("stopping a scrub");
+        }
+        self.engine.scans().wait(ScanFunc::Scrub).await?;
+        self.acknowledge("the end of a scrub");
+        Ok(())
+    }
+
+    /// The pool is exported and imported while a scrub runs.
+    async fn import_amid_a_scrub(&mut self) -> Result<()> {
+        self.engine.scans().scrub(ScrubOptions::default()).await?;
+        self.acknowledge("scrub");
+        if self.engine.scans().is_running(ScanFunc::Scrub) {
+            self.did("import amid a scrub");
+        }
+        self.import_again().await?;
+        self.engine.scans().resume().await?;
+        self.work().await?;
+        self.engine.scans().wait(ScanFunc::Scrub).await?;
+        self.acknowledge("the end of a scrub");
+        Ok(())
+    }
+
+    /// A leaf is out of service for a while.
+    async fn leave_and_return(&mut self, is_temporary: bool) -> Result<()> {
+        if self.layout.spare_devices() == 0 {
+            return Ok(());
+        }
+        let leaf = self.pick_leaf();
+        self.unsettle(None);
+        self.engine.leaves().offline(leaf, is_temporary).await?;
+        self.acknowledge("offline");
+        self.work().await?;
+        self.engine.leaves().online(leaf, None).await?;
+        self.acknowledge("online");
+        self.fill("the end of a resilver").await
+    }
+
+    /// Another leaf joins the mirror, or makes the disk one, and an older one leaves it.
+    async fn attach_and_detach(&mut self, is_sequential: bool) -> Result<()> {
+        let top = self.top();
+        if matches!(top.kind, VdevKind::RaidZ(_)) {
+            return Ok(());
+        }
+        let (old, count) = (self.pick_leaf(), top.leaves().count());
+        let new = self.new_leaf(is_sequential)?;
+        let (more, less) = (self.words(count + 1), self.words(count));
+        self.unsettle(Some((top.id, more.clone())));
+        self.engine.leaves().attach(old, new, Attach::Mirror).await?;
+        self.say(POOL, &format!("top {}", top.id), more);
+        self.acknowledge("attach");
+        self.fill("the end of a resilver").await?;
+        self.unsettle(Some((top.id, less.clone())));
+        self.engine.leaves().detach(old, None).await?;
+        self.say(POOL, &format!("top {}", top.id), less);
+        self.settle("detach");
+        Ok(())
+    }
+
+    /// A leaf is replaced.
+    async fn replace(&mut self, is_sequential: bool) -> Result<()> {
+        let is_raidz = matches!(self.top().kind, VdevKind::RaidZ(_));
+        let old = self.pick_leaf();
+        let new = self.new_leaf(is_sequential && !is_raidz)?;
+        self.unsettle(None);
+        self.engine.leaves().attach(old, new, Attach::Replace).await?;
+        self.acknowledge("replace");
+        self.fill("the end of a replacement").await?;
+        assert!(self.top().find(old).is_none(), "leaf {old} was not replaced");
+        Ok(())
+    }
+
+    /// A vdev is added, gets data, and is removed; perhaps the removal is cancelled at first.
+    async fn add_and_remove(&mut self, is_cancelled: bool) -> Result<()> {
+        if matches!(self.top().kind, VdevKind::RaidZ(_)) {
+            return Ok(());
+        }
+        let id = self.engine.admin().next_vdev_id();
+        let (redundancy, count) = match self.layout.spare_devices() {
+            0 => (Redundancy::Single, 1),
+            _ => (Redundancy::Mirror, 2),
+        };
+        self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await?;
+        for _ in 0..WRITES_BEFORE_REMOVAL {
+            self.write().await?;
+        }
+        let guid = self.engine.admin().vdev_config().children[id as usize].guid;
+        self.unsettle(Some((id, INDIRECT.to_owned())));
+        self.engine.removals().begin(guid).await?;
+        self.acknowledge("remove");
+        if is_cancelled && self.cancel_removal().await? {
+            self.settle("cancelling a removal");
+            self.write().await?;
+            self.unsettle(Some((id, INDIRECT.to_owned())));
+            self.engine.removals().begin(guid).await?;
+            self.acknowledge("remove");
+        }
+        self.work().await?;
+        self.engine.removals().wait().await?;
+        self.say(POOL, &format!("top {id}"), INDIRECT.to_owned());
+        self.settle("the end of a removal");
+        Ok(())
+    }
+
+    /// Returns false if the removal has ended.
+    async fn cancel_removal(&self) -> Result<bool> {
+        match self.engine.removals().cancel().await {
+            Ok(()) => Ok(true),
+            Err(error) if error.kind() == Kind::NotFound => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A hot spare stands in for a leaf until that is back.
+    async fn stand_in(&mut self) -> Result<()> {
+        if self.layout.spare_devices() == 0 {
+            return Ok(());
+        }
+        let NewLeaf { mut config, device, .. } = self.new_leaf(false)?;
+        config.leaf.is_spare = true;
+        let (spare, leaf) = (config.guid, self.pick_leaf());
+        let new = NewVdevs {
+            tops: Vec::new(),
+            spares: vec![config],
+            caches: Vec::new(),
+            devices: device.into_iter().map(|device| (spare, device)).collect(),
+        };
+        self.engine.admin().add_vdevs(new).await?;
+        self.acknowledge("adding a spare");
+        self.unsettle(None);
+        self.engine.leaves().fault(leaf, false).await?;
+        self.acknowledge("fault");
+        let called = self.engine.leaves().call_in_spare(leaf).await?;
+        assert_eq!(called, Some(spare), "no spare stands in for leaf {leaf}");
+        self.acknowledge("calling in a spare");
+        self.engine.scans().resume().await?;
+        self.work().await?;
+        self.engine.scans().wait(ScanFunc::Resilver).await?;
+        self.engine.leaves().clear(Some(leaf)).await?;
+        self.engine.scans().resume().await?;
+        self.work().await?;
+        self.engine.scans().wait(ScanFunc::Resilver).await?;
+        if self.top().find(spare).is_some() {
+            self.engine.leaves().detach(spare, None).await?;
+        }
+        self.settle("sending back a spare");
+        self.engine.leaves().remove_aux(spare).await?;
+        self.acknowledge("removing a spare");
+        Ok(())
+    }
+
+    /// Checks that no device has labels of the exported pool but those of its leaves.
+    pub(super) async fn check_departed(&self) {
+        let leaves: Vec<_> = self.engine.tree().leaves().map(|(_, leaf)| leaf.guid()).collect();
+        let scan = scan_devices(self.devices.clone()).await;
+        for found in scan.candidates.iter().flat_map(|candidate| &candidate.devices) {
+            let path = &found.path;
+            assert!(leaves.contains(&found.guid()), "{path} has left the pool, and has its labels");
+        }
+    }
+
+    /// A RAID-Z vdev gets another leaf.
+    async fn expand(&mut self) -> Result<()> {
+        let top = self.top();
+        let width = top.children.len() + 1;
+        if !matches!(top.kind, VdevKind::RaidZ(_)) || width > WIDTH_MAX {
+            return Ok(());
+        }
+        let (new, words) = (self.new_leaf(false)?, self.words(width));
+        self.unsettle(Some((top.id, words.clone())));
+        self.engine.leaves().expand_raidz(top.guid, new).await?;
+        self.say(POOL, &format!("top {}", top.id), words);
+        self.acknowledge("expand");
+        self.engine.leaves().resume_reflow();
+        self.work().await?;
+        self.engine.leaves().wait_for_reflow().await;
+        self.until_no_scan().await?;
+        self.settle("the end of an expansion");
+        Ok(())
+    }
+}
