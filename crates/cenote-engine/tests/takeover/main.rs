@@ -1,5 +1,5 @@
-//! OpenZFS's stress test `ztest` continues with pools created here, in the middle of a scrub;
-//! afterwards cenote's checks of the pool agree with those of zdb.
+//! OpenZFS's stress test `ztest` continues with pools created here, in the middle of a scan or of an
+//! operation on devices; afterwards cenote's checks of the pool agree with those of zdb.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -7,17 +7,28 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::{Engine, ScrubOptions};
+use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_engine::create::{LeafSpec, plan_leaf};
+use cenote_engine::{Attach, Engine, NewLeaf, ScrubOptions};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Shape;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{OpenOptions, Pool, leaks};
 use cenote_poolkit::PoolBuilder;
+use cenote_poolkit::builder::new_vdev;
 use cenote_poolkit::pools::{self, TestPool};
 use cenote_rt::{BoxFuture, Result, block_on, tunables};
 use cenote_testkit::golden::PrivateFolder;
 use cenote_testkit::rng::wants_all;
+use cenote_vdev::create::{Guids, Redundancy, VdevClass};
+
+/// Size of a device.
+const DEVICE_SIZE: u64 = 256 << 20;
+/// Blocks that are written before a vdev is removed.
+const BLOCKS_TO_MOVE: u64 = 400;
+/// Interval of looks at what goes on.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// Prints findings.
 struct Print;
@@ -29,30 +40,60 @@ impl Observer for Print {
     }
 }
 
+/// What goes on when ztest takes the pool over.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Amid {
+    Scrub,
+    Replacement,
+    Removal,
+    Expansion,
+}
+
 #[test]
 fn ztest_takes_over_a_disk() {
-    take_over(PoolBuilder::disks(1), Shape::Disk);
+    take_over(PoolBuilder::disks(1), Shape::Disk, Amid::Scrub);
 }
 
 #[test]
 fn ztest_takes_over_a_mirror() {
-    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror);
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror, Amid::Scrub);
 }
 
 #[test]
 fn ztest_takes_over_a_raidz2() {
-    take_over(PoolBuilder::of("raidz2", 6), Shape::Raidz2);
+    take_over(PoolBuilder::of("raidz2", 6), Shape::Raidz2, Amid::Scrub);
 }
 
-fn take_over(builder: PoolBuilder, shape: Shape) {
+#[test]
+fn ztest_takes_over_a_replacement() {
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror, Amid::Replacement);
+}
+
+#[test]
+fn ztest_takes_over_a_removal() {
+    take_over(PoolBuilder::disks(1), Shape::Disk, Amid::Removal);
+}
+
+#[test]
+fn ztest_takes_over_an_expansion() {
+    take_over(PoolBuilder::of("raidz2", 6), Shape::Raidz2, Amid::Expansion);
+}
+
+fn take_over(builder: PoolBuilder, shape: Shape, amid: Amid) {
     if !wants_all() {
         // Takes minutes, and is not reproducible: for `./x test --all`.
         return;
     }
     let (Some(ztest), Some(zdb)) = (cenote_oracle::ztest(), cenote_oracle::zdb()) else { return };
     let dir = PrivateFolder::create("pool");
-    let pool = TestPool::new(dir.path(), builder.with_ashift(12).with_size(128 << 20));
-    block_on(2, async { fill(&*pool.create().await?).await }).unwrap().unwrap();
+    let pool = TestPool::new(dir.path(), builder.with_ashift(12).with_size(DEVICE_SIZE));
+    let run = async {
+        let engine = pool.create().await?;
+        fill(&engine).await?;
+        begin(&engine, amid, dir.path()).await?;
+        engine.export().await
+    };
+    block_on(2, run).unwrap().unwrap();
     let said = zdb.pool("tank", dir.path(), &["-bcc"]);
     assert!(said.is_clean(), "before: {said}");
     let said = ztest.run("tank", dir.path(), shape, 60);
@@ -94,15 +135,75 @@ async fn fill(engine: &Engine) -> Result<()> {
     }
     engine.datasets().clone_snapshot("tank/a@1", "tank/b", Vec::new()).await?;
     engine.snapshots().destroy("tank/a@0").await?;
-    // ztest finds a scrub in progress, and continues it.
+    Ok(())
+}
+
+/// Begins something that is in progress when the pool is exported.
+async fn begin(engine: &Arc<Engine>, amid: Amid, dir: &Path) -> Result<()> {
     tunables::SCAN_ROUND_BYTES.set(128 << 10).unwrap();
-    engine.scans().scrub(ScrubOptions::default()).await?;
-    while engine.scans().pass().issued < 1 << 20 {
-        cenote_rt::sleep(Duration::from_millis(1)).await;
+    match amid {
+        Amid::Scrub => {
+            engine.scans().scrub(ScrubOptions::default()).await?;
+            until_scanned(engine, ScanFunc::Scrub).await;
+        }
+        Amid::Replacement => {
+            let old = engine.leaves().data_guids()[0];
+            engine.leaves().attach(old, new_leaf(dir)?, Attach::Replace).await?;
+            engine.scans().resume().await?;
+            until_scanned(engine, ScanFunc::Resilver).await;
+        }
+        Amid::Removal => {
+            let mut guids = Guids::unguessable();
+            let kind = (Redundancy::Single, VdevClass::Normal);
+            let new = new_vdev(engine, kind, 12, &[new_device(dir)?], &mut guids)?;
+            engine.admin().add_vdevs(new).await?;
+            let head = engine.datasets().create(pools::dataset("tank/moved")).await?;
+            let object = pools::new_object(engine, &head).await?;
+            for block in 0..BLOCKS_TO_MOVE {
+                pools::write(engine, &head, object, block, 1).await?;
+            }
+            engine.sync().await?;
+            tunables::REMOVAL_BATCH_BYTES.set(64 << 10).unwrap();
+            let guid = engine.admin().vdev_config().children[1].guid;
+            engine.removals().begin(guid).await?;
+            while engine.removals().state().await?.is_none_or(|state| state.copied == 0) {
+                cenote_rt::sleep(LOOK).await;
+            }
+            tunables::REMOVAL_SUSPEND_PROGRESS.set(1).unwrap();
+            assert!(engine.removals().is_running(), "the removal is over");
+        }
+        Amid::Expansion => {
+            tunables::RAIDZ_EXPAND_MAX_REFLOW_BYTES.set(1 << 20).unwrap();
+            let top = engine.admin().vdev_config().children[0].guid;
+            engine.leaves().expand_raidz(top, new_leaf(dir)?).await?;
+            engine.leaves().resume_reflow();
+            while engine.leaves().reflow_progress().is_some_and(|progress| progress.copied == 0) {
+                cenote_rt::sleep(LOOK).await;
+            }
+            assert!(engine.leaves().reflow_progress().is_some(), "the expansion is over");
+        }
     }
-    let is_running = engine.scans().is_running(ScanFunc::Scrub);
-    assert!(is_running, "the scrub is over: {:?}", engine.scans().pass());
-    engine.export().await
+    Ok(())
+}
+
+/// Waits until a scan has read some.
+async fn until_scanned(engine: &Engine, func: ScanFunc) {
+    while engine.scans().pass().issued < 1 << 20 {
+        cenote_rt::sleep(LOOK).await;
+    }
+    let is_running = engine.scans().is_running(func);
+    assert!(is_running, "the scan is over: {:?}", engine.scans().pass());
+}
+
+fn new_device(dir: &Path) -> Result<Arc<dyn Device>> {
+    let path = dir.join("new.img");
+    std::fs::File::create(&path).and_then(|file| file.set_len(DEVICE_SIZE)).unwrap();
+    FileDevice::open(path, OpenMode::Exclusive)
+}
+
+fn new_leaf(dir: &Path) -> Result<NewLeaf> {
+    let device = new_device(dir)?;
+    plan_leaf(&LeafSpec::of(device.info()), device)
 }
 
 /// Result of cenote's checks.

@@ -7,7 +7,7 @@ use cenote_dmu::ObjSet;
 use cenote_pool::{Dataset, Pool, leaks};
 use cenote_rt::Rng;
 
-use super::facts::{self, Facts, POOL};
+use super::facts::{self, Facts, INDIRECT, POOL};
 use super::keys;
 
 /// Block size of the tests' objects.
@@ -41,6 +41,13 @@ pub struct State {
     /// Whether leaves are being filled, copied from or out of service: all devices are needed, and
     /// earlier txgs may not open.
     pub is_unsettled: bool,
+}
+
+impl State {
+    /// Whether a vdev was removed.
+    pub(super) fn has_removed_vdevs(&self) -> bool {
+        self.facts.values().any(|fact| fact == INDIRECT)
+    }
 }
 
 /// The states of a run by the txg that committed them.
