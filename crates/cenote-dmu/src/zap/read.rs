@@ -196,6 +196,13 @@ pub fn name_of(
     value: u64,
     mask: u64,
 ) -> TxResult<Option<Vec<u8>>> {
+    if let Body::Micro(block) = open(tx, object)? {
+        // Not page by page: each page would sort all entries.
+        let zap = decode_micro(object, &block)?;
+        let matching = zap.slots().filter(|slot| slot.value & mask == value);
+        let first = matching.min_by_key(|slot| (zap.hash().name(slot.name), slot.cd));
+        return Ok(first.map(|slot| slot.name.to_vec()));
+    }
     let mut cookie = 0;
     while cookie != Cursor::END {
         let page = entries_from(tx, object, cookie, 256)?;

@@ -385,6 +385,9 @@ impl Datasets<'_> {
     /// Returns the open heads of dirs and their descendants. Walks down from the dirs for as many
     /// steps as there are open heads, and returns all open heads if that does not suffice.
     async fn heads_below(self, dirs: &[u64]) -> Result<Vec<Arc<Head>>> {
+        if dirs.is_empty() {
+            return Ok(Vec::new());
+        }
         let (mut left, mut found) = (dirs.to_vec(), Vec::new());
         let all = self.engine.heads.all();
         let mut steps = 0;

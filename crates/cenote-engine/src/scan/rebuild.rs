@@ -457,6 +457,7 @@ async fn round(
     let mut todo = Vec::new();
     let permits = Arc::new(Semaphore::new(most));
     let mut done = Done { last_offset: from, ..Done::default() };
+    let fixed = tunables::SCAN_ROUND_BYTES.get();
     'round: for number in first..vdev.metaslabs.len() as u64 {
         let (ranges, faults) = spacemaps::allocated(&view, vdev, number, &unflushed).await?;
         if !faults.is_empty() {
@@ -470,6 +471,7 @@ async fn round(
         }
         for piece in todo.drain(..) {
             let is_over = monotonic().saturating_sub(begun) > ROUND_TIME
+                || fixed != 0 && done.scanned >= fixed
                 || tunables::SCAN_SUSPEND_PROGRESS.get() != 0;
             if runner.is_stopped() || is_over || state.has_failed() {
                 break 'round;

@@ -7,7 +7,9 @@
 
 use cenote_poolkit::crash::explore::{Depth, Tally, explore};
 use cenote_poolkit::crash::order;
-use cenote_poolkit::crash::workload::{self, Layout, OPERATIONS, Subject, operations_on_leaves};
+use cenote_poolkit::crash::workload::{
+    self, Layout, OPERATIONS, ROUNDS_OF_LEAVES, Subject, operations_on_leaves,
+};
 use cenote_testkit::rng::{cases, number, wants_all};
 
 /// Rounds of a run, some txgs each: usually, and with `CENOTE_TEST_ALL`.
@@ -16,13 +18,11 @@ const ROUNDS: (u64, u64) = (40, 78);
 const TXGS_MIN: u64 = 4;
 /// Minimum number of points of the usual layouts, in a round.
 const POINTS_MIN: usize = 200;
-/// Rounds of a run of operations on leaves: each of them once.
-const ROUNDS_OF_LEAVES: u64 = 12;
 /// Number of layouts of operations on leaves that are usually run.
 const USUAL: usize = 2;
 /// One in this many boundaries is examined: usually, and with `CENOTE_TEST_ALL`.
 const STRIDES: (u64, u64) = (10, 3);
-/// Minimum number of points of each of them.
+/// Minimum number of points of a layout with operations on leaves.
 const POINTS_OF_LEAVES_MIN: usize = 150;
 /// At least one in this many points is cut again, in its recovery or later.
 const AGAIN_OF: usize = 10;
@@ -69,10 +69,14 @@ fn every_cut_amid_operations_on_leaves_leaves_a_committed_state() {
     let seed = number("CENOTE_SEED").unwrap_or(1);
     println!("CENOTE_SEED={seed}");
     let layouts = if wants_all() { &Layout::OF_LEAVES[..] } else { &Layout::OF_LEAVES[..USUAL] };
-    for tally in go_through(Subject::Leaves, layouts, seed) {
-        let Tally { points, again, finished, .. } = tally;
-        assert!(points > POINTS_OF_LEAVES_MIN && again > 0 && finished > 0, "{tally:?}");
+    let tallies = go_through(Subject::Leaves, layouts, seed);
+    for (tally, layout) in tallies.iter().zip(layouts) {
+        let least = [tally.again, tally.finished, tally.verified, tally.rewound].into_iter().min();
+        assert!(tally.points > POINTS_OF_LEAVES_MIN && least > Some(0), "{tally:?}");
+        assert!(tally.stale > 0 || layout.spare_devices() == 0, "{tally:?}");
     }
+    let judged: usize = tallies.iter().map(|tally| tally.judged).sum();
+    assert!(judged > 0 || cenote_oracle::zdb().is_none(), "none was shown to OpenZFS");
 }
 
 /// Runs each layout on its own thread.

@@ -8,15 +8,13 @@ use std::sync::Mutex;
 
 use cenote_poolkit::crash::explore::{Depth, explore};
 use cenote_poolkit::crash::order;
-use cenote_poolkit::crash::workload::{self, Layout, Subject};
+use cenote_poolkit::crash::workload::{self, Layout, ROUNDS_OF_LEAVES, Subject};
 use cenote_rt::World;
 use cenote_rt::seeded::{self, Bug};
 use cenote_testkit::bugs;
 
 /// Rounds of a run.
 const ROUNDS: u64 = 30;
-/// Rounds of a run of operations on leaves: each of them once.
-const ROUNDS_OF_LEAVES: u64 = 12;
 const SEED: u64 = 7;
 /// Seeds that are tried until a bug is found: few cuts hit some of them.
 const SEEDS_MAX: u64 = 4;
@@ -79,10 +77,9 @@ fn nothing_is_found_in_the_engine() {
 #[test]
 fn nothing_is_found_amid_operations_on_leaves() {
     let bug = bugs::switch_on(&Bug::OF_CUT_LEAVES);
-    let is_of_raidz = |bug| format!("{bug:?}").starts_with("Reflow");
     let layouts = match bug {
         None => vec![Layout::Mirror, Layout::Raidz1],
-        Some(bug) if is_of_raidz(bug) => vec![Layout::Raidz1],
+        Some(Bug::ReflowWidensEarly) => vec![Layout::Raidz1],
         Some(_) => vec![Layout::Mirror],
     };
     for layout in layouts {

@@ -30,6 +30,11 @@ use super::workload::{Layout, Run};
 use crate::audit::Auditor;
 use crate::pools;
 
+/// One in this many points that continue is brought to its end after the last of the further cuts.
+const FINISHED_AGAIN_OF: usize = 4;
+/// Attempts to bring everything to its end.
+const ATTEMPTS_TO_END: usize = 4;
+
 /// How thorough the exploration is.
 #[derive(Debug, Clone, Copy)]
 pub struct Depth {
@@ -50,6 +55,8 @@ pub struct Depth {
     /// At one in this many points everything that was going on is brought to its end, and every
     /// copy of every block is verified; 0: none.
     pub finish: usize,
+    /// At one in this many points every copy of every block is verified; 0: none.
+    pub verify: usize,
 }
 
 impl Depth {
@@ -63,6 +70,7 @@ impl Depth {
         audit: 60,
         judge: 69,
         finish: 0,
+        verify: 0,
     };
     /// For operations on leaves.
     pub const OF_LEAVES: Self = Self {
@@ -74,10 +82,11 @@ impl Depth {
         audit: 60,
         judge: 69,
         finish: 11,
+        verify: 3,
     };
     /// For tests of the suite that look for one seeded bug in operations on leaves.
     pub const QUICK_OF_LEAVES: Self =
-        Self { whole: 40, resume: 16, finish: 2, stride: 23, ..Self::QUICK };
+        Self { whole: 40, resume: 16, finish: 2, verify: 2, stride: 23, ..Self::QUICK };
     /// For tests of the suite, which look for one seeded bug.
     pub const QUICK: Self = Self {
         whole: 1,
@@ -88,6 +97,7 @@ impl Depth {
         audit: 0,
         judge: 0,
         finish: 0,
+        verify: 0,
     };
 }
 
@@ -114,6 +124,8 @@ pub struct Tally {
     pub judged: usize,
     /// Points from which everything was brought to its end.
     pub finished: usize,
+    /// Points at which every copy of every block was verified.
+    pub verified: usize,
 }
 
 /// Explores a run.
@@ -173,10 +185,14 @@ impl Explorer<'_> {
         let mut images = self.replay.images(|write, sector| keep(sample, salt, write, sector));
         self.tally.points += 1;
         let number = self.tally.points;
+        let mut found = find(&images).await?;
+        let newest = newest_txg(&found).max(acknowledged);
         let is_stale = number.is_multiple_of(self.depth.stale)
-            && !self.history.is_unsettled_from(acknowledged)
-            && self.make_stale(&mut images);
-        let found = find(&images).await?;
+            && !self.history.is_unsettled_in(acknowledged..=newest)
+            && self.make_stale(&mut images, &found);
+        if is_stale {
+            found = find(&images).await?;
+        }
         let guid = found.guid();
         let pool = open_candidate(&found, &OpenOptions::default()).await?;
         if pool.txg() < acknowledged {
@@ -197,6 +213,12 @@ impl Explorer<'_> {
             self.tally.audited += 1;
             self.tally.gangs += gangs(&pool).await.map_err(|error| error.to_string())?;
         }
+        // A pool does not know what a stale device lacks.
+        let is_one_of = |of: usize| of > 0 && !is_stale && number.is_multiple_of(of);
+        if is_one_of(self.depth.verify) {
+            verify_all(&pool).await?;
+            self.tally.verified += 1;
+        }
         if number.is_multiple_of(self.depth.resume) {
             let mut resumed = Resumed {
                 pool: &pool,
@@ -204,14 +226,14 @@ impl Explorer<'_> {
                 state,
                 rng: Rng::seeded(salt ^ 1),
                 history: History::default(),
+                is_finished: self.depth.finish > 0
+                    && is_one_of(self.depth.resume * FINISHED_AGAIN_OF),
             };
             self.tally.resumed += 1;
             self.tally.again += resumed.run(&images).await?;
         }
-        // A pool does not know what a stale device lacks.
-        let is_finished = self.depth.finish > 0 && number.is_multiple_of(self.depth.finish);
-        if is_finished && !is_stale {
-            finish(&images, guid).await?;
+        if is_one_of(self.depth.finish) {
+            finish(&images, guid, state).await?;
             self.tally.finished += 1;
         }
         let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
@@ -224,7 +246,7 @@ impl Explorer<'_> {
         // Of blocks that a removal split in two, OpenZFS's checker finds no copy while a leaf is
         // being replaced.
         let is_judged =
-            is_judged && !is_moved && !(state.is_unsettled && state.has_removed_vdevs());
+            is_judged && !is_moved && !(state.is_replacing && state.has_removed_vdevs());
         if is_judged && let Some(zdb) = &self.zdb {
             let said = zdb.pool("tank", pools::unpack(&images).path(), &["-bcc", "-h"]);
             if !said.is_clean() {
@@ -235,18 +257,22 @@ impl Explorer<'_> {
         Ok(())
     }
 
-    /// Gives old contents to as many devices as may be missing.
-    fn make_stale(&mut self, images: &mut [Image]) -> bool {
+    /// Gives old contents to as many devices of the first vdev as may be missing.
+    fn make_stale(&mut self, images: &mut [Image], found: &Candidate) -> bool {
         let count = self.layout.spare_devices();
         if count == 0 || self.old.is_empty() {
             return false;
         }
         let old = &self.old[self.rng.below(self.old.len() as u64) as usize];
-        let first = self.rng.below(self.layout.devices() as u64) as usize;
-        // Vdevs that were added later have no redundancy.
+        let leaves: Vec<_> = found.root.children[0].leaves().collect();
+        let first = self.rng.below(leaves.len() as u64) as usize;
         for number in 0..count {
-            let device = (first + number) % self.layout.devices();
-            images[device] = old[device].clone();
+            let leaf = leaves[(first + number) % leaves.len()];
+            let path = found.found(leaf.guid).and_then(|found| found.path.strip_prefix('d'));
+            let device = path.and_then(|number| number.parse::<usize>().ok());
+            if let Some(device) = device {
+                images[device] = old[device].clone();
+            }
         }
         self.tally.stale += 1;
         true
@@ -256,7 +282,8 @@ impl Explorer<'_> {
     async fn look_back(&mut self, images: &[Image], newest: u64) -> Result<(), String> {
         for txg in [newest - 1, newest - 2] {
             // An expansion that went on since, for example, cannot be rewound.
-            if !self.history.is_whole(txg, newest) || self.history.is_unsettled_from(txg) {
+            let is_unsettled = self.history.is_unsettled_in(txg..=newest);
+            if !self.history.is_whole(txg, newest) || is_unsettled {
                 continue;
             }
             let Some(state) = self.history.exactly(txg) else { continue };
@@ -308,10 +335,12 @@ impl Visitor for Gangs {
 /// name: the newest one is found.
 async fn find(images: &[Image]) -> Result<Candidate, String> {
     let scan = scan_devices(pools::as_devices(&pools::devices(images.to_vec()))).await;
-    let newest =
-        |candidate: &&Candidate| candidate.uberblocks().iter().map(|uberblock| uberblock.txg).max();
-    let found = scan.candidates.iter().max_by_key(newest).cloned();
+    let found = scan.candidates.iter().max_by_key(|candidate| newest_txg(candidate)).cloned();
     found.ok_or_else(|| "no pool".to_owned())
+}
+
+fn newest_txg(found: &Candidate) -> u64 {
+    found.uberblocks().iter().map(|uberblock| uberblock.txg).max().unwrap_or(0)
 }
 
 async fn open_candidate(found: &Candidate, options: &OpenOptions) -> Result<Arc<Pool>, String> {
@@ -322,8 +351,8 @@ async fn open(images: &[Image], options: &OpenOptions) -> Result<Arc<Pool>, Stri
     open_candidate(&find(images).await?, options).await
 }
 
-/// Has everything go on that went on before an import.
-async fn go_on(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
+/// Resumes scans, removals and expansions, as an import does.
+async fn resume_all(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
     engine.scans().resume().await?;
     engine.removals().resume().await;
     engine.leaves().resume_reflow();
@@ -332,20 +361,28 @@ async fn go_on(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
 
 /// Opens a pool, brings everything that was going on to its end, and verifies every copy of every
 /// block.
-async fn finish(images: &[Image], guid: u64) -> Result<(), String> {
+async fn finish(images: &[Image], guid: u64, state: &State) -> Result<(), String> {
     let devices = pools::devices(images.to_vec());
     let place = |error: cenote_rt::Error| format!("to the end: {error:?}");
     end_all(pools::as_devices(&devices), guid).await.map_err(place)?;
     let pool = open(&pools::images_of(&devices), &OpenOptions::default()).await?;
-    keys::load_all(&pool).await.map_err(place)?;
-    let progress = Arc::<Progress>::default();
-    let verified = verify::pool(&pool, Arc::new(Silent), Arc::clone(&progress)).await;
-    let summary = verified.map_err(place)?;
-    let missing = progress.missing();
-    if !summary.is_clean() || !missing.is_empty() {
-        return Err(format!("in the end: {summary:?}, missing {missing:?}"));
+    let place = |error| format!("in the end: {error}");
+    model::check_datasets(&pool, state).await.map_err(place)?;
+    if !verify_all(&pool).await.map_err(place)? {
+        return Err(place("leaves lack data".to_owned()));
     }
-    model::check_space(&pool).await.map_err(|error| format!("in the end: {error}"))
+    model::check_space(&pool).await.map_err(place)
+}
+
+/// Verifies every copy of every block. Returns whether no leaf lacks any.
+async fn verify_all(pool: &Arc<Pool>) -> Result<bool, String> {
+    let progress = Arc::<Progress>::default();
+    let verified = verify::pool(pool, Arc::new(Silent), Arc::clone(&progress)).await;
+    let summary = verified.map_err(|error| format!("{error:?}"))?;
+    if !summary.is_clean() {
+        return Err(format!("copies: {summary:?}"));
+    }
+    Ok(progress.missing().is_empty())
 }
 
 async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<()> {
@@ -356,11 +393,17 @@ async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<
             engine.leaves().online(leaf, None).await?;
         }
     }
-    go_on(&engine).await?;
-    engine.leaves().wait_for_reflow().await;
-    engine.scans().wait(ScanFunc::Resilver).await?;
-    engine.removals().wait().await?;
-    engine.scans().wait(ScanFunc::Scrub).await?;
+    let is_whole = || engine.tree().leaves().all(|(_, leaf)| leaf.is_whole());
+    let mut attempts = 0;
+    // What ends may be followed by a resilver.
+    while attempts == 0 || attempts < ATTEMPTS_TO_END && !is_whole() {
+        attempts += 1;
+        resume_all(&engine).await?;
+        engine.leaves().wait_for_reflow().await;
+        engine.removals().wait().await?;
+        engine.scans().wait(ScanFunc::Resilver).await?;
+        engine.scans().wait(ScanFunc::Scrub).await?;
+    }
     engine.export().await
 }
 
@@ -380,6 +423,8 @@ struct Resumed<'a> {
     state: &'a State,
     rng: Rng,
     history: History,
+    /// Whether everything is brought to its end after the last cut.
+    is_finished: bool,
 }
 
 impl Resumed<'_> {
@@ -396,7 +441,7 @@ impl Resumed<'_> {
             .await
             .map_err(|error| format!("{error:?}"))?;
         let recovered = recorder.len() as u64;
-        go_on(&engine).await.map_err(|error| format!("{error:?}"))?;
+        resume_all(&engine).await.map_err(|error| format!("{error:?}"))?;
         let view = engine.view().await.map_err(|error| format!("{error:?}"))?;
         keys::load_all(&view).await.map_err(|error| format!("{error:?}"))?;
         drop(view);
@@ -419,7 +464,10 @@ impl Resumed<'_> {
             if pool.txg() < acknowledged {
                 return Err(place(format!("txg {} is older than {acknowledged}", pool.txg())));
             }
-            self.history.check(&pool).await.map_err(place)?;
+            let state = self.history.check(&pool).await.map_err(place)?;
+            if self.is_finished && cut == log.events.len() {
+                finish(&images, self.guid, state).await.map_err(place)?;
+            }
             points += 1;
         }
         if engine.uberblock().txg < end {

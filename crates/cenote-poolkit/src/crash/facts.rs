@@ -23,6 +23,10 @@ pub const POOL: &str = "pool";
 
 /// The shape of a vdev that was removed.
 pub(super) const INDIRECT: &str = "indirect";
+/// The state of a leaf out of service.
+pub(super) const OFFLINE: &str = "offline";
+/// The state of a leaf that failed.
+pub(super) const FAULTED: &str = "faulted";
 
 /// Returns a property value as one word.
 pub fn text(value: &Value) -> String {
@@ -112,6 +116,15 @@ async fn of_pool(pool: &Arc<Pool>) -> Result<Facts> {
             let name = String::from_utf8_lossy(entry.key.name().unwrap_or_default()).into_owned();
             say(&name, text(&entry.value));
         }
+    }
+    for leaf in pool.config().vdev_tree.leaves() {
+        let states = [(leaf.leaf.offline, OFFLINE), (leaf.leaf.faulted, FAULTED)];
+        if let Some((_, state)) = states.into_iter().find(|(is_so, _)| *is_so) {
+            say(&format!("leaf {}", leaf.guid), state.to_owned());
+        }
+    }
+    for spare in pool.spares() {
+        say(&format!("spare {}", spare.config.guid), String::new());
     }
     for (top, number) in pool.status().await?.root.children.iter().zip(0..) {
         let class = top.class.map_or_else(String::new, |class| format!("{class:?}"));

@@ -1,6 +1,7 @@
 //! The model with which every state after a crash is compared.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 use cenote_dmu::ObjSet;
@@ -12,9 +13,6 @@ use super::keys;
 
 /// Block size of the tests' objects.
 pub const BLOCK: usize = 4096;
-
-/// Txgs after an acknowledged one that may have been committed.
-const TXGS_ON_THE_WAY: u64 = 8;
 
 /// Blocks of an object, by number.
 pub type Content = BTreeMap<u64, u64>;
@@ -36,11 +34,13 @@ pub struct State {
     pub datasets: BTreeMap<String, BTreeMap<u64, Content>>,
     /// Everything else about the pool and its datasets.
     pub facts: Facts,
-    /// Values that facts may have as well, because of what goes on in the background.
+    /// Other values of facts, which an operation in the background may commit at any time.
     pub unsure: Facts,
     /// Whether leaves are being filled, copied from or out of service: all devices are needed, and
     /// earlier txgs may not open.
     pub is_unsettled: bool,
+    /// Whether a leaf is being replaced, also by a hot spare.
+    pub is_replacing: bool,
 }
 
 impl State {
@@ -74,7 +74,11 @@ impl History {
     /// Records the state that one of the txgs `since` to `txg` committed: others may be committed
     /// in the background.
     pub fn note_since(&mut self, since: u64, txg: u64, state: &State) {
-        self.states.insert(txg, Noted { since, state: state.clone() });
+        let is_same = |noted: &&Noted| {
+            noted.state.datasets == state.datasets && noted.state.facts == state.facts
+        };
+        let before = self.states.get(&txg).filter(is_same).map_or(since, |noted| noted.since);
+        self.states.insert(txg, Noted { since: since.min(before), state: state.clone() });
     }
 
     /// Records an import of the pool as of this txg.
@@ -99,7 +103,7 @@ impl History {
     }
 
     /// Returns the next state, if this txg may have committed it.
-    fn perhaps_at(&self, txg: u64) -> Option<&State> {
+    fn next_if_possible(&self, txg: u64) -> Option<&State> {
         let next = self.states.range(txg + 1..).next().map(|(_, noted)| noted);
         next.filter(|noted| noted.since <= txg).map(|noted| &noted.state)
     }
@@ -114,17 +118,17 @@ impl History {
         let Err(difference) = check_contents(pool, state).await else {
             return check_space(pool).await.map(|()| state);
         };
-        let next = self.perhaps_at(pool.txg()).ok_or_else(|| difference.clone())?;
+        let next = self.next_if_possible(pool.txg()).ok_or_else(|| difference.clone())?;
         check_contents(pool, next).await.map_err(|other| format!("{difference}; or {other}"))?;
         check_space(pool).await.map(|()| next)
     }
 
-    /// Whether leaves may be in use that lack data, in a txg from this one to the newest that may
-    /// have been on its way.
-    pub fn is_unsettled_from(&self, txg: u64) -> bool {
-        let next = self.states.range(txg..).take_while(|(at, _)| **at <= txg + TXGS_ON_THE_WAY);
-        let mut states = self.at(txg).into_iter().chain(next.map(|(_, noted)| &noted.state));
-        states.any(|state| state.is_unsettled)
+    /// Whether leaves may lack data, or are copied from, in any of these txgs.
+    pub fn is_unsettled_in(&self, txgs: RangeInclusive<u64>) -> bool {
+        let first = self.at(*txgs.start()).into_iter();
+        let last = self.next_if_possible(*txgs.end()).into_iter();
+        let noted = self.states.range(txgs).map(|(_, noted)| &noted.state);
+        first.chain(noted).chain(last).any(|state| state.is_unsettled)
     }
 
     /// Whether the next txg changes the pool's guid.
@@ -167,6 +171,18 @@ pub(super) async fn check_space(pool: &Arc<Pool>) -> Result<(), String> {
 /// # Errors
 /// A difference.
 pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), String> {
+    let found = check_datasets(pool, expected).await?;
+    check_facts(&facts::of(pool, &found).await.map_err(fail)?, expected)
+}
+
+/// Compares the datasets of a pool and their objects with the model. Returns the datasets.
+///
+/// # Errors
+/// A difference.
+pub(super) async fn check_datasets(
+    pool: &Arc<Pool>,
+    expected: &State,
+) -> Result<Vec<Dataset>, String> {
     keys::load_all(pool).await.map_err(fail)?;
     let mut found = Vec::new();
     for head in pool.datasets().await.map_err(fail)? {
@@ -180,13 +196,12 @@ pub async fn check_contents(pool: &Arc<Pool>, expected: &State) -> Result<(), St
         let wanted: Vec<_> = expected.datasets.keys().collect();
         return Err(format!("datasets {names:?}, expected {wanted:?}"));
     }
-    check_facts(&facts::of(pool, &found).await.map_err(fail)?, expected)?;
-    for dataset in found {
+    for dataset in &found {
         for (object, content) in &expected.datasets[dataset.name()] {
-            check_object(&dataset, *object, content).await?;
+            check_object(dataset, *object, content).await?;
         }
     }
-    Ok(())
+    Ok(found)
 }
 
 fn check_facts(found: &Facts, state: &State) -> Result<(), String> {

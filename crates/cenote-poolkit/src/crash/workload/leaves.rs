@@ -14,16 +14,18 @@ use cenote_rt::{BoxFuture, Kind, Result};
 use cenote_vdev::create::{Redundancy, VdevClass};
 
 use super::{Layout, Script};
-use crate::crash::facts::{INDIRECT, POOL};
+use crate::crash::facts::{FAULTED, INDIRECT, OFFLINE, POOL};
 
-/// Rounds after which the sequence restarts.
-const CYCLE: u64 = 12;
+/// Rounds after which the sequence of operations restarts.
+pub const ROUNDS_OF_LEAVES: u64 = 12;
 /// Snapshots at most.
 const SNAPSHOTS_MAX: usize = 4;
 /// Txgs of writes to a vdev that is to be removed.
 const WRITES_BEFORE_REMOVAL: u64 = 10;
 /// Interval of looks at what goes on.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Looks until an operation does not end.
+const POLLS_MAX: usize = 10_000;
 /// Leaves of an expanded vdev at most.
 const WIDTH_MAX: usize = 5;
 
@@ -46,13 +48,14 @@ const OF_ALL: [&str; 15] = [
     "import amid a scrub",
 ];
 /// Operations with layouts with redundancy.
-const OF_REDUNDANT: [&str; 8] = [
+const OF_REDUNDANT: [&str; 9] = [
     "offline",
     "online",
     "the end of a resilver",
     "adding a spare",
     "fault",
     "calling in a spare",
+    "clear",
     "sending back a spare",
     "removing a spare",
 ];
@@ -116,9 +119,9 @@ enum ScrubEnd {
 impl Script {
     /// One operation in each round.
     pub(super) async fn change_leaves(&mut self, round: u64) -> Result<()> {
-        match round % CYCLE {
+        match round % ROUNDS_OF_LEAVES {
             0 => self.scrub(ScrubEnd::Complete).await,
-            1 => self.leave_and_return(round.is_multiple_of(2)).await,
+            1 => self.offline_and_online(round.is_multiple_of(2)).await,
             2 => self.attach_and_detach(false).await,
             3 => self.scrub(ScrubEnd::Paused).await,
             4 => self.replace(false).await,
@@ -126,7 +129,7 @@ impl Script {
             6 => self.attach_and_detach(true).await,
             7 => self.scrub(ScrubEnd::Stopped).await,
             8 => self.replace(true).await,
-            9 => self.stand_in().await,
+            9 => self.use_hot_spare().await,
             10 => self.expand().await,
             _ => {
                 self.import_amid_a_scrub().await?;
@@ -135,42 +138,64 @@ impl Script {
         }
     }
 
-    /// From here on leaves lack data, or are copied from; a top-level vdev may become `unsure`.
-    fn unsettle(&mut self, unsure: Option<(u64, String)>) {
+    /// Records that leaves may lack data, or are copied from, from the next txg on.
+    fn begin_degraded(&mut self) {
         self.state.is_unsettled = true;
-        if let Some((id, words)) = unsure {
-            self.state.unsure.insert((POOL.to_owned(), format!("top {id}")), words);
-        }
         self.history.note(self.engine.uberblock().txg, &self.state);
     }
 
-    /// Every leaf is whole.
-    fn settle(&mut self, what: &'static str) {
+    /// Records that every leaf is whole again.
+    fn end_degraded(&mut self, what: &'static str) {
+        let is_whole = self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole());
+        assert!(is_whole, "a leaf lacks data after {what}");
         self.state.is_unsettled = false;
+        self.state.is_replacing = false;
         self.state.unsure.clear();
         self.acknowledge(what);
     }
 
+    /// Marks the txgs that are committed in the background while it waits.
+    async fn wait_until(&self, is_over: impl AsyncFn() -> Result<bool>) -> Result<()> {
+        for _ in 0..POLLS_MAX {
+            let is_over = is_over().await?;
+            self.recorder.mark(self.engine.uberblock().txg);
+            if is_over {
+                return Ok(());
+            }
+            cenote_rt::sleep(POLL_INTERVAL).await;
+        }
+        // Of a pool that was stopped.
+        self.engine.sync().await?;
+        assert!(is_over().await?, "an operation does not end");
+        Ok(())
+    }
+
+    /// Waits until no scan runs.
+    async fn wait_for_scans(&self) -> Result<()> {
+        let scans = self.engine.scans();
+        self.wait_until(async || Ok(scans.in_progress().await?.is_none())).await?;
+        scans.wait(ScanFunc::Resilver).await?;
+        scans.wait(ScanFunc::Scrub).await
+    }
+
     /// Writes, snapshots, and destroys snapshots.
-    async fn work(&mut self) -> Result<()> {
+    async fn write_and_snapshot(&mut self) -> Result<()> {
         self.write().await?;
         let heads = self.heads();
         let head = self.pick(&heads).unwrap();
         let name = format!("{head}@s{}", self.operations);
-        let since = self.engine.uberblock().txg + 1;
         self.engine.snapshots().create(vec![name.clone()]).await?;
         let content = self.state.datasets[&head].clone();
         self.state.datasets.insert(name, content);
-        self.acknowledge_since(since, "snapshot");
+        self.acknowledge("snapshot");
         self.write().await?;
         let snapshots = self.snapshots("");
         if snapshots.len() > SNAPSHOTS_MAX
             && let Some(victim) = self.pick(&snapshots)
         {
-            let since = self.engine.uberblock().txg + 1;
             self.engine.snapshots().destroy(&victim).await?;
             self.forget(&victim);
-            self.acknowledge_since(since, "destroying a snapshot");
+            self.acknowledge("destroying a snapshot");
         }
         Ok(())
     }
@@ -180,7 +205,7 @@ impl Script {
     }
 
     /// Returns the shape of the first top-level vdev with so many leaves.
-    fn words(&self, leaves: usize) -> String {
+    fn shape(&self, leaves: usize) -> String {
         let redundancy = match self.top().kind {
             VdevKind::RaidZ(raidz) => Redundancy::Raidz(raidz.nparity),
             _ if leaves > 1 => Redundancy::Mirror,
@@ -210,22 +235,12 @@ impl Script {
         Ok(NewLeaf { is_sequential, ..new })
     }
 
-    /// Fills the leaves that lack data, beside work.
-    async fn fill(&mut self, what: &'static str) -> Result<()> {
+    /// Fills the leaves that lack data, beside writes.
+    async fn resilver(&mut self, what: &'static str) -> Result<()> {
         self.engine.scans().resume().await?;
-        self.work().await?;
-        self.engine.scans().wait(ScanFunc::Resilver).await?;
-        self.until_no_scan().await?;
-        self.settle(what);
-        Ok(())
-    }
-
-    /// A sequential rebuild and an expansion are followed by a scrub.
-    async fn until_no_scan(&self) -> Result<()> {
-        while self.engine.scans().in_progress().await?.is_some() {
-            self.engine.scans().wait(ScanFunc::Scrub).await?;
-            cenote_rt::sleep(LOOK).await;
-        }
+        self.write_and_snapshot().await?;
+        self.wait_for_scans().await?;
+        self.end_degraded(what);
         Ok(())
     }
 
@@ -233,21 +248,21 @@ impl Script {
         self.engine.scans().scrub(ScrubOptions::default()).await?;
         self.acknowledge("scrub");
         if end == ScrubEnd::Complete {
-            self.work().await?;
+            self.write_and_snapshot().await?;
         }
-        if self.engine.scans().is_running(ScanFunc::Scrub) && end == ScrubEnd::Paused {
-            self.engine.scans().pause().await?;
+        if end == ScrubEnd::Paused && unless_over(self.engine.scans().pause().await)? {
             self.acknowledge("pausing a scrub");
-            self.work().await?;
+            self.write_and_snapshot().await?;
             self.engine.scans().scrub(ScrubOptions::default()).await?;
             self.acknowledge("resuming a scrub");
         }
-        if self.engine.scans().is_running(ScanFunc::Scrub) && end == ScrubEnd::Stopped {
+        if end == ScrubEnd::Stopped {
             self.write().await?;
-            self.engine.scans().stop().await?;
-            self.acknowledge("stopping a scrub");
+            if unless_over(self.engine.scans().stop().await)? {
+                self.acknowledge("stopping a scrub");
+            }
         }
-        self.engine.scans().wait(ScanFunc::Scrub).await?;
+        self.wait_for_scans().await?;
         self.acknowledge("the end of a scrub");
         Ok(())
     }
@@ -261,25 +276,29 @@ impl Script {
         }
         self.import_again().await?;
         self.engine.scans().resume().await?;
-        self.work().await?;
-        self.engine.scans().wait(ScanFunc::Scrub).await?;
+        self.write_and_snapshot().await?;
+        self.wait_for_scans().await?;
         self.acknowledge("the end of a scrub");
         Ok(())
     }
 
     /// A leaf is out of service for a while.
-    async fn leave_and_return(&mut self, is_temporary: bool) -> Result<()> {
+    async fn offline_and_online(&mut self, is_temporary: bool) -> Result<()> {
         if self.layout.spare_devices() == 0 {
             return Ok(());
         }
         let leaf = self.pick_leaf();
-        self.unsettle(None);
+        self.begin_degraded();
         self.engine.leaves().offline(leaf, is_temporary).await?;
+        if !is_temporary {
+            self.say(POOL, &format!("leaf {leaf}"), OFFLINE.to_owned());
+        }
         self.acknowledge("offline");
-        self.work().await?;
+        self.write_and_snapshot().await?;
         self.engine.leaves().online(leaf, None).await?;
+        self.unsay(POOL, &format!("leaf {leaf}"));
         self.acknowledge("online");
-        self.fill("the end of a resilver").await
+        self.resilver("the end of a resilver").await
     }
 
     /// Another leaf joins the mirror, or makes the disk one, and an older one leaves it.
@@ -290,16 +309,16 @@ impl Script {
         }
         let (old, count) = (self.pick_leaf(), top.leaves().count());
         let new = self.new_leaf(is_sequential)?;
-        let (more, less) = (self.words(count + 1), self.words(count));
-        self.unsettle(Some((top.id, more.clone())));
+        let (more, less) = (self.shape(count + 1), self.shape(count));
+        self.begin_degraded();
         self.engine.leaves().attach(old, new, Attach::Mirror).await?;
         self.say(POOL, &format!("top {}", top.id), more);
         self.acknowledge("attach");
-        self.fill("the end of a resilver").await?;
-        self.unsettle(Some((top.id, less.clone())));
+        self.resilver("the end of a resilver").await?;
+        self.begin_degraded();
         self.engine.leaves().detach(old, None).await?;
         self.say(POOL, &format!("top {}", top.id), less);
-        self.settle("detach");
+        self.end_degraded("detach");
         Ok(())
     }
 
@@ -308,10 +327,11 @@ impl Script {
         let is_raidz = matches!(self.top().kind, VdevKind::RaidZ(_));
         let old = self.pick_leaf();
         let new = self.new_leaf(is_sequential && !is_raidz)?;
-        self.unsettle(None);
+        self.state.is_replacing = true;
+        self.begin_degraded();
         self.engine.leaves().attach(old, new, Attach::Replace).await?;
         self.acknowledge("replace");
-        self.fill("the end of a replacement").await?;
+        self.resilver("the end of a replacement").await?;
         assert!(self.top().find(old).is_none(), "leaf {old} was not replaced");
         Ok(())
     }
@@ -331,34 +351,31 @@ impl Script {
             self.write().await?;
         }
         let guid = self.engine.admin().vdev_config().children[id as usize].guid;
-        self.unsettle(Some((id, INDIRECT.to_owned())));
-        self.engine.removals().begin(guid).await?;
-        self.acknowledge("remove");
-        if is_cancelled && self.cancel_removal().await? {
-            self.settle("cancelling a removal");
+        self.begin_removal(id, guid).await?;
+        if is_cancelled && unless_over(self.engine.removals().cancel().await)? {
+            self.end_degraded("cancelling a removal");
             self.write().await?;
-            self.unsettle(Some((id, INDIRECT.to_owned())));
-            self.engine.removals().begin(guid).await?;
-            self.acknowledge("remove");
+            self.begin_removal(id, guid).await?;
         }
-        self.work().await?;
-        self.engine.removals().wait().await?;
+        self.write_and_snapshot().await?;
+        let removals = self.engine.removals();
+        self.wait_until(async || Ok(!removals.is_running())).await?;
+        removals.wait().await?;
         self.say(POOL, &format!("top {id}"), INDIRECT.to_owned());
-        self.settle("the end of a removal");
+        self.end_degraded("the end of a removal");
         Ok(())
     }
 
-    /// Returns false if the removal has ended: there was little to copy.
-    async fn cancel_removal(&self) -> Result<bool> {
-        match self.engine.removals().cancel().await {
-            Ok(()) => Ok(true),
-            Err(error) if error.kind() == Kind::NotFound => Ok(false),
-            Err(error) => Err(error),
-        }
+    async fn begin_removal(&mut self, id: u64, guid: u64) -> Result<()> {
+        self.state.unsure.insert((POOL.to_owned(), format!("top {id}")), INDIRECT.to_owned());
+        self.begin_degraded();
+        self.engine.removals().begin(guid).await?;
+        self.acknowledge("remove");
+        Ok(())
     }
 
     /// A hot spare stands in for a leaf until that is back.
-    async fn stand_in(&mut self) -> Result<()> {
+    async fn use_hot_spare(&mut self) -> Result<()> {
         if self.layout.spare_devices() == 0 {
             return Ok(());
         }
@@ -372,25 +389,31 @@ impl Script {
             devices: device.into_iter().map(|device| (spare, device)).collect(),
         };
         self.engine.admin().add_vdevs(new).await?;
+        self.say(POOL, &format!("spare {spare}"), String::new());
         self.acknowledge("adding a spare");
-        self.unsettle(None);
+        self.state.is_replacing = true;
+        self.begin_degraded();
         self.engine.leaves().fault(leaf, false).await?;
+        self.say(POOL, &format!("leaf {leaf}"), FAULTED.to_owned());
         self.acknowledge("fault");
         let called = self.engine.leaves().call_in_spare(leaf).await?;
         assert_eq!(called, Some(spare), "no spare stands in for leaf {leaf}");
         self.acknowledge("calling in a spare");
         self.engine.scans().resume().await?;
-        self.work().await?;
-        self.engine.scans().wait(ScanFunc::Resilver).await?;
+        self.write_and_snapshot().await?;
+        self.wait_for_scans().await?;
         self.engine.leaves().clear(Some(leaf)).await?;
+        self.unsay(POOL, &format!("leaf {leaf}"));
+        self.acknowledge("clear");
         self.engine.scans().resume().await?;
-        self.work().await?;
-        self.engine.scans().wait(ScanFunc::Resilver).await?;
+        self.write_and_snapshot().await?;
+        self.wait_for_scans().await?;
         if self.top().find(spare).is_some() {
             self.engine.leaves().detach(spare, None).await?;
         }
-        self.settle("sending back a spare");
+        self.end_degraded("sending back a spare");
         self.engine.leaves().remove_aux(spare).await?;
+        self.unsay(POOL, &format!("spare {spare}"));
         self.acknowledge("removing a spare");
         Ok(())
     }
@@ -412,16 +435,26 @@ impl Script {
         if !matches!(top.kind, VdevKind::RaidZ(_)) || width > WIDTH_MAX {
             return Ok(());
         }
-        let (new, words) = (self.new_leaf(false)?, self.words(width));
-        self.unsettle(Some((top.id, words.clone())));
+        let (new, shape) = (self.new_leaf(false)?, self.shape(width));
+        self.begin_degraded();
         self.engine.leaves().expand_raidz(top.guid, new).await?;
-        self.say(POOL, &format!("top {}", top.id), words);
+        self.say(POOL, &format!("top {}", top.id), shape);
         self.acknowledge("expand");
         self.engine.leaves().resume_reflow();
-        self.work().await?;
-        self.engine.leaves().wait_for_reflow().await;
-        self.until_no_scan().await?;
-        self.settle("the end of an expansion");
+        self.write_and_snapshot().await?;
+        let leaves = self.engine.leaves();
+        self.wait_until(async || Ok(leaves.reflow_progress().is_none())).await?;
+        leaves.wait_for_reflow().await;
+        self.end_degraded("the end of an expansion");
         Ok(())
+    }
+}
+
+/// Returns false if what was to be stopped has ended.
+fn unless_over(stopped: Result<()>) -> Result<bool> {
+    match stopped {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == Kind::NotFound => Ok(false),
+        Err(error) => Err(error),
     }
 }

@@ -16,7 +16,7 @@ use cenote_rt::{Kind, Result, Rng, tunables};
 use cenote_vdev::create::{Redundancy, VdevClass};
 
 use self::leaves::Shelf;
-pub use self::leaves::operations_on_leaves;
+pub use self::leaves::{ROUNDS_OF_LEAVES, operations_on_leaves};
 use super::facts::POOL;
 use super::model::{self, BLOCK, Content, History, State, UPGRADES};
 use crate::builder::Top;
@@ -245,6 +245,7 @@ pub async fn run(
         operations: 0,
         done: BTreeMap::new(),
         shelf: Arc::clone(&shelf),
+        acknowledged: 0,
     };
     let first = script.engine.uberblock().txg;
     script.begin().await?;
@@ -290,6 +291,9 @@ fn tune(subject: Subject) {
         (&tunables::SCAN_ROUND_BYTES, SCAN_ROUND),
         (&tunables::REMOVAL_BATCH_BYTES, REMOVAL_STEP),
         (&tunables::REMOVE_MAX_SEGMENT, REMOVAL_STEP / 2),
+        // Nothing repairs what they got wrong.
+        (&tunables::REBUILD_SCRUB, 0),
+        (&tunables::SCRUB_AFTER_EXPAND, 0),
     ];
     let settings =
         settings.into_iter().chain(of_leaves.into_iter().filter(|_| subject == Subject::Leaves));
@@ -316,7 +320,7 @@ struct Script {
     rounds: u64,
     engine: Arc<Engine>,
     make: MakeDevice,
-    /// All devices of the pool.
+    /// All devices that were ever in the pool.
     devices: Vec<Arc<dyn Device>>,
     recorder: Arc<Recorder>,
     rng: Rng,
@@ -327,6 +331,8 @@ struct Script {
     operations: u64,
     done: BTreeMap<&'static str, u64>,
     shelf: Arc<Shelf>,
+    /// The last acknowledged txg.
+    acknowledged: u64,
 }
 
 /// Returns the round of a snapshot, whose name is a letter and the round that took it.
@@ -370,17 +376,19 @@ impl Script {
 
     /// The current state is committed, and the caller was told so.
     fn acknowledge(&mut self, what: &'static str) {
-        self.acknowledge_since(self.engine.uberblock().txg, what);
-    }
-
-    /// Like [`acknowledge`](Self::acknowledge), if a txg from `since` on has committed the state.
-    fn acknowledge_since(&mut self, since: u64, what: &'static str) {
         self.state.facts.retain(|(_, fact), _| fact != ORIGIN);
         for (clone, origin) in &self.clones {
             self.state.facts.insert((clone.clone(), ORIGIN.into()), origin.clone());
         }
         let txg = self.engine.uberblock().txg;
-        self.history.note_since(since.min(txg), txg, &self.state);
+        // Beside operations on leaves other txgs are committed in the background: any of them since
+        // the last acknowledged one may have committed the state.
+        let since = match self.subject {
+            Subject::Datasets => txg,
+            Subject::Leaves => txg.min(self.acknowledged + 1),
+        };
+        self.history.note_since(since, txg, &self.state);
+        self.acknowledged = txg;
         self.recorder.mark(txg);
         self.did(what);
     }
