@@ -11,8 +11,9 @@ use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::objset::ObjSetType;
 use cenote_pool::import::{ScanOptions, scan, scan_devices};
 use cenote_pool::props::PropValue;
+use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
 use cenote_pool::{Dataset, OpenOptions, Pool, leaks};
-use cenote_rt::{Error, Result, Rng};
+use cenote_rt::{BoxFuture, Error, Result, Rng};
 use cenote_testkit::cuts;
 use cenote_testkit::golden::PrivateFolder;
 
@@ -123,6 +124,25 @@ pub async fn open_read_only(devices: Vec<Arc<dyn Device>>) -> Result<Arc<Pool>> 
 /// Errors of [`Pool::open`].
 pub async fn open_copy(devices: &[Arc<ImageDevice>]) -> Result<Arc<Pool>> {
     open_read_only(as_devices(&self::devices(images_of(devices)))).await
+}
+
+/// Leaves what a verification finds to its summary.
+pub struct Silent;
+
+impl Observer for Silent {
+    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
+        Box::pin(std::future::ready(()))
+    }
+}
+
+/// Verifies every copy of every block. Also returns whether no leaf lacks anything.
+///
+/// # Errors
+/// Errors that end a verification.
+pub async fn verify(pool: &Arc<Pool>) -> Result<(Summary, bool)> {
+    let progress = Arc::<Progress>::default();
+    let summary = verify::pool(pool, Arc::new(Silent), Arc::clone(&progress)).await?;
+    Ok((summary, progress.missing().is_empty()))
 }
 
 /// Returns a numeric property of a dataset.

@@ -6,7 +6,6 @@
 //! `CENOTE_SEED` selects another run; `CENOTE_TEST_ALL` runs more layouts.
 
 use cenote_poolkit::crash::explore::{Depth, Tally, explore};
-use cenote_poolkit::crash::order;
 use cenote_poolkit::crash::workload::{
     self, Layout, OPERATIONS, ROUNDS_OF_LEAVES, Subject, operations_on_leaves,
 };
@@ -102,18 +101,13 @@ fn go_through(subject: Subject, layouts: &[Layout], seed: u64) -> Vec<Tally> {
     tallies
 }
 
-/// Returns how thoroughly operations on leaves are explored.
-fn depth_of_leaves() -> Depth {
-    let stride = cases(STRIDES.0, STRIDES.1) as usize;
-    Depth { stride, ..Depth::OF_LEAVES }
-}
-
 fn go_through_one(subject: Subject, layout: Layout, seed: u64) -> Result<Tally, String> {
-    let is_of_leaves = subject == Subject::Leaves;
-    let (rounds, operations, depth) = if is_of_leaves {
-        (ROUNDS_OF_LEAVES, operations_on_leaves(layout), depth_of_leaves())
-    } else {
-        (rounds(), OPERATIONS.to_vec(), Depth::FULL)
+    let (rounds, operations, depth) = match subject {
+        Subject::Datasets => (rounds(), OPERATIONS.to_vec(), Depth::FULL),
+        Subject::Leaves => {
+            let stride = cases(STRIDES.0, STRIDES.1) as usize;
+            (ROUNDS_OF_LEAVES, operations_on_leaves(layout), Depth::of_leaves(stride))
+        }
     };
     let work = async {
         let run = workload::run(subject, layout, seed, rounds, workload::memory_device).await;
@@ -123,10 +117,7 @@ fn go_through_one(subject: Subject, layout: Layout, seed: u64) -> Result<Tally, 
         let left: Vec<_> =
             operations.into_iter().filter(|what| !run.done.contains_key(what)).collect();
         assert!(left.is_empty(), "{layout:?}: never done: {left:?}");
-        // Labels of devices that have left the pool follow no commit.
-        if !is_of_leaves {
-            order::check(&run.log).map_err(|error| format!("{layout:?} seed {seed}: {error}"))?;
-        }
+        run.check_order().map_err(|error| format!("{layout:?} seed {seed}: {error}"))?;
         explore(layout, seed, &run, depth).await
     };
     cenote_rt::simulate(seed, work).expect("a runtime")

@@ -27,7 +27,7 @@ use cenote_ondisk::scan::{
 use cenote_ondisk::zap::Value;
 use cenote_pool::import::{ScanOptions, scan};
 use cenote_pool::mos::DIRECTORY;
-use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
+use cenote_pool::verify::Summary;
 use cenote_pool::{OpenOptions, Pool};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
@@ -50,14 +50,6 @@ pub(crate) const LAYOUTS: [(&str, usize, usize); 6] = [
     ("draid1:2d:6c:1s", 6, 1),
 ];
 pub(crate) const BLOCKS: u64 = 24;
-
-struct Silent;
-
-impl Observer for Silent {
-    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
-    }
-}
 
 /// A pool with heads, snapshots and a clone.
 pub(crate) struct Fixture {
@@ -208,9 +200,7 @@ impl Fixture {
 /// Verifies a pool; also returns whether no leaf lacks anything.
 pub(crate) async fn verify_of(devices: Vec<Arc<dyn Device>>) -> (Summary, bool) {
     let pool = pools::open_read_only(devices).await.unwrap();
-    let progress = Arc::<Progress>::default();
-    let summary = verify::pool(&pool, Arc::new(Silent), Arc::clone(&progress)).await.unwrap();
-    (summary, progress.missing().is_empty())
+    pools::verify(&pool).await.unwrap()
 }
 
 /// Small rounds, so that a scan has many.
@@ -1093,9 +1083,8 @@ fn end_theirs(name: &str, work: impl AsyncFnOnce(&Arc<Engine>)) {
         let engine = open_theirs(copy.path(), name).await;
         work(&engine).await;
         let view = engine.view().await.unwrap();
-        let progress = Arc::<Progress>::default();
-        let summary = verify::pool(&view, Arc::new(Silent), Arc::clone(&progress)).await.unwrap();
-        assert!(summary.is_clean() && progress.missing().is_empty(), "{name}: {summary:?}");
+        let (summary, is_whole) = pools::verify(&view).await.unwrap();
+        assert!(summary.is_clean() && is_whole, "{name}: {summary:?}");
         drop(view);
         engine.export().await.unwrap();
     })

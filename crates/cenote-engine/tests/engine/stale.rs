@@ -5,10 +5,9 @@ use std::sync::Arc;
 use cenote_device::{Device, FaultyDevice, ImageDevice};
 use cenote_engine::admin::PoolSetting;
 use cenote_engine::{Engine, Head};
-use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
-use cenote_rt::{BoxFuture, Rng, simulate};
+use cenote_rt::{Rng, simulate};
 use cenote_testkit::rng::cases;
 
 const BLOCKS: u64 = 24;
@@ -61,17 +60,8 @@ impl Fixture {
     /// Verifies the devices as after a crash: wrong parts on healthy leaves, and lost blocks.
     async fn wrong_parts(&self) -> (u64, u64) {
         let pool = pools::open_copy(&self.inner).await.unwrap();
-        let progress = Arc::<Progress>::default();
-        let summary = verify::pool(&pool, Arc::new(Silent), progress).await.unwrap();
+        let (summary, _) = pools::verify(&pool).await.unwrap();
         (summary.parts, summary.lost + summary.unreachable)
-    }
-}
-
-struct Silent;
-
-impl Observer for Silent {
-    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
-        Box::pin(async {})
     }
 }
 

@@ -7,7 +7,6 @@
 use std::sync::Mutex;
 
 use cenote_poolkit::crash::explore::{Depth, explore};
-use cenote_poolkit::crash::order;
 use cenote_poolkit::crash::workload::{self, Layout, ROUNDS_OF_LEAVES, Subject};
 use cenote_rt::World;
 use cenote_rt::seeded::{self, Bug};
@@ -35,13 +34,7 @@ fn suite(subject: Subject, layout: Layout, bug: Option<Bug>, seed: u64) -> Resul
         }
         let run = run.map_err(|error| format!("the engine: {error}"))?;
         explore(layout, seed, &run, depth).await.map_err(|error| format!("a cut: {error}"))?;
-        match subject {
-            Subject::Datasets => {
-                order::check(&run.log).map_err(|error| format!("the order: {error}"))
-            }
-            // Labels of devices that have left the pool follow no commit.
-            Subject::Leaves => Ok(()),
-        }
+        run.check_order().map_err(|error| format!("the order: {error}"))
     };
     cenote_rt::simulate(World { bug, ..World::new(seed) }, work).expect("a runtime")
 }

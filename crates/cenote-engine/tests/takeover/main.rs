@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_device::{Device, FileDevice, OpenMode};
+use cenote_device::{Device, FileDevice, OpenMode, create_file};
 use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{Attach, Engine, NewLeaf, ScrubOptions};
 use cenote_ondisk::scan::ScanFunc;
@@ -197,7 +197,7 @@ async fn until_scanned(engine: &Engine, func: ScanFunc) {
 
 fn new_device(dir: &Path) -> Result<Arc<dyn Device>> {
     let path = dir.join("new.img");
-    std::fs::File::create(&path).and_then(|file| file.set_len(DEVICE_SIZE)).unwrap();
+    create_file(&path, DEVICE_SIZE)?;
     FileDevice::open(path, OpenMode::Exclusive)
 }
 

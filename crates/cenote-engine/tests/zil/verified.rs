@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, ImageDevice};
-use cenote_pool::verify::{self, Finding, Observer, Progress};
-use cenote_poolkit::pools;
+use cenote_pool::verify::{self, Progress};
+use cenote_poolkit::pools::{self, Silent};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 use cenote_vdev::LeafReader as _;
 
@@ -44,15 +44,6 @@ impl Device for Late {
 
     fn flush(&self) -> BoxFuture<'_, Result<()>> {
         self.inner.flush()
-    }
-}
-
-/// Leaves it to the summary.
-struct Silent;
-
-impl Observer for Silent {
-    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
     }
 }
 

@@ -5,6 +5,7 @@
 //!                        |        one device, or as many as may be missing, as of long ago
 //!                        `─> open ── model, space ── the two txgs before (uberblocks in reserve)
 //!                                 `─ OpenZFS's checker
+//!                                 `─ every copy verified, now or at the end of what goes on
 //!                                 `─ open for writing ── changes ──cut again──> open ── ...
 //! ```
 
@@ -19,9 +20,8 @@ use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Tool;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
-use cenote_pool::verify::{self, Finding, Observer, Progress};
 use cenote_pool::{Candidate, OpenOptions, Pool};
-use cenote_rt::{BoxFuture, Rng};
+use cenote_rt::Rng;
 use cenote_testkit::cuts::keep;
 
 use super::keys;
@@ -72,18 +72,10 @@ impl Depth {
         finish: 0,
         verify: 0,
     };
-    /// For operations on leaves.
-    pub const OF_LEAVES: Self = Self {
-        whole: 40,
-        stride: 4,
-        resume: 8,
-        stale: 8,
-        rewind: 12,
-        audit: 60,
-        judge: 69,
-        finish: 11,
-        verify: 3,
-    };
+    /// For operations on leaves, at one in `stride` boundaries.
+    pub const fn of_leaves(stride: usize) -> Self {
+        Self { stride, resume: 8, finish: 11, verify: 3, ..Self::FULL }
+    }
     /// For tests of the suite that look for one seeded bug in operations on leaves.
     pub const QUICK_OF_LEAVES: Self =
         Self { whole: 40, resume: 16, finish: 2, verify: 2, stride: 23, ..Self::QUICK };
@@ -376,13 +368,8 @@ async fn finish(images: &[Image], guid: u64, state: &State) -> Result<(), String
 
 /// Verifies every copy of every block. Returns whether no leaf lacks any.
 async fn verify_all(pool: &Arc<Pool>) -> Result<bool, String> {
-    let progress = Arc::<Progress>::default();
-    let verified = verify::pool(pool, Arc::new(Silent), Arc::clone(&progress)).await;
-    let summary = verified.map_err(|error| format!("{error:?}"))?;
-    if !summary.is_clean() {
-        return Err(format!("copies: {summary:?}"));
-    }
-    Ok(progress.missing().is_empty())
+    let (summary, is_whole) = pools::verify(pool).await.map_err(|error| format!("{error:?}"))?;
+    if summary.is_clean() { Ok(is_whole) } else { Err(format!("copies: {summary:?}")) }
 }
 
 async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<()> {
@@ -393,27 +380,18 @@ async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<
             engine.leaves().online(leaf, None).await?;
         }
     }
-    let is_whole = || engine.tree().leaves().all(|(_, leaf)| leaf.is_whole());
-    let mut attempts = 0;
     // What ends may be followed by a resilver.
-    while attempts == 0 || attempts < ATTEMPTS_TO_END && !is_whole() {
-        attempts += 1;
+    for _ in 0..ATTEMPTS_TO_END {
         resume_all(&engine).await?;
         engine.leaves().wait_for_reflow().await;
         engine.removals().wait().await?;
         engine.scans().wait(ScanFunc::Resilver).await?;
         engine.scans().wait(ScanFunc::Scrub).await?;
+        if engine.tree().leaves().all(|(_, leaf)| leaf.is_whole()) {
+            break;
+        }
     }
     engine.export().await
-}
-
-/// The summary tells what is wrong.
-struct Silent;
-
-impl Observer for Silent {
-    fn finding(&self, _: Finding) -> BoxFuture<'_, ()> {
-        Box::pin(std::future::ready(()))
-    }
 }
 
 /// A pool that continues after a crash.

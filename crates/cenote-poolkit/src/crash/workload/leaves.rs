@@ -1,6 +1,6 @@
 //! Operations on leaves, vdevs and scans, each beside writes, and their effects on the model.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use cenote_device::{Device, Image, OpenMode};
@@ -30,7 +30,7 @@ const POLLS_MAX: usize = 10_000;
 const WIDTH_MAX: usize = 5;
 
 /// Operations with every layout.
-const OF_ALL: [&str; 15] = [
+const OF_ALL: [&str; 16] = [
     "create",
     "sync",
     "write",
@@ -41,6 +41,7 @@ const OF_ALL: [&str; 15] = [
     "pausing a scrub",
     "resuming a scrub",
     "stopping a scrub",
+    "the end of a resilver",
     "replace",
     "the end of a replacement",
     "export",
@@ -48,10 +49,9 @@ const OF_ALL: [&str; 15] = [
     "import amid a scrub",
 ];
 /// Operations with layouts with redundancy.
-const OF_REDUNDANT: [&str; 9] = [
+const OF_REDUNDANT: [&str; 8] = [
     "offline",
     "online",
-    "the end of a resilver",
     "adding a spare",
     "fault",
     "calling in a spare",
@@ -60,23 +60,15 @@ const OF_REDUNDANT: [&str; 9] = [
     "removing a spare",
 ];
 /// Operations with disks and mirrors.
-const OF_MIRRORS: [&str; 7] = [
-    "attach",
-    "detach",
-    "adding a vdev",
-    "remove",
-    "cancelling a removal",
-    "the end of a removal",
-    "the end of a resilver",
-];
+const OF_MIRRORS: [&str; 6] =
+    ["attach", "detach", "adding a vdev", "remove", "cancelling a removal", "the end of a removal"];
 /// Operations with RAID-Z.
 const OF_RAIDZ: [&str; 2] = ["expand", "the end of an expansion"];
 
 /// Returns the operations of a run with this layout, each at least once.
 pub fn operations_on_leaves(layout: Layout) -> Vec<&'static str> {
-    let is_raidz = matches!(layout.tops()[0].0, Redundancy::Raidz(_));
     let mut operations = OF_ALL.to_vec();
-    operations.extend(if is_raidz { &OF_RAIDZ[..] } else { &OF_MIRRORS });
+    operations.extend(if layout.is_raidz() { &OF_RAIDZ[..] } else { &OF_MIRRORS });
     if layout.spare_devices() > 0 {
         operations.extend(OF_REDUNDANT);
     }
@@ -88,23 +80,27 @@ pub fn operations_on_leaves(layout: Layout) -> Vec<&'static str> {
 }
 
 /// All devices, by path.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Shelf(Mutex<Vec<Arc<dyn Device>>>);
 
 impl Shelf {
-    pub(super) fn put(&self, device: &Arc<dyn Device>) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(device));
+    pub(super) fn new(devices: Vec<Arc<dyn Device>>) -> Self {
+        Self(Mutex::new(devices))
     }
 
-    fn get(&self, path: &str) -> Option<Arc<dyn Device>> {
-        let devices = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        devices.iter().find(|device| device.info().path == path).cloned()
+    fn devices(&self) -> MutexGuard<'_, Vec<Arc<dyn Device>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<dyn Device>> {
+        self.devices().clone()
     }
 }
 
 impl DeviceSource for Shelf {
     fn open<'a>(&'a self, path: &'a str, _: OpenMode) -> BoxFuture<'a, Option<Arc<dyn Device>>> {
-        Box::pin(std::future::ready(self.get(path)))
+        let device = self.devices().iter().find(|device| device.info().path == path).cloned();
+        Box::pin(std::future::ready(device))
     }
 }
 
@@ -220,16 +216,16 @@ impl Script {
         leaves[self.rng.below(leaves.len() as u64) as usize]
     }
 
-    pub(super) fn new_device(&mut self) -> Arc<dyn Device> {
+    pub(super) fn new_device(&self) -> Arc<dyn Device> {
         let size = self.subject.device_size();
-        let device = (self.make)(format!("d{}", self.devices.len()), size);
+        let mut devices = self.devices.devices();
+        let device = (self.make)(format!("d{}", devices.len()), size);
         let device = self.recorder.wrap(device, Image::zeroed(size));
-        self.devices.push(Arc::clone(&device));
-        self.shelf.put(&device);
+        devices.push(Arc::clone(&device));
         device
     }
 
-    fn new_leaf(&mut self, is_sequential: bool) -> Result<NewLeaf> {
+    fn new_leaf(&self, is_sequential: bool) -> Result<NewLeaf> {
         let device = self.new_device();
         let new = plan_leaf(&LeafSpec::of(device.info()), device)?;
         Ok(NewLeaf { is_sequential, ..new })
@@ -303,10 +299,10 @@ impl Script {
 
     /// Another leaf joins the mirror, or makes the disk one, and an older one leaves it.
     async fn attach_and_detach(&mut self, is_sequential: bool) -> Result<()> {
-        let top = self.top();
-        if matches!(top.kind, VdevKind::RaidZ(_)) {
+        if self.layout.is_raidz() {
             return Ok(());
         }
+        let top = self.top();
         let (old, count) = (self.pick_leaf(), top.leaves().count());
         let new = self.new_leaf(is_sequential)?;
         let (more, less) = (self.shape(count + 1), self.shape(count));
@@ -324,9 +320,8 @@ impl Script {
 
     /// A leaf is replaced.
     async fn replace(&mut self, is_sequential: bool) -> Result<()> {
-        let is_raidz = matches!(self.top().kind, VdevKind::RaidZ(_));
         let old = self.pick_leaf();
-        let new = self.new_leaf(is_sequential && !is_raidz)?;
+        let new = self.new_leaf(is_sequential && !self.layout.is_raidz())?;
         self.state.is_replacing = true;
         self.begin_degraded();
         self.engine.leaves().attach(old, new, Attach::Replace).await?;
@@ -338,15 +333,11 @@ impl Script {
 
     /// A vdev is added, gets data, and is removed; perhaps the removal is cancelled at first.
     async fn add_and_remove(&mut self, is_cancelled: bool) -> Result<()> {
-        if matches!(self.top().kind, VdevKind::RaidZ(_)) {
+        if self.layout.is_raidz() {
             return Ok(());
         }
         let id = self.engine.admin().next_vdev_id();
-        let (redundancy, count) = match self.layout.spare_devices() {
-            0 => (Redundancy::Single, 1),
-            _ => (Redundancy::Mirror, 2),
-        };
-        self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await?;
+        self.add_for_data().await?;
         for _ in 0..WRITES_BEFORE_REMOVAL {
             self.write().await?;
         }
@@ -421,7 +412,7 @@ impl Script {
     /// Checks that no device has labels of the exported pool but those of its leaves.
     pub(super) async fn check_departed(&self) {
         let leaves: Vec<_> = self.engine.tree().leaves().map(|(_, leaf)| leaf.guid()).collect();
-        let scan = scan_devices(self.devices.clone()).await;
+        let scan = scan_devices(self.devices.all()).await;
         for found in scan.candidates.iter().flat_map(|candidate| &candidate.devices) {
             let path = &found.path;
             assert!(leaves.contains(&found.guid()), "{path} has left the pool, and has its labels");
@@ -432,7 +423,7 @@ impl Script {
     async fn expand(&mut self) -> Result<()> {
         let top = self.top();
         let width = top.children.len() + 1;
-        if !matches!(top.kind, VdevKind::RaidZ(_)) || width > WIDTH_MAX {
+        if !self.layout.is_raidz() || width > WIDTH_MAX {
             return Ok(());
         }
         let (new, shape) = (self.new_leaf(false)?, self.shape(width));

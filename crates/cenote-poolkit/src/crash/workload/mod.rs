@@ -19,6 +19,7 @@ use self::leaves::Shelf;
 pub use self::leaves::{ROUNDS_OF_LEAVES, operations_on_leaves};
 use super::facts::POOL;
 use super::model::{self, BLOCK, Content, History, State, UPGRADES};
+use super::order;
 use crate::builder::Top;
 use crate::{PoolBuilder, pools};
 
@@ -149,6 +150,11 @@ impl Layout {
         }
     }
 
+    /// Whether data is on a RAID-Z vdev.
+    fn is_raidz(self) -> bool {
+        matches!(self.tops()[0].0, Redundancy::Raidz(_))
+    }
+
     /// Returns the number of devices.
     pub fn devices(self) -> usize {
         self.tops().iter().map(|(.., devices)| devices).sum()
@@ -181,6 +187,7 @@ impl Layout {
 
 /// Result of a run.
 pub struct Run {
+    subject: Subject,
     /// Everything that was written.
     pub log: Log,
     /// Every committed state.
@@ -191,6 +198,20 @@ pub struct Run {
     pub done: BTreeMap<&'static str, u64>,
     /// Number of txgs.
     pub txgs: u64,
+}
+
+impl Run {
+    /// Checks the order of writes and flushes in every commit; not beside operations on leaves:
+    /// labels of devices that have left the pool follow no commit.
+    ///
+    /// # Errors
+    /// A write that was issued too early.
+    pub fn check_order(&self) -> std::result::Result<(), String> {
+        match self.subject {
+            Subject::Datasets => order::check(&self.log),
+            Subject::Leaves => Ok(()),
+        }
+    }
 }
 
 impl Subject {
@@ -223,13 +244,9 @@ pub async fn run(
     let size = subject.device_size();
     let devices = (0..layout.devices())
         .map(|number| recorder.wrap(make(format!("d{number}"), size), Image::zeroed(size)));
-    let devices: Vec<_> = devices.collect();
-    let shelf = Arc::<Shelf>::default();
-    for device in &devices {
-        shelf.put(device);
-    }
-    let engine = builder(layout, seed).create(devices.clone()).await?;
-    engine.leaves().set_device_source(Arc::clone(&shelf) as Arc<dyn DeviceSource>);
+    let devices = Arc::new(Shelf::new(devices.collect()));
+    let engine = builder(layout, seed).create(devices.all()).await?;
+    engine.leaves().set_device_source(Arc::clone(&devices) as Arc<dyn DeviceSource>);
     let mut script = Script {
         subject,
         layout,
@@ -244,23 +261,23 @@ pub async fn run(
         clones: BTreeMap::new(),
         operations: 0,
         done: BTreeMap::new(),
-        shelf: Arc::clone(&shelf),
         acknowledged: 0,
     };
     let first = script.engine.uberblock().txg;
     script.begin().await?;
     for round in 0..rounds {
         script.write().await?;
-        if subject == Subject::Leaves {
-            script.change_leaves(round).await?;
-            continue;
+        match subject {
+            Subject::Datasets => {
+                script.administer(round).await?;
+                script.clear_away().await?;
+                if round % KEY_ROUNDS == 0 {
+                    script.change_key(round).await?;
+                }
+                script.change_pool(round).await?;
+            }
+            Subject::Leaves => script.change_leaves(round).await?,
         }
-        script.administer(round).await?;
-        script.clear_away().await?;
-        if round % KEY_ROUNDS == 0 {
-            script.change_key(round).await?;
-        }
-        script.change_pool(round).await?;
     }
     script.engine.export().await?;
     script.acknowledge("export");
@@ -268,6 +285,7 @@ pub async fn run(
         script.check_departed().await;
     }
     Ok(Run {
+        subject,
         log: recorder.log(),
         history: script.history,
         operations: script.operations,
@@ -295,10 +313,9 @@ fn tune(subject: Subject) {
         (&tunables::REBUILD_SCRUB, 0),
         (&tunables::SCRUB_AFTER_EXPAND, 0),
     ];
-    let settings =
-        settings.into_iter().chain(of_leaves.into_iter().filter(|_| subject == Subject::Leaves));
-    for (tunable, value) in settings {
-        tunable.set(value).unwrap();
+    let more = if subject == Subject::Leaves { &of_leaves[..] } else { &[] };
+    for (tunable, value) in settings.iter().chain(more) {
+        tunable.set(*value).unwrap();
     }
 }
 
@@ -321,7 +338,7 @@ struct Script {
     engine: Arc<Engine>,
     make: MakeDevice,
     /// All devices that were ever in the pool.
-    devices: Vec<Arc<dyn Device>>,
+    devices: Arc<Shelf>,
     recorder: Arc<Recorder>,
     rng: Rng,
     state: State,
@@ -330,7 +347,6 @@ struct Script {
     clones: BTreeMap<String, String>,
     operations: u64,
     done: BTreeMap<&'static str, u64>,
-    shelf: Arc<Shelf>,
     /// The last acknowledged txg.
     acknowledged: u64,
 }

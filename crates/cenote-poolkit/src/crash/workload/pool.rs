@@ -27,11 +27,7 @@ impl Script {
         if round == self.rounds / 3 {
             self.add(Redundancy::Single, VdevClass::Log, 1, "adding a log").await?;
         } else if round == self.rounds * 2 / 3 {
-            let (redundancy, count) = match self.layout.spare_devices() {
-                0 => (Redundancy::Single, 1),
-                _ => (Redundancy::Mirror, 2),
-            };
-            self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await?;
+            self.add_for_data().await?;
         }
         match round % CYCLE {
             0..=2 => self.upgrade().await,
@@ -82,7 +78,16 @@ impl Script {
         Ok(())
     }
 
-    pub(super) async fn add(
+    /// Adds a disk, or a mirror if the layout has redundancy.
+    pub(super) async fn add_for_data(&mut self) -> Result<()> {
+        let (redundancy, count) = match self.layout.spare_devices() {
+            0 => (Redundancy::Single, 1),
+            _ => (Redundancy::Mirror, 2),
+        };
+        self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await
+    }
+
+    async fn add(
         &mut self,
         redundancy: Redundancy,
         class: VdevClass,
@@ -177,10 +182,10 @@ impl Script {
         self.engine.export().await?;
         self.acknowledge("export");
         self.history.note_opening(self.engine.uberblock().txg);
-        let devices = self.devices.clone();
+        let devices = self.devices.all();
         self.engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
-        let shelf = Arc::clone(&self.shelf) as Arc<dyn DeviceSource>;
-        self.engine.leaves().set_device_source(shelf);
+        let devices = Arc::clone(&self.devices) as Arc<dyn DeviceSource>;
+        self.engine.leaves().set_device_source(devices);
         keys::load_all(&self.engine.view().await?).await?;
         self.acknowledge("import");
         Ok(())
