@@ -37,7 +37,7 @@ case ${1:-} in
       zfs_rename zfs_destroy zfs_mount zfs_diff zpool_create zpool_add zpool_get zpool_set
       zpool_status zpool_export zpool_import reservation quota) ;;
   --files)
-    groups=(checksum snapshot delegate casenorm userquota projectquota history acl no_space
+    groups=(checksum snapshot delegate casenorm userquota projectquota history limits acl no_space
       refreserv nopwrite) ;;
   --devices)
     groups=(zpool_attach zpool_detach zpool_replace zpool_offline zpool_online zpool_split
@@ -78,6 +78,8 @@ helper=/sbin/mount.zfs
 
 work=$(mktemp -d /var/tmp/cenote-zts.XXXXXX)
 chmod 1777 "$work"
+# The groups of what a user can do run as this one, which is in the layer's /etc alone.
+id zts > /dev/null 2>&1 || useradd --home-dir "$work" zts
 results=$here/target/zts
 mkdir -p "$results"
 
@@ -97,8 +99,9 @@ end_daemon() {
     sort -r | while read -r at; do umount -l "$at" || true; done
 }
 
-# Groups that want disks which can be partitioned get loop devices on the files.
-on_loops=" zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait zpool_resilver mmp pool_checkpoint "
+# Groups that want disks which can be partitioned, or of which the kernel has statistics, get loop
+# devices on the files.
+on_loops=" zpool_status zpool_iostat zpool_export zpool_scrub zpool_trim trim zpool_expand fault zpool_wait zpool_resilver mmp pool_checkpoint "
 loops=()
 attach_loops() {
   local file
@@ -202,7 +205,7 @@ set +u; . "$STF_SUITE/include/default.cfg"; set -u
 
 # The suite's run files, with less time for each test; a run file names what there is for Linux.
 for name in common linux; do
-  sed "s/^timeout = .*/timeout = ${ZTS_TIMEOUT:-180}/" "$suite/runfiles/$name.run" |
+  sed "s/^timeout = .*/timeout = ${ZTS_TIMEOUT:-180}/; s/^user =\$/user = zts/" "$suite/runfiles/$name.run" |
     python3 -c '
 import os, re, sys
 text = sys.stdin.read()
