@@ -15,6 +15,7 @@ use std::sync::Arc;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
 
+use crate::device::check_range;
 use crate::image::Image;
 use crate::{Device, DeviceInfo};
 
@@ -51,6 +52,13 @@ pub enum Event {
         /// Length of the log when it began: it covers the writes completed by then.
         since: usize,
     },
+    /// The device has become longer.
+    Grown {
+        /// Number of the device.
+        device: usize,
+        /// Its size now.
+        size: u64,
+    },
     /// A mark by the program under test, such as "this write has returned".
     Mark(u64),
 }
@@ -58,7 +66,7 @@ pub enum Event {
 /// The recorded events.
 #[derive(Debug, Clone, Default)]
 pub struct Log {
-    /// Initial contents of the devices, by number.
+    /// Initial contents of the devices, by number, with their initial sizes.
     pub bases: Vec<Image>,
     /// Events, in order.
     pub events: Vec<Event>,
@@ -84,6 +92,11 @@ impl Log {
                     }
                 }
                 Event::Flush { device, .. } => hasher.write_u64(!(*device as u64)),
+                Event::Grown { device, size } => {
+                    for word in [*device as u64, *size] {
+                        hasher.write_u64(word);
+                    }
+                }
                 Event::Done { .. } | Event::Mark(_) => {}
             }
         }
@@ -131,13 +144,20 @@ impl Recorder {
         Arc::default()
     }
 
-    /// Wraps `inner`, whose writes are recorded from now on; `base` are its present contents.
+    /// Wraps `inner`, whose writes are recorded from now on; `base` are its present contents. The
+    /// device is as long as `base`; if `inner` is longer, it can [grow](Self::grow).
     pub fn wrap(self: &Arc<Self>, inner: Arc<dyn Device>, base: Image) -> Arc<dyn Device> {
+        let info = DeviceInfo { size: base.size(), ..inner.info().clone() };
         let device = self.with(|log| {
             log.bases.push(base);
             log.bases.len() - 1
         });
-        Arc::new(RecordedDevice { inner, device, recorder: Arc::clone(self) })
+        Arc::new(RecordedDevice { info, inner, device, recorder: Arc::clone(self) })
+    }
+
+    /// Makes a device longer. Its handles keep their sizes, see [`Device::grown`].
+    pub fn grow(&self, device: usize, size: u64) {
+        self.note(Event::Grown { device, size });
     }
 
     /// Appends a mark of the program under test to the log.
@@ -175,22 +195,56 @@ impl Recorder {
 
 #[derive(Debug)]
 struct RecordedDevice {
+    info: DeviceInfo,
     inner: Arc<dyn Device>,
     device: usize,
     recorder: Arc<Recorder>,
 }
 
+impl RecordedDevice {
+    /// Returns its size now.
+    fn size(&self) -> u64 {
+        let size_of = |event: &Event| match event {
+            Event::Grown { device, size } if *device == self.device => Some(*size),
+            _ => None,
+        };
+        let grown = self.recorder.with(|log| log.events.iter().rev().find_map(size_of));
+        grown.unwrap_or(self.info.size).max(self.info.size)
+    }
+}
+
 impl Device for RecordedDevice {
     fn info(&self) -> &DeviceInfo {
-        self.inner.info()
+        &self.info
+    }
+
+    fn current_size(&self) -> BoxFuture<'_, Result<u64>> {
+        Box::pin(async { Ok(self.size()) })
+    }
+
+    fn grown(&self) -> BoxFuture<'_, Result<Option<Arc<dyn Device>>>> {
+        Box::pin(async {
+            let size = self.size();
+            let longer = || Self {
+                info: DeviceInfo { size, ..self.info.clone() },
+                inner: Arc::clone(&self.inner),
+                device: self.device,
+                recorder: Arc::clone(&self.recorder),
+            };
+            Ok((size > self.info.size).then(|| Arc::new(longer()) as _))
+        })
     }
 
     fn read(&self, offset: u64, buf: BufMut) -> BoxFuture<'_, Result<BufMut>> {
-        self.inner.read(offset, buf)
+        Box::pin(async move {
+            check_range(&self.info, offset, buf.len())?;
+            self.inner.read(offset, buf).await
+        })
     }
 
     fn write(&self, offset: u64, parts: Vec<Buf>) -> BoxFuture<'_, Result<()>> {
         Box::pin(async move {
+            check_range(&self.info, offset, parts.iter().map(|part| part.len()).sum())?;
             let event = Event::Write { device: self.device, offset, parts: parts.clone() };
             let of = self.recorder.note(event);
             self.inner.write(offset, parts).await?;

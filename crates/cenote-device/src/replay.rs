@@ -112,6 +112,7 @@ impl<'a> Replay<'a> {
                 }
             }
             Event::Flush { device, since } => self.cover(*device, *since),
+            Event::Grown { device, size } => self.durable[*device].grow(*size),
             Event::Mark(_) => {}
         }
     }
@@ -269,6 +270,28 @@ mod tests {
         replay.advance(5);
         assert_eq!(replay.pending().len(), 1);
         assert_eq!(byte(&replay.images(|_, _| false)[0], 0), 1);
+    }
+
+    #[test]
+    fn devices_become_longer() {
+        let recorder = Recorder::new();
+        let inner = ImageDevice::new("a", Image::zeroed(2 << 20));
+        let device = recorder.wrap(Arc::new(inner), Image::zeroed(1 << 20));
+        assert!(run(device.grown()).is_none());
+        assert!(
+            cenote_rt::block_on(1, device.write(1 << 20, sector(1))).expect("runtime").is_err()
+        );
+        recorder.grow(0, 2 << 20);
+        assert_eq!((run(device.current_size()), device.info().size), (2 << 20, 1 << 20));
+        let longer = run(device.grown()).expect("it has grown");
+        run(longer.write(1 << 20, sector(1)));
+        assert!(run(longer.grown()).is_none());
+        let log = recorder.log();
+        let mut replay = Replay::new(&log);
+        assert_eq!(replay.images(|_, _| true)[0].size(), 1 << 20);
+        replay.advance(usize::MAX);
+        let images = replay.images(|_, _| true);
+        assert_eq!((images[0].size(), byte(&images[0], 2048)), (2 << 20, 1));
     }
 
     #[test]

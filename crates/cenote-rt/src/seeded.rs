@@ -294,7 +294,7 @@ impl Bug {
         Self::LogDroppedEarly,
     ];
     /// Bugs found by power cuts amid operations on leaves.
-    pub const OF_CUT_LEAVES: [Self; 10] = [
+    pub const OF_CUT_LEAVES: [Self; 18] = [
         Self::DtlEmptiedEarly,
         Self::AbsentLeafNotLogged,
         Self::ScanSkipsBlock,
@@ -305,6 +305,14 @@ impl Bug {
         Self::ObsoleteNotRecorded,
         Self::CancelledCopiesKept,
         Self::ReflowWidensEarly,
+        Self::CondenseDropsEntry,
+        Self::CondenseKeepsOldMap,
+        Self::RepairToWrongLeaf,
+        Self::NewSizeNotRecorded,
+        Self::LabelsNotMoved,
+        Self::CondenseForgetsCounts,
+        Self::LogRemovedInUse,
+        Self::SplitNotRecorded,
     ];
     /// Bugs found by power cuts of intent logs.
     pub const OF_LOGS: [Self; 3] =

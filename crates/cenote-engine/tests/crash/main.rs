@@ -20,7 +20,7 @@ const POINTS_MIN: usize = 200;
 /// Number of layouts of operations on leaves that are usually run.
 const USUAL: usize = 2;
 /// One in this many boundaries is examined: usually, and with `CENOTE_TEST_ALL`.
-const STRIDES: (u64, u64) = (10, 3);
+const STRIDES: (u64, u64) = (16, 4);
 /// Minimum number of points of a layout with operations on leaves.
 const POINTS_OF_LEAVES_MIN: usize = 150;
 /// At least one in this many points is cut again, in its recovery or later.

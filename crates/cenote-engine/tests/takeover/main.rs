@@ -1,5 +1,6 @@
 //! OpenZFS's stress test `ztest` continues with pools created here, in the middle of a scan or of an
-//! operation on devices; afterwards cenote's checks of the pool agree with those of zdb.
+//! operation on devices; afterwards cenote's checks of the pool agree with those of zdb. What ztest
+//! leaves in progress cannot be ended here: it deduplicates, and such pools are opened read-only.
 
 #![expect(clippy::unwrap_used, reason = "what a test cannot go on from fails it")]
 
@@ -25,7 +26,7 @@ use cenote_vdev::create::{Guids, Redundancy, VdevClass};
 
 /// Size of a device.
 const DEVICE_SIZE: u64 = 256 << 20;
-/// Blocks that are written before a vdev is removed.
+/// Blocks of another dataset, which are moved or copied.
 const BLOCKS_TO_MOVE: u64 = 400;
 /// Interval of looks at what goes on.
 const LOOK: Duration = Duration::from_millis(1);
@@ -44,6 +45,9 @@ impl Observer for Print {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Amid {
     Scrub,
+    Resilver,
+    Attach,
+    Rebuild,
     Replacement,
     Removal,
     Expansion,
@@ -62,6 +66,21 @@ fn ztest_takes_over_a_mirror() {
 #[test]
 fn ztest_takes_over_a_raidz2() {
     take_over(PoolBuilder::of("raidz2", 6), Shape::Raidz2, Amid::Scrub);
+}
+
+#[test]
+fn ztest_takes_over_a_resilver() {
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror, Amid::Resilver);
+}
+
+#[test]
+fn ztest_takes_over_an_attach() {
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror, Amid::Attach);
+}
+
+#[test]
+fn ztest_takes_over_a_rebuild() {
+    take_over(PoolBuilder::of("mirror", 2), Shape::Mirror, Amid::Rebuild);
 }
 
 #[test]
@@ -138,6 +157,15 @@ async fn fill(engine: &Engine) -> Result<()> {
     Ok(())
 }
 
+async fn fill_another(engine: &Engine) -> Result<()> {
+    let head = engine.datasets().create(pools::dataset("tank/moved")).await?;
+    let object = pools::new_object(engine, &head).await?;
+    for block in 0..BLOCKS_TO_MOVE {
+        pools::write(engine, &head, object, block, 1).await?;
+    }
+    engine.sync().await.map(drop)
+}
+
 /// Begins something that is in progress when the pool is exported.
 async fn begin(engine: &Arc<Engine>, amid: Amid, dir: &Path) -> Result<()> {
     tunables::SCAN_ROUND_BYTES.set(128 << 10).unwrap();
@@ -146,23 +174,39 @@ async fn begin(engine: &Arc<Engine>, amid: Amid, dir: &Path) -> Result<()> {
             engine.scans().scrub(ScrubOptions::default()).await?;
             until_scanned(engine, ScanFunc::Scrub).await;
         }
-        Amid::Replacement => {
-            let old = engine.leaves().data_guids()[0];
-            engine.leaves().attach(old, new_leaf(dir)?, Attach::Replace).await?;
+        Amid::Resilver => {
+            let leaf = engine.leaves().data_guids()[0];
+            engine.leaves().offline(leaf, false).await?;
+            fill_another(engine).await?;
+            engine.leaves().online(leaf, None).await?;
             engine.scans().resume().await?;
             until_scanned(engine, ScanFunc::Resilver).await;
+        }
+        Amid::Attach | Amid::Replacement => {
+            let old = engine.leaves().data_guids()[0];
+            let how = if amid == Amid::Attach { Attach::Mirror } else { Attach::Replace };
+            engine.leaves().attach(old, new_leaf(dir)?, how).await?;
+            engine.scans().resume().await?;
+            until_scanned(engine, ScanFunc::Resilver).await;
+        }
+        Amid::Rebuild => {
+            fill_another(engine).await?;
+            let old = engine.leaves().data_guids()[0];
+            let new = NewLeaf { is_sequential: true, ..new_leaf(dir)? };
+            engine.leaves().attach(old, new, Attach::Mirror).await?;
+            engine.scans().resume().await?;
+            while engine.view().await?.status().await?.other_scans.rebuilds[0].phys.last_offset == 0
+            {
+                cenote_rt::sleep(LOOK).await;
+            }
+            assert!(engine.scans().is_running(ScanFunc::Resilver), "the rebuild is over");
         }
         Amid::Removal => {
             let mut guids = Guids::unguessable();
             let kind = (Redundancy::Single, VdevClass::Normal);
             let new = new_vdev(engine, kind, 12, &[new_device(dir)?], &mut guids)?;
             engine.admin().add_vdevs(new).await?;
-            let head = engine.datasets().create(pools::dataset("tank/moved")).await?;
-            let object = pools::new_object(engine, &head).await?;
-            for block in 0..BLOCKS_TO_MOVE {
-                pools::write(engine, &head, object, block, 1).await?;
-            }
-            engine.sync().await?;
+            fill_another(engine).await?;
             tunables::REMOVAL_BATCH_BYTES.set(64 << 10).unwrap();
             let guid = engine.admin().vdev_config().children[1].guid;
             engine.removals().begin(guid).await?;

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use cenote_device::{Device, Image, Recorder, Replay};
 use cenote_dmu::Tx;
-use cenote_engine::{ApplyOptions, Engine};
+use cenote_engine::{ApplyOptions, Engine, ScrubOptions};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::scan::ScanFunc;
@@ -26,7 +26,7 @@ use cenote_testkit::cuts::keep;
 
 use super::keys;
 use super::model::{self, BLOCK, History, State};
-use super::workload::{Layout, Run};
+use super::workload::{Layout, Run, SPLIT_OFF};
 use crate::audit::Auditor;
 use crate::pools;
 
@@ -207,7 +207,7 @@ impl Explorer<'_> {
         }
         // A pool does not know what a stale device lacks.
         let is_one_of = |of: usize| of > 0 && !is_stale && number.is_multiple_of(of);
-        if is_one_of(self.depth.verify) {
+        if is_one_of(self.depth.verify) && !state.is_damaged {
             verify_all(&pool).await?;
             self.tally.verified += 1;
         }
@@ -235,8 +235,8 @@ impl Explorer<'_> {
         // Of a device that was about to take the guid of its mirror OpenZFS relies on the path,
         // and the devices of the test were moved.
         let is_moved = found.devices.iter().any(|device| device.is_of_several_leaves());
-        // Of blocks that a removal split in two, OpenZFS's checker finds no copy while a leaf is
-        // being replaced.
+        // Of a block that a removal split in two, OpenZFS's checker compares both sides of a leaf
+        // that is being replaced by a rebuild, one of which is not filled yet (conformance.md).
         let is_judged =
             is_judged && !is_moved && !(state.is_replacing && state.has_removed_vdevs());
         if is_judged && let Some(zdb) = &self.zdb {
@@ -263,7 +263,9 @@ impl Explorer<'_> {
             let path = found.found(leaf.guid).and_then(|found| found.path.strip_prefix('d'));
             let device = path.and_then(|number| number.parse::<usize>().ok());
             if let Some(device) = device {
+                let size = images[device].size();
                 images[device] = old[device].clone();
+                images[device].grow(size);
             }
         }
         self.tally.stale += 1;
@@ -327,7 +329,8 @@ impl Visitor for Gangs {
 /// name: the newest one is found.
 async fn find(images: &[Image]) -> Result<Candidate, String> {
     let scan = scan_devices(pools::as_devices(&pools::devices(images.to_vec()))).await;
-    let found = scan.candidates.iter().max_by_key(|candidate| newest_txg(candidate)).cloned();
+    let of_name = scan.candidates.iter().filter(|candidate| candidate.name() != SPLIT_OFF);
+    let found = of_name.max_by_key(|candidate| newest_txg(candidate)).cloned();
     found.ok_or_else(|| "no pool".to_owned())
 }
 
@@ -356,7 +359,7 @@ async fn resume_all(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
 async fn finish(images: &[Image], guid: u64, state: &State) -> Result<(), String> {
     let devices = pools::devices(images.to_vec());
     let place = |error: cenote_rt::Error| format!("to the end: {error:?}");
-    end_all(pools::as_devices(&devices), guid).await.map_err(place)?;
+    end_all(pools::as_devices(&devices), guid, state.is_damaged).await.map_err(place)?;
     let pool = open(&pools::images_of(&devices), &OpenOptions::default()).await?;
     let place = |error| format!("in the end: {error}");
     model::check_datasets(&pool, state).await.map_err(place)?;
@@ -372,7 +375,11 @@ async fn verify_all(pool: &Arc<Pool>) -> Result<bool, String> {
     if summary.is_clean() { Ok(is_whole) } else { Err(format!("copies: {summary:?}")) }
 }
 
-async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<()> {
+async fn end_all(
+    devices: Vec<Arc<dyn Device>>,
+    guid: u64,
+    is_damaged: bool,
+) -> cenote_rt::Result<()> {
     let engine = Engine::open_devices(devices, guid, &OpenOptions::default()).await?;
     // All leaves are in service again.
     for leaf in engine.leaves().data_guids() {
@@ -380,11 +387,16 @@ async fn end_all(devices: Vec<Arc<dyn Device>>, guid: u64) -> cenote_rt::Result<
             engine.leaves().online(leaf, None).await?;
         }
     }
+    // A scrub may be in progress.
+    if is_damaged && engine.scans().in_progress().await?.is_none() {
+        engine.scans().scrub(ScrubOptions::default()).await?;
+    }
     // What ends may be followed by a resilver.
     for _ in 0..ATTEMPTS_TO_END {
         resume_all(&engine).await?;
         engine.leaves().wait_for_reflow().await;
         engine.removals().wait().await?;
+        engine.removals().wait_condensed().await?;
         engine.scans().wait(ScanFunc::Resilver).await?;
         engine.scans().wait(ScanFunc::Scrub).await?;
         if engine.tree().leaves().all(|(_, leaf)| leaf.is_whole()) {

@@ -23,6 +23,8 @@ pub const POOL: &str = "pool";
 
 /// The shape of a vdev that was removed.
 pub(super) const INDIRECT: &str = "indirect";
+/// The shape of a log vdev that was removed.
+pub(super) const HOLE: &str = "hole";
 /// The state of a leaf out of service.
 pub(super) const OFFLINE: &str = "offline";
 /// The state of a leaf that failed.
@@ -145,7 +147,9 @@ fn shape(kind: &VdevKind, children: usize, class: &str) -> String {
     match kind {
         VdevKind::Mirror => format!("mirror of {children}, {class}"),
         VdevKind::RaidZ(raidz) => format!("raidz{} of {children}, {class}", raidz.nparity),
+        VdevKind::Draid(draid) => format!("draid{} of {children}, {class}", draid.nparity),
         VdevKind::Indirect => INDIRECT.to_owned(),
+        VdevKind::Hole => HOLE.to_owned(),
         _ => format!("disk, {class}"),
     }
 }

@@ -34,13 +34,16 @@ pub struct State {
     pub datasets: BTreeMap<String, BTreeMap<u64, Content>>,
     /// Everything else about the pool and its datasets.
     pub facts: Facts,
-    /// Other values of facts, which an operation in the background may commit at any time.
-    pub unsure: Facts,
+    /// Other values of facts, `None` if they may end, which an operation in the background may
+    /// commit at any time.
+    pub unsure: BTreeMap<(String, String), Option<String>>,
     /// Whether leaves are being filled, copied from or out of service: all devices are needed, and
     /// earlier txgs may not open.
     pub is_unsettled: bool,
     /// Whether a leaf is being replaced, also by a hot spare.
     pub is_replacing: bool,
+    /// Whether copies of some blocks are bad.
+    pub is_damaged: bool,
 }
 
 impl State {
@@ -208,7 +211,7 @@ fn check_facts(found: &Facts, state: &State) -> Result<(), String> {
     let (expected, unsure) = (&state.facts, &state.unsure);
     let differs = |key: &&(String, String)| {
         let fact = found.get(*key);
-        fact != expected.get(*key) && !(fact.is_some() && fact == unsure.get(*key))
+        fact != expected.get(*key) && unsure.get(*key).is_none_or(|other| other.as_ref() != fact)
     };
     match found.keys().chain(expected.keys()).find(differs) {
         None => Ok(()),

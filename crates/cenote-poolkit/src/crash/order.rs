@@ -92,7 +92,10 @@ pub fn check(log: &Log) -> Result<(), String> {
                 }
             }
             Event::Flush { device, .. } => is_member[*device] = true,
-            Event::Write { .. } | Event::Discard { .. } | Event::Done { .. } => {}
+            Event::Write { .. }
+            | Event::Discard { .. }
+            | Event::Done { .. }
+            | Event::Grown { .. } => {}
         }
         replay.advance(number + 1);
     }

@@ -9,28 +9,28 @@ use cenote_engine::create::{LeafSpec, plan_leaf};
 use cenote_engine::{Attach, DeviceSource, NewLeaf, ScrubOptions};
 use cenote_ondisk::config::{VdevConfig, VdevKind};
 use cenote_ondisk::scan::ScanFunc;
-use cenote_pool::import::scan_devices;
 use cenote_rt::{BoxFuture, Kind, Result};
 use cenote_vdev::create::{Redundancy, VdevClass};
 
+use super::vdevs::Disturbed;
 use super::{Layout, Script};
-use crate::crash::facts::{FAULTED, INDIRECT, OFFLINE, POOL};
+use crate::crash::facts::{FAULTED, OFFLINE, POOL};
 
 /// Rounds after which the sequence of operations restarts.
-pub const ROUNDS_OF_LEAVES: u64 = 12;
+pub const ROUNDS_OF_LEAVES: u64 = 21;
 /// Snapshots at most.
 const SNAPSHOTS_MAX: usize = 4;
-/// Txgs of writes to a vdev that is to be removed.
-const WRITES_BEFORE_REMOVAL: u64 = 10;
 /// Interval of looks at what goes on.
 const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Looks until an operation does not end.
 const POLLS_MAX: usize = 10_000;
 /// Leaves of an expanded vdev at most.
 const WIDTH_MAX: usize = 5;
+/// Resilvers at most until no leaf lacks anything.
+const RESILVERS_MAX: usize = 4;
 
 /// Operations with every layout.
-const OF_ALL: [&str; 16] = [
+const OF_ALL: [&str; 23] = [
     "create",
     "sync",
     "write",
@@ -44,6 +44,13 @@ const OF_ALL: [&str; 16] = [
     "the end of a resilver",
     "replace",
     "the end of a replacement",
+    "cancelling a replacement",
+    "a second new leaf",
+    "adding a log",
+    "synchronous writes",
+    "removing a log",
+    "adopting sizes",
+    "growing",
     "export",
     "import",
     "import amid a scrub",
@@ -52,29 +59,52 @@ const OF_ALL: [&str; 16] = [
 const OF_REDUNDANT: [&str; 8] = [
     "offline",
     "online",
-    "adding a spare",
     "fault",
+    "replacing a failed leaf",
     "calling in a spare",
     "clear",
     "sending back a spare",
-    "removing a spare",
+    "repairing damage",
 ];
+/// Operations with spares that are disks.
+const OF_SPARES: [&str; 2] = ["adding a spare", "removing a spare"];
 /// Operations with disks and mirrors.
-const OF_MIRRORS: [&str; 6] =
-    ["attach", "detach", "adding a vdev", "remove", "cancelling a removal", "the end of a removal"];
+const OF_MIRRORED: [&str; 7] = [
+    "attach",
+    "detach",
+    "adding a vdev",
+    "remove",
+    "cancelling a removal",
+    "the end of a removal",
+    "condensing",
+];
+/// Operations with mirrors.
+const OF_MIRRORS: [&str; 2] = ["split", "the end of a removal beside an absent side"];
 /// Operations with RAID-Z.
 const OF_RAIDZ: [&str; 2] = ["expand", "the end of an expansion"];
 
 /// Returns the operations of a run with this layout, each at least once.
 pub fn operations_on_leaves(layout: Layout) -> Vec<&'static str> {
     let mut operations = OF_ALL.to_vec();
-    operations.extend(if layout.is_raidz() { &OF_RAIDZ[..] } else { &OF_MIRRORS });
+    if layout.is_mirrored() {
+        operations.extend(OF_MIRRORED);
+    }
+    if layout.is_raidz() {
+        operations.extend(OF_RAIDZ);
+    }
     if layout.spare_devices() > 0 {
         operations.extend(OF_REDUNDANT);
+        if layout != Layout::Draid {
+            operations.extend(OF_SPARES);
+        }
     }
-    if layout == Layout::Special {
-        // An ordinary vdev has little there, and a removal may end too soon.
-        operations.retain(|what| *what != "cancelling a removal");
+    if layout.spare_devices() > 1 {
+        operations.push("losing all that may be missing");
+    }
+    match layout {
+        Layout::Mirror => operations.extend(OF_MIRRORS),
+        Layout::Special => operations.push("adding a special vdev"),
+        _ => {}
     }
     operations
 }
@@ -94,6 +124,15 @@ impl Shelf {
 
     pub(super) fn all(&self) -> Vec<Arc<dyn Device>> {
         self.devices().clone()
+    }
+
+    /// Takes the present size of a device.
+    pub(super) async fn follow(&self, number: usize) -> Result<()> {
+        let device = Arc::clone(&self.devices()[number]);
+        if let Some(longer) = device.grown().await? {
+            self.devices()[number] = longer;
+        }
+        Ok(())
     }
 }
 
@@ -121,27 +160,37 @@ impl Script {
             2 => self.attach_and_detach(false).await,
             3 => self.scrub(ScrubEnd::Paused).await,
             4 => self.replace(false).await,
-            5 => self.add_and_remove(false).await,
+            5 => self.add_and_remove(Disturbed::No).await,
             6 => self.attach_and_detach(true).await,
             7 => self.scrub(ScrubEnd::Stopped).await,
             8 => self.replace(true).await,
             9 => self.use_hot_spare().await,
             10 => self.expand().await,
-            _ => {
+            11 => {
                 self.import_amid_a_scrub().await?;
-                self.add_and_remove(true).await
+                self.add_and_remove(Disturbed::Cancelled).await
             }
+            12 => self.replace_failed().await,
+            13 => self.lose_all_that_may_be_missing().await,
+            14 => self.cancel_replacement().await,
+            15 => self.fill_two().await,
+            16 => self.add_and_remove_log().await,
+            17 => self.damage_and_scrub().await,
+            18 => self.grow().await,
+            19 => self.split().await,
+            _ if self.layout == Layout::Mirror => self.add_and_remove(Disturbed::AbsentSide).await,
+            _ => Ok(()),
         }
     }
 
     /// Records that leaves may lack data, or are copied from, from the next txg on.
-    fn begin_degraded(&mut self) {
+    pub(super) fn begin_degraded(&mut self) {
         self.state.is_unsettled = true;
         self.history.note(self.engine.uberblock().txg, &self.state);
     }
 
     /// Records that every leaf is whole again.
-    fn end_degraded(&mut self, what: &'static str) {
+    pub(super) fn end_degraded(&mut self, what: &'static str) {
         let is_whole = self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole());
         assert!(is_whole, "a leaf lacks data after {what}");
         self.state.is_unsettled = false;
@@ -151,7 +200,7 @@ impl Script {
     }
 
     /// Marks the txgs that are committed in the background while it waits.
-    async fn wait_until(&self, is_over: impl AsyncFn() -> Result<bool>) -> Result<()> {
+    pub(super) async fn wait_until(&self, is_over: impl AsyncFn() -> Result<bool>) -> Result<()> {
         for _ in 0..POLLS_MAX {
             let is_over = is_over().await?;
             self.recorder.mark(self.engine.uberblock().txg);
@@ -167,7 +216,7 @@ impl Script {
     }
 
     /// Waits until no scan runs.
-    async fn wait_for_scans(&self) -> Result<()> {
+    pub(super) async fn wait_for_scans(&self) -> Result<()> {
         let scans = self.engine.scans();
         self.wait_until(async || Ok(scans.in_progress().await?.is_none())).await?;
         scans.wait(ScanFunc::Resilver).await?;
@@ -175,7 +224,7 @@ impl Script {
     }
 
     /// Writes, snapshots, and destroys snapshots.
-    async fn write_and_snapshot(&mut self) -> Result<()> {
+    pub(super) async fn write_and_snapshot(&mut self) -> Result<()> {
         self.write().await?;
         let heads = self.heads();
         let head = self.pick(&heads).unwrap();
@@ -196,12 +245,12 @@ impl Script {
         Ok(())
     }
 
-    fn top(&self) -> VdevConfig {
+    pub(super) fn top(&self) -> VdevConfig {
         self.engine.admin().vdev_config().children[0].clone()
     }
 
     /// Returns the shape of the first top-level vdev with so many leaves.
-    fn shape(&self, leaves: usize) -> String {
+    pub(super) fn shape(&self, leaves: usize) -> String {
         let redundancy = match self.top().kind {
             VdevKind::RaidZ(raidz) => Redundancy::Raidz(raidz.nparity),
             _ if leaves > 1 => Redundancy::Mirror,
@@ -211,32 +260,43 @@ impl Script {
     }
 
     /// Picks a leaf of the first top-level vdev, which is a disk, a mirror or a RAID-Z vdev.
-    fn pick_leaf(&mut self) -> u64 {
+    pub(super) fn pick_leaf(&mut self) -> u64 {
         let leaves: Vec<_> = self.top().leaves().map(|leaf| leaf.guid).collect();
         leaves[self.rng.below(leaves.len() as u64) as usize]
     }
 
     pub(super) fn new_device(&self) -> Arc<dyn Device> {
-        let size = self.subject.device_size();
         let mut devices = self.devices.devices();
-        let device = (self.make)(format!("d{}", devices.len()), size);
-        let device = self.recorder.wrap(device, Image::zeroed(size));
+        let device = (self.make)(format!("d{}", devices.len()), self.subject.device_size_max());
+        let device = self.recorder.wrap(device, Image::zeroed(self.device_size));
         devices.push(Arc::clone(&device));
         device
     }
 
-    fn new_leaf(&self, is_sequential: bool) -> Result<NewLeaf> {
+    pub(super) fn new_leaf(&self, is_sequential: bool) -> Result<NewLeaf> {
         let device = self.new_device();
         let new = plan_leaf(&LeafSpec::of(device.info()), device)?;
         Ok(NewLeaf { is_sequential, ..new })
     }
 
     /// Fills the leaves that lack data, beside writes.
-    async fn resilver(&mut self, what: &'static str) -> Result<()> {
+    pub(super) async fn resilver(&mut self, what: &'static str) -> Result<()> {
+        self.fill().await?;
+        self.end_degraded(what);
+        Ok(())
+    }
+
+    /// Like [`resilver`](Self::resilver), before it is recorded.
+    async fn fill(&mut self) -> Result<()> {
         self.engine.scans().resume().await?;
         self.write_and_snapshot().await?;
-        self.wait_for_scans().await?;
-        self.end_degraded(what);
+        for _ in 0..RESILVERS_MAX {
+            self.wait_for_scans().await?;
+            if self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole()) {
+                break;
+            }
+            self.engine.scans().resume().await?;
+        }
         Ok(())
     }
 
@@ -299,7 +359,7 @@ impl Script {
 
     /// Another leaf joins the mirror, or makes the disk one, and an older one leaves it.
     async fn attach_and_detach(&mut self, is_sequential: bool) -> Result<()> {
-        if self.layout.is_raidz() {
+        if !self.layout.is_mirrored() {
             return Ok(());
         }
         let top = self.top();
@@ -331,37 +391,106 @@ impl Script {
         Ok(())
     }
 
-    /// A vdev is added, gets data, and is removed; perhaps the removal is cancelled at first.
-    async fn add_and_remove(&mut self, is_cancelled: bool) -> Result<()> {
-        if self.layout.is_raidz() {
+    /// A leaf fails and is replaced.
+    async fn replace_failed(&mut self) -> Result<()> {
+        if self.layout.spare_devices() == 0 {
             return Ok(());
         }
-        let id = self.engine.admin().next_vdev_id();
-        self.add_for_data().await?;
-        for _ in 0..WRITES_BEFORE_REMOVAL {
-            self.write().await?;
-        }
-        let guid = self.engine.admin().vdev_config().children[id as usize].guid;
-        self.begin_removal(id, guid).await?;
-        if is_cancelled && unless_over(self.engine.removals().cancel().await)? {
-            self.end_degraded("cancelling a removal");
-            self.write().await?;
-            self.begin_removal(id, guid).await?;
-        }
+        let old = self.pick_leaf();
+        let failed = format!("leaf {old}");
+        self.begin_degraded();
+        self.engine.leaves().fault(old, false).await?;
+        self.say(POOL, &failed, FAULTED.to_owned());
+        self.acknowledge("fault");
         self.write_and_snapshot().await?;
-        let removals = self.engine.removals();
-        self.wait_until(async || Ok(!removals.is_running())).await?;
-        removals.wait().await?;
-        self.say(POOL, &format!("top {id}"), INDIRECT.to_owned());
-        self.end_degraded("the end of a removal");
+        let new = self.new_leaf(false)?;
+        self.state.is_replacing = true;
+        self.state.unsure.insert((POOL.to_owned(), failed.clone()), None);
+        self.begin_degraded();
+        self.engine.leaves().attach(old, new, Attach::Replace).await?;
+        self.acknowledge("replacing a failed leaf");
+        self.fill().await?;
+        self.unsay(POOL, &failed);
+        self.end_degraded("the end of a replacement");
+        assert!(self.top().find(old).is_none(), "leaf {old} was not replaced");
         Ok(())
     }
 
-    async fn begin_removal(&mut self, id: u64, guid: u64) -> Result<()> {
-        self.state.unsure.insert((POOL.to_owned(), format!("top {id}")), INDIRECT.to_owned());
+    /// As many leaves as redundancy allows are out of service, and return one after the other.
+    async fn lose_all_that_may_be_missing(&mut self) -> Result<()> {
+        let count = self.layout.spare_devices();
+        if count < 2 {
+            return Ok(());
+        }
+        let leaves: Vec<_> = self.top().leaves().map(|leaf| leaf.guid).collect();
+        let first = self.rng.below(leaves.len() as u64) as usize;
+        let absent: Vec<_> = leaves.iter().cycle().skip(first).take(count).copied().collect();
         self.begin_degraded();
-        self.engine.removals().begin(guid).await?;
-        self.acknowledge("remove");
+        for leaf in &absent {
+            self.engine.leaves().offline(*leaf, false).await?;
+            self.say(POOL, &format!("leaf {leaf}"), OFFLINE.to_owned());
+            self.acknowledge("offline");
+            self.write_and_snapshot().await?;
+        }
+        self.did("losing all that may be missing");
+        for leaf in &absent {
+            self.engine.leaves().online(*leaf, None).await?;
+            self.unsay(POOL, &format!("leaf {leaf}"));
+            self.acknowledge("online");
+            self.engine.scans().resume().await?;
+            self.write_and_snapshot().await?;
+        }
+        self.resilver("the end of a resilver").await
+    }
+
+    /// A replacement is cancelled while the new leaf is filled.
+    async fn cancel_replacement(&mut self) -> Result<()> {
+        let (old, new) = (self.pick_leaf(), self.new_leaf(false)?);
+        let guid = new.config.guid;
+        self.state.is_replacing = true;
+        self.begin_degraded();
+        self.engine.leaves().attach(old, new, Attach::Replace).await?;
+        self.acknowledge("replace");
+        self.engine.scans().resume().await?;
+        self.write().await?;
+        if self.top().find(old).is_some() {
+            self.engine.leaves().detach(guid, None).await?;
+            self.did("cancelling a replacement");
+        }
+        self.resilver("the end of a resilver").await
+    }
+
+    /// A leaf is attached or replaced while another new one is filled.
+    async fn fill_two(&mut self) -> Result<()> {
+        let (old, count) = (self.pick_leaf(), self.top().leaves().count());
+        let is_mirrored = self.layout.is_mirrored();
+        let how = if is_mirrored { Attach::Mirror } else { Attach::Replace };
+        self.state.is_replacing = !is_mirrored;
+        self.begin_degraded();
+        let mut next = old;
+        for number in 1..=2 {
+            let new = self.new_leaf(false)?;
+            self.engine.leaves().attach(next, new, how).await?;
+            if is_mirrored {
+                let shape = self.shape(count + number);
+                self.say(POOL, "top 0", shape);
+            }
+            self.acknowledge(if number == 1 { "a first new leaf" } else { "a second new leaf" });
+            self.engine.scans().resume().await?;
+            self.write().await?;
+            let is_other = |leaf: &&VdevConfig| leaf.guid != old;
+            let others = self.top().children.into_iter().filter(|child| child.kind.is_leaf());
+            next = others.collect::<Vec<_>>().iter().find(is_other).map_or(old, |leaf| leaf.guid);
+        }
+        self.resilver("the end of a resilver").await?;
+        while is_mirrored && self.top().leaves().count() > count {
+            let (leaf, left) = (self.pick_leaf(), self.top().leaves().count() - 1);
+            self.begin_degraded();
+            self.engine.leaves().detach(leaf, None).await?;
+            let shape = self.shape(left);
+            self.say(POOL, "top 0", shape);
+            self.end_degraded("detach");
+        }
         Ok(())
     }
 
@@ -370,18 +499,9 @@ impl Script {
         if self.layout.spare_devices() == 0 {
             return Ok(());
         }
-        let NewLeaf { mut config, device, .. } = self.new_leaf(false)?;
-        config.leaf.is_spare = true;
-        let (spare, leaf) = (config.guid, self.pick_leaf());
-        let new = NewVdevs {
-            tops: Vec::new(),
-            spares: vec![config],
-            caches: Vec::new(),
-            devices: device.into_iter().map(|device| (spare, device)).collect(),
-        };
-        self.engine.admin().add_vdevs(new).await?;
-        self.say(POOL, &format!("spare {spare}"), String::new());
-        self.acknowledge("adding a spare");
+        let is_distributed = self.layout == Layout::Draid;
+        let spare = if is_distributed { self.spares().await?[0] } else { self.add_spare().await? };
+        let leaf = self.pick_leaf();
         self.state.is_replacing = true;
         self.begin_degraded();
         self.engine.leaves().fault(leaf, false).await?;
@@ -403,20 +523,34 @@ impl Script {
             self.engine.leaves().detach(spare, None).await?;
         }
         self.end_degraded("sending back a spare");
-        self.engine.leaves().remove_aux(spare).await?;
-        self.unsay(POOL, &format!("spare {spare}"));
-        self.acknowledge("removing a spare");
+        if !is_distributed {
+            self.engine.leaves().remove_aux(spare).await?;
+            self.unsay(POOL, &format!("spare {spare}"));
+            self.acknowledge("removing a spare");
+        }
         Ok(())
     }
 
-    /// Checks that no device has labels of the exported pool but those of its leaves.
-    pub(super) async fn check_departed(&self) {
-        let leaves: Vec<_> = self.engine.tree().leaves().map(|(_, leaf)| leaf.guid()).collect();
-        let scan = scan_devices(self.devices.all()).await;
-        for found in scan.candidates.iter().flat_map(|candidate| &candidate.devices) {
-            let path = &found.path;
-            assert!(leaves.contains(&found.guid()), "{path} has left the pool, and has its labels");
-        }
+    async fn add_spare(&mut self) -> Result<u64> {
+        let NewLeaf { mut config, device, .. } = self.new_leaf(false)?;
+        config.leaf.is_spare = true;
+        let spare = config.guid;
+        let new = NewVdevs {
+            tops: Vec::new(),
+            spares: vec![config],
+            caches: Vec::new(),
+            devices: device.into_iter().map(|device| (spare, device)).collect(),
+        };
+        self.engine.admin().add_vdevs(new).await?;
+        self.say(POOL, &format!("spare {spare}"), String::new());
+        self.acknowledge("adding a spare");
+        Ok(spare)
+    }
+
+    /// Returns the hot spares.
+    pub(super) async fn spares(&self) -> Result<Vec<u64>> {
+        let view = self.engine.view().await?;
+        Ok(view.spares().iter().map(|spare| spare.config.guid).collect())
     }
 
     /// A RAID-Z vdev gets another leaf.
@@ -442,7 +576,7 @@ impl Script {
 }
 
 /// Returns false if what was to be stopped has ended.
-fn unless_over(stopped: Result<()>) -> Result<bool> {
+pub(super) fn unless_over(stopped: Result<()>) -> Result<bool> {
     match stopped {
         Ok(()) => Ok(true),
         Err(error) if error.kind() == Kind::NotFound => Ok(false),

@@ -3,6 +3,7 @@
 mod datasets;
 mod leaves;
 mod pool;
+mod vdevs;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,6 +22,7 @@ use super::facts::POOL;
 use super::model::{self, BLOCK, Content, History, State, UPGRADES};
 use super::order;
 use crate::builder::Top;
+use crate::builder::redundancy_of;
 use crate::{PoolBuilder, pools};
 
 /// Size of a device: the minimum.
@@ -36,6 +38,8 @@ const INITIALIZE_CHUNK: u64 = 64 << 10;
 const SCAN_ROUND: u64 = 128 << 10;
 /// Bytes of a step of a removal.
 const REMOVAL_STEP: u64 = 32 << 10;
+/// The pool that is split off.
+pub(super) const SPLIT_OFF: &str = "half";
 /// The fact that a head is a clone.
 const ORIGIN: &str = "origin";
 /// Rounds between two changes of keys.
@@ -122,6 +126,8 @@ pub enum Layout {
     Slog,
     /// One disk, and one for metadata.
     Special,
+    /// Four disks with sectors of 4 KiB, the space of one of which is spare.
+    Draid,
 }
 
 impl Layout {
@@ -132,8 +138,8 @@ impl Layout {
         [Self::LargeSectors, Self::Raidz1, Self::Raidz3, Self::Slog, Self::Special];
 
     /// Layouts for operations on leaves, the usual ones first.
-    pub const OF_LEAVES: [Self; 5] =
-        [Self::Mirror, Self::Raidz1, Self::Disk, Self::Raidz2, Self::Special];
+    pub const OF_LEAVES: [Self; 6] =
+        [Self::Mirror, Self::Raidz1, Self::Disk, Self::Raidz2, Self::Special, Self::Draid];
 
     /// Returns the top-level vdevs.
     fn tops(self) -> Vec<Top> {
@@ -147,7 +153,13 @@ impl Layout {
             Self::Raidz3 => vec![normal(Redundancy::Raidz(3), 5)],
             Self::Slog => vec![disk, (Redundancy::Single, VdevClass::Log, 1)],
             Self::Special => vec![disk, (Redundancy::Single, VdevClass::Special, 1)],
+            Self::Draid => vec![normal(redundancy_of("draid1:2d:4c:1s"), 4)],
         }
+    }
+
+    /// Whether data is on disks or mirrors.
+    fn is_mirrored(self) -> bool {
+        matches!(self.tops()[0].0, Redundancy::Single | Redundancy::Mirror)
     }
 
     /// Whether data is on a RAID-Z vdev.
@@ -163,7 +175,7 @@ impl Layout {
     /// Returns the number of devices that may be missing.
     pub fn spare_devices(self) -> usize {
         match self {
-            Self::Mirror | Self::Raidz1 => 1,
+            Self::Mirror | Self::Raidz1 | Self::Draid => 1,
             Self::Raidz2 => 2,
             Self::Raidz3 => 3,
             _ => 0,
@@ -172,7 +184,7 @@ impl Layout {
 
     /// Returns the log2 of the sector size.
     pub fn ashift(self) -> u64 {
-        if matches!(self, Self::LargeSectors | Self::Raidz1) { 12 } else { 9 }
+        if matches!(self, Self::LargeSectors | Self::Raidz1 | Self::Draid) { 12 } else { 9 }
     }
 
     /// Describes a top-level vdev like the facts of a pool.
@@ -180,7 +192,8 @@ impl Layout {
         match redundancy {
             Redundancy::Mirror => format!("mirror of {count}, {class:?}"),
             Redundancy::Raidz(parity) => format!("raidz{parity} of {count}, {class:?}"),
-            _ => format!("disk, {class:?}"),
+            Redundancy::Draid { nparity, .. } => format!("draid{nparity} of {count}, {class:?}"),
+            Redundancy::Single => format!("disk, {class:?}"),
         }
     }
 }
@@ -221,6 +234,14 @@ impl Subject {
             Self::Leaves => DEVICE_SIZE_OF_LEAVES,
         }
     }
+
+    /// Returns the size that a device may grow to.
+    fn device_size_max(self) -> u64 {
+        match self {
+            Self::Datasets => DEVICE_SIZE,
+            Self::Leaves => 2 * DEVICE_SIZE_OF_LEAVES,
+        }
+    }
 }
 
 /// Returns a device of this size in memory.
@@ -242,8 +263,9 @@ pub async fn run(
     tune(subject);
     let recorder = Recorder::new();
     let size = subject.device_size();
+    let most = subject.device_size_max();
     let devices = (0..layout.devices())
-        .map(|number| recorder.wrap(make(format!("d{number}"), size), Image::zeroed(size)));
+        .map(|number| recorder.wrap(make(format!("d{number}"), most), Image::zeroed(size)));
     let devices = Arc::new(Shelf::new(devices.collect()));
     let engine = builder(layout, seed).create(devices.all()).await?;
     engine.leaves().set_device_source(Arc::clone(&devices) as Arc<dyn DeviceSource>);
@@ -253,6 +275,7 @@ pub async fn run(
         rounds,
         engine,
         make: Box::new(make),
+        device_size: size,
         devices,
         recorder: Arc::clone(&recorder),
         rng: Rng::seeded(seed),
@@ -312,6 +335,10 @@ fn tune(subject: Subject) {
         // Nothing repairs what they got wrong.
         (&tunables::REBUILD_SCRUB, 0),
         (&tunables::SCRUB_AFTER_EXPAND, 0),
+        // Mappings are condensed soon, one entry in each txg.
+        (&tunables::CONDENSE_MIN_MAPPING_BYTES, 0),
+        (&tunables::CONDENSE_OBSOLETE_PCT, 5),
+        (&tunables::CONDENSE_DELAY_MS, 1),
     ];
     let more = if subject == Subject::Leaves { &of_leaves[..] } else { &[] };
     for (tunable, value) in settings.iter().chain(more) {
@@ -337,6 +364,8 @@ struct Script {
     rounds: u64,
     engine: Arc<Engine>,
     make: MakeDevice,
+    /// Of new devices.
+    device_size: u64,
     /// All devices that were ever in the pool.
     devices: Arc<Shelf>,
     recorder: Arc<Recorder>,
@@ -376,6 +405,9 @@ impl Script {
         self.say(POOL, "comment", String::new());
         for (number, (redundancy, class, count)) in self.layout.tops().into_iter().enumerate() {
             self.say(POOL, &format!("top {number}"), Layout::in_words(redundancy, class, count));
+        }
+        for spare in self.spares().await? {
+            self.say(POOL, &format!("spare {spare}"), String::new());
         }
         self.acknowledge("create");
         self.new_head("tank/a").await?;

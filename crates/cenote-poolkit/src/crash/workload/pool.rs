@@ -87,7 +87,7 @@ impl Script {
         self.add(redundancy, VdevClass::Normal, count, "adding a vdev").await
     }
 
-    async fn add(
+    pub(super) async fn add(
         &mut self,
         redundancy: Redundancy,
         class: VdevClass,
