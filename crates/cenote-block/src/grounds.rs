@@ -10,11 +10,14 @@
 //! | grounds       | proof that a mismatch is damage                       | repairs |
 //! |---------------|-------------------------------------------------------|---------|
 //! | `Offline`     | the pool is not being written                         | no      |
-//! | `Pinned`      | the pin is valid after the read                       | no      |
+//! | `Pinned`      | the pin is valid after the read                       | a scan  |
 //! | `Live`        | no space near the block was reused since the look-up  | yes     |
 //! | `Held`        | as `Live`, since the read began, while the hold lasts | yes     |
 //! | `Allocated`   | as `Live`, since the read began                       | yes     |
 //! | `Speculative` | none                                                  | no      |
+//!
+//! A scan repairs what its walk reads, because it reads the block a second time afterwards, and
+//! would count the same error again. Other readers of a pinned state write nothing.
 //!
 //! Invariants (checked in every build)
 //! * E1  A repair is written under a [`Guard`], which is taken after the mismatch was found and
@@ -199,8 +202,13 @@ impl BlockStore {
         match (reading.grounds, reading.since) {
             (Grounds::Speculative, _) if is_on(Bug::SpeculationBlamed) => Evidence::Proven(None),
             (Grounds::Speculative, _) => Evidence::Unproven,
-            (Grounds::Pinned(pin), _) if pin.is_valid() => Evidence::Proven(None),
-            (Grounds::Pinned(_), _) => Evidence::Overtaken,
+            (Grounds::Pinned(pin), _) if !pin.is_valid() => Evidence::Overtaken,
+            (Grounds::Pinned(pin), _) if pin.may_repair() => match self.guard_pinned(bp, pin) {
+                GuardOutcome::Unchanged(guard) => Evidence::Proven(Some(guard)),
+                GuardOutcome::Outside => Evidence::Proven(None),
+                GuardOutcome::Reused => Evidence::Overtaken,
+            },
+            (Grounds::Pinned(_), _) => Evidence::Proven(None),
             (Grounds::Held(hold), _) if hold.is_released() => Evidence::Overtaken,
             (grounds, Some(since)) => match self.guard_since(bp, grounds, since) {
                 GuardOutcome::Unchanged(guard) => Evidence::Proven(Some(guard)),

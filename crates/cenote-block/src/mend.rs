@@ -34,6 +34,9 @@ pub enum MendKind {
     /// It was read before, and bad parts were counted then: the caller reports those, and parts
     /// that are found to be bad now are not reported a second time.
     Counted,
+    /// The copy with this index was read before, and its bad parts were counted then: only that
+    /// copy is written. The block is no gang block.
+    CountedCopy(u8),
     /// It belongs to an intent log, and may not be written yet.
     Log,
 }
@@ -59,9 +62,20 @@ impl Mended {
 
 /// A copy of a block and its parts that are to be written.
 struct Parts {
+    /// Index of the DVA.
+    index: usize,
     dva: Dva,
     bad: Vec<BadChild>,
     missing: Vec<BadChild>,
+}
+
+impl Parts {
+    /// Whether a part of the copy is bad or missing, and the copy is not left out.
+    fn is_to_be_written(&self, kind: MendKind) -> bool {
+        let is_left_out =
+            matches!(kind, MendKind::CountedCopy(only) if usize::from(only) != self.index);
+        !is_left_out && (!self.bad.is_empty() || !self.missing.is_empty())
+    }
 }
 
 impl BlockStore {
@@ -178,7 +192,7 @@ impl BlockStore {
     ) -> Result<Mended> {
         let (tree, birth) = (&**self.tree(), bp.physical_birth());
         let (mut good, mut copies) = (None, Vec::new());
-        for dva in bp.dvas() {
+        for (index, dva) in bp.dvas().enumerate() {
             let read = tree.scrub_with(reader, dva, size, birth, verify).await;
             let bad = match read {
                 Ok(read) => {
@@ -189,7 +203,7 @@ impl BlockStore {
                 // The address is invalid; another copy may be good.
                 Err(_) => Vec::new(),
             };
-            copies.push(Parts { dva, bad, missing: tree.missing_parts(dva, size, birth) });
+            copies.push(Parts { index, dva, bad, missing: tree.missing_parts(dva, size, birth) });
         }
         // The devices were closed under the reader: what could not be read is not bad.
         tree.check_open()?;
@@ -216,7 +230,7 @@ impl BlockStore {
                 copy.bad.clear();
             }
         }
-        copies.retain(|copy| !copy.bad.is_empty() || !copy.missing.is_empty());
+        copies.retain(|copy| copy.is_to_be_written(kind));
         if copies.is_empty() {
             return Ok(Mended::default());
         }
@@ -273,7 +287,7 @@ impl BlockStore {
         }
         self.note_recovered();
         self.note_repaired(repaired);
-        if kind != MendKind::Counted {
+        if !matches!(kind, MendKind::Counted | MendKind::CountedCopy(_)) {
             self.report_bad(bad, IoClass::Scrub, repaired as usize);
         }
     }

@@ -44,6 +44,7 @@ pub struct Pin {
     number: u64,
     loan: Arc<PinState>,
     is_of_scan: bool,
+    may_repair: bool,
 }
 
 impl std::fmt::Debug for Pin {
@@ -91,6 +92,19 @@ impl Pin {
         self.is_of_scan
     }
 
+    /// Lets reads repair bad copies.
+    #[must_use]
+    pub fn repairing(self) -> Self {
+        let mut pin = self;
+        pin.may_repair = true;
+        pin
+    }
+
+    /// Whether reads repair bad copies.
+    pub(crate) fn may_repair(&self) -> bool {
+        self.may_repair
+    }
+
     /// Time until the deadline.
     #[must_use]
     pub fn remaining(&self) -> Duration {
@@ -124,7 +138,7 @@ impl SpaceAllocator {
         let number = state.next_pin;
         state.next_pin += 1;
         state.pins.insert(number, Arc::clone(&loan));
-        Pin { space: Arc::clone(self), number, loan, is_of_scan: false }
+        Pin { space: Arc::clone(self), number, loan, is_of_scan: false, may_repair: false }
     }
 }
 

@@ -92,8 +92,20 @@ impl Engine {
     /// # Errors
     /// The errors of [`view`](Self::view).
     pub async fn view_for(&self, time: Duration) -> Result<Arc<Pool>> {
+        self.view_with(|| self.alloc.pin_for(time).of_scan()).await
+    }
+
+    /// Like [`view_for`](Self::view_for), and repairs bad copies that reads find.
+    ///
+    /// # Errors
+    /// The errors of [`view`](Self::view).
+    pub(crate) async fn view_of_scan(&self, time: Duration) -> Result<Arc<Pool>> {
+        self.view_with(|| self.alloc.pin_for(time).of_scan().repairing()).await
+    }
+
+    async fn view_with(&self, pin: impl Fn() -> Pin) -> Result<Arc<Pool>> {
         loop {
-            let pin = Arc::new(self.alloc.pin_for(time).of_scan());
+            let pin = Arc::new(pin());
             match self.view_of(self.uberblock(), &pin).await {
                 Err(_) if !pin.is_valid() => {}
                 view => return view,

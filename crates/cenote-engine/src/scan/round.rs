@@ -26,7 +26,6 @@ use cenote_block::{BlockError, CopyFailure, Grounds, MendKind, Mended, Reporter 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::{Bookmark, LEVEL_OBJSET};
 use cenote_ondisk::dsl::DatasetPhys;
-use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::scan::ScanFunc;
 use cenote_pool::Pool;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
@@ -99,7 +98,7 @@ pub(super) async fn run(
     record: &Record,
     limit: u64,
 ) -> Result<Option<Advance>> {
-    let view = engine.view_for(VIEW_TIME).await?;
+    let view = engine.view_of_scan(VIEW_TIME).await?;
     let Grounds::Pinned(pin) = view.grounds() else {
         return Err(invariant_error("the view of a scan has no pin".into()));
     };
@@ -215,8 +214,9 @@ impl Collect {
     }
 }
 
-impl Visitor for Collect {
-    async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+impl Collect {
+    /// Takes a block, which is read by a scrub only if it is known to be on the disk.
+    async fn take(&mut self, bp: &BlockPtr, place: &Bookmark, is_written: bool) -> Result<Flow> {
         let is_suspended = tunables::SCAN_SUSPEND_PROGRESS.get() != 0;
         let is_over = self.left == 0 || is_suspended || self.runner.is_stopped();
         if is_over && Self::may_stop_at(place) {
@@ -242,11 +242,20 @@ impl Visitor for Collect {
                 self.fill().await?;
             }
         }
-        let is_log = bp.object_type() == ObjectType::INTENT_LOG;
-        if let Some(sweep) = self.sweep.as_mut().filter(|_| self.is_scrub && !is_log) {
+        if let Some(sweep) = self.sweep.as_mut().filter(|_| is_written) {
             sweep.push(bp, place).await;
         }
         Ok(Flow::Continue)
+    }
+}
+
+impl Visitor for Collect {
+    async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+        self.take(bp, place, true).await
+    }
+
+    async fn unwritten(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+        self.take(bp, place, false).await
     }
 
     /// The block itself is read, and reported, like any other; what is below it is not visited.
@@ -343,8 +352,14 @@ impl Observer for Mender {
             match finding {
                 Finding::Part { bp, place, part } => {
                     // One event for each error that was counted, whatever is bad when all copies
-                    // are read once more.
-                    let is_good = self.is_good(&bp, &place, MendKind::Counted).await;
+                    // are read once more. Other copies are repaired when their bad parts are
+                    // counted.
+                    let kind = if bp.is_gang() {
+                        MendKind::Counted
+                    } else {
+                        MendKind::CountedCopy(part.dva)
+                    };
+                    let is_good = self.is_good(&bp, &place, kind).await;
                     let damage = &self.engine.health.damage;
                     damage.found_bad(&[part.child], IoClass::Scrub, usize::from(is_good));
                 }

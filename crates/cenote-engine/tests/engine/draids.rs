@@ -25,10 +25,10 @@ use crate::scans::{BLOCKS, Failing, Fixture, fails, verify_of};
 use crate::shapes::{leaf_on, new_device};
 
 /// A dRAID: its layout, devices, parity.
-type Draid = (&'static str, usize, usize);
+pub(crate) type Draid = (&'static str, usize, usize);
 
-const ONE: Draid = ("draid1:2d:6c:1s", 6, 1);
-const TWO: Draid = ("draid2:2d:8c:2s", 8, 2);
+pub(crate) const ONE: Draid = ("draid1:2d:6c:1s", 6, 1);
+pub(crate) const TWO: Draid = ("draid2:2d:8c:2s", 8, 2);
 
 fn why(error: &Error) -> Option<ShapeError> {
     error.cause::<ShapeError>().copied()
@@ -39,13 +39,13 @@ fn has_spare(engine: &Engine) -> bool {
 }
 
 /// Guids of the leaves with devices, in their order.
-fn real_leaves(engine: &Engine) -> Vec<u64> {
+pub(crate) fn real_leaves(engine: &Engine) -> Vec<u64> {
     let root = engine.admin().vdev_config();
     root.leaves().filter(|leaf| leaf.kind.is_real_leaf()).map(|leaf| leaf.guid).collect()
 }
 
 /// Positions of the leaves that have a block, parity first.
-async fn homes(pool: &Fixture) -> Vec<usize> {
+pub(crate) async fn homes(pool: &Fixture) -> Vec<usize> {
     let (_, bp) = pool.block_of("tank/a", 5).await;
     let tree = pool.engine.tree();
     let ranges = tree.layout_ranges(bp.dva(0).unwrap(), bp.psize(), bp.physical_birth());

@@ -28,6 +28,7 @@ mod readers;
 mod rebuilds;
 mod reflows;
 mod removals;
+mod repairs;
 mod scans;
 mod shapes;
 mod short;

@@ -28,10 +28,10 @@ use crate::scans::{Failing, Fixture, fails, scan_of, verify_of};
 use crate::shapes::{leaf_on, new_device};
 
 /// Expansions pause after so many bytes while this exists.
-struct Pause;
+pub(crate) struct Pause;
 
 impl Pause {
-    fn after(bytes: u64) -> Self {
+    pub(crate) fn after(bytes: u64) -> Self {
         tunables::RAIDZ_EXPAND_MAX_REFLOW_BYTES.set(bytes).unwrap();
         Self
     }
@@ -66,13 +66,13 @@ async fn until(what: &str, mut is_true: impl AsyncFnMut() -> bool) {
 
 impl Fixture {
     /// A pool whose data is in the first rows and behind them.
-    async fn full(layout: &str, count: usize) -> Self {
+    pub(crate) async fn full(layout: &str, count: usize) -> Self {
         let pool = Self::new(layout, count).await;
         pool.write("tank/b", 0..160, 4).await;
         pool
     }
 
-    async fn begin_expansion(&mut self) -> u64 {
+    pub(crate) async fn begin_expansion(&mut self) -> u64 {
         let device = new_device();
         let leaf = leaf_on(&device);
         let guid = leaf.config.guid;
@@ -83,7 +83,7 @@ impl Fixture {
     }
 
     /// Waits for the end of the expansion, and of the scrub that follows it.
-    async fn end_expansion(&self) {
+    pub(crate) async fn end_expansion(&self) {
         let engine = &self.engine;
         engine.leaves().resume_reflow();
         until("the expansion", async || engine.leaves().reflow_progress().is_none()).await;
@@ -95,7 +95,7 @@ impl Fixture {
     }
 
     /// Waits until the expansion has copied all it may, or waits for a device.
-    async fn until_paused(&self) {
+    pub(crate) async fn until_paused(&self) {
         let leaves = self.engine.leaves();
         let most = tunables::RAIDZ_EXPAND_MAX_REFLOW_BYTES.get();
         until("a pause", async || {

@@ -1,18 +1,26 @@
-//! `verify` beside writes of intent logs.
+//! `verify` beside writes of intent logs, and scrubs of claimed ones.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cenote_device::{Device, DeviceInfo, ImageDevice};
+use cenote_engine::zil::VolumeReplayer;
+use cenote_engine::{Engine, ScrubOptions};
+use cenote_ondisk::blkptr::BlockPtr;
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::scan::ScanFunc;
+use cenote_pool::Pool;
+use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_pool::verify::{self, Progress};
 use cenote_poolkit::pools::{self, Silent};
 use cenote_rt::{BoxFuture, Buf, BufMut, Result};
-use cenote_vdev::LeafReader as _;
+use cenote_vdev::{LeafId, LeafRange, LeafReader as _};
 
 use crate::layout::Layout;
 use crate::model::Op;
-use crate::volume;
+use crate::{model, volume};
 
 /// A device whose writes can be held back.
 #[derive(Debug)]
@@ -93,6 +101,94 @@ fn verify_reports_no_log_block_that_one_side_of_a_mirror_lacks_yet() {
         assert!(summary.is_clean(), "{summary:?}");
         devices[1].is_held.store(false, Ordering::Relaxed);
         commit.await.unwrap().unwrap();
+    })
+    .unwrap();
+}
+
+/// The places of the log blocks of a dataset on the first leaf, as far as they must be there.
+struct LogBlocks {
+    pool: Arc<Pool>,
+    leaf: LeafId,
+    written: Vec<LeafRange>,
+}
+
+impl LogBlocks {
+    async fn of(engine: &Arc<Engine>, dataset: &str) -> Self {
+        let pool = engine.view().await.unwrap();
+        let set = pool.dataset(dataset).await.unwrap().open().await.unwrap();
+        let txg = pool.txg();
+        let leaf = engine.tree().leaves().next().unwrap().0;
+        let mut found = Self { pool, leaf, written: Vec::new() };
+        traverse::log(&set, txg, &mut found).await.unwrap();
+        found
+    }
+}
+
+impl Visitor for LogBlocks {
+    async fn block(&mut self, bp: &BlockPtr, _: &Bookmark) -> Result<Flow> {
+        if bp.object_type() == ObjectType::INTENT_LOG {
+            let ranges = self.pool.store().leaf_ranges(bp);
+            self.written.extend(ranges.iter().filter(|range| range.leaf == self.leaf));
+        }
+        Ok(Flow::Continue)
+    }
+
+    async fn unwritten(&mut self, _: &BlockPtr, _: &Bookmark) -> Result<Flow> {
+        Ok(Flow::Continue)
+    }
+
+    fn damage(&mut self, damage: Damage) {
+        panic!("{damage:?}");
+    }
+}
+
+/// A claimed log waits for its dataset to be mounted. A scrub repairs its blocks on one side of a
+/// mirror, and leaves alone those of a log that is in use.
+#[test]
+fn scrub_repairs_claimed_logs() {
+    cenote_rt::simulate(1, async {
+        let (engine, devices) = Layout::Mirror.builder(7).create_in_memory().await;
+        let volume = volume(&engine, "tank/v").await.unwrap();
+        for number in 0..12 {
+            let op = Op { first: number, count: 2, salt: Some(number + 1) };
+            let place = volume.apply(&engine, op, false).await.unwrap();
+            volume.commit(&engine, place).await.unwrap();
+        }
+        let contents = model::read(&volume.head).await.unwrap();
+        let unclaimed = LogBlocks::of(&engine, "tank/v").await;
+        assert!(unclaimed.written.is_empty());
+        drop((unclaimed, volume, engine));
+        // The process has died.
+        let devices = pools::devices(pools::images_of(&devices));
+        let engine = pools::open(pools::as_devices(&devices)).await.unwrap();
+        engine.sync().await.unwrap();
+        let blocks = LogBlocks::of(&engine, "tank/v").await.written;
+        assert!(blocks.len() > 5, "only {} blocks", blocks.len());
+        let before = devices[0].image();
+        for range in &blocks {
+            let mut bytes = devices[0].read(range.offset, BufMut::zeroed(512)).await.unwrap();
+            bytes[99] ^= 1;
+            devices[0].write(range.offset, vec![bytes.freeze()]).await.unwrap();
+        }
+        engine.store().clear_cache();
+        engine.scans().scrub(ScrubOptions::default()).await.unwrap();
+        engine.scans().wait(ScanFunc::Scrub).await.unwrap();
+        let errors = engine.tree().leaves().map(|(_, leaf)| leaf.stats().checksum_errors);
+        assert_eq!(errors.collect::<Vec<_>>(), [blocks.len() as u64, 0]);
+        let after = devices[0].image();
+        for range in &blocks {
+            let [was, is] = [&before, &after].map(|image| {
+                let mut bytes = vec![0; range.len as usize];
+                image.read_at(range.offset, &mut bytes);
+                bytes
+            });
+            assert!(was == is, "{range:?}");
+        }
+        let head = engine.head("tank/v").await.unwrap();
+        engine.intent_logs().replay(&head, &VolumeReplayer).await.unwrap().expect("a log");
+        assert_eq!(model::read(&head).await.unwrap(), contents);
+        engine.export().await.unwrap();
+        pools::judge_devices(&devices, "after the replay", &[]);
     })
     .unwrap();
 }

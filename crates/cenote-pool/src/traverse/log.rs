@@ -38,9 +38,16 @@ impl Walk<'_> {
             if !is_ours || !seen.insert(bp.dva(0)) {
                 break;
             }
-            if bp.birth() > self.options.min_txg && visitor.block(&bp, &place).await? == Flow::Stop
-            {
-                return Ok(Flow::Stop);
+            if bp.birth() > self.options.min_txg {
+                let is_written = header.is_claimed() && block_seq(&bp) < limit_block;
+                let flow = if is_written {
+                    visitor.block(&bp, &place).await?
+                } else {
+                    visitor.unwritten(&bp, &place).await?
+                };
+                if flow == Flow::Stop {
+                    return Ok(Flow::Stop);
+                }
             }
             if (block_seq(&bp), last_record) == (limit_block, limit_record) {
                 break;

@@ -102,6 +102,16 @@ pub trait Visitor: Send {
         place: &Bookmark,
     ) -> impl Future<Output = Result<Flow>> + Send;
 
+    /// Visits a block of an intent log that may never have been written: any block of an unclaimed
+    /// log, and the last one of a claimed log.
+    fn unwritten(
+        &mut self,
+        bp: &BlockPtr,
+        place: &Bookmark,
+    ) -> impl Future<Output = Result<Flow>> + Send {
+        self.block(bp, place)
+    }
+
     /// Reports that everything below a place is unreachable.
     fn damage(&mut self, damage: Damage);
 }

@@ -9,7 +9,7 @@ use cenote_vdev::{LeafRange, Tree, VdevKind};
 
 use super::extents::Extents;
 use super::window::{Copy, Job, Window};
-use super::{Finding, Run, may_be_unwritten};
+use super::{Finding, Run};
 
 /// In place of a DVA number: all copies of the block.
 pub(super) const WHOLE: u8 = u8::MAX;
@@ -107,7 +107,7 @@ async fn scrub(run: &Run, job: &Job, copy: &Copy, extents: &Extents<'_>) -> bool
     match result {
         Ok(report) => {
             job.note(report.is_readable());
-            if !report.is_readable() && may_be_unwritten(&bp) {
+            if !report.is_readable() && job.may_be_unwritten {
                 return true;
             }
             let is_clean = report.is_clean();
@@ -145,12 +145,12 @@ async fn scrub_part(
 
 /// An error at the end of a log is no evidence against a device (V2).
 fn grounds_of<'a>(run: &'a Run, job: &Job) -> &'a Grounds {
-    if may_be_unwritten(&job.bp) { &Grounds::Speculative } else { run.pool.grounds() }
+    if job.may_be_unwritten { &Grounds::Speculative } else { run.pool.grounds() }
 }
 
-/// Returns the error of each copy of a lost block.
+/// Returns the error of each copy of a lost block, whose bad parts were counted before.
 pub(super) async fn failures(run: &Run, job: &Job) -> Vec<CopyFailure> {
-    match run.pool.store().scrub(&job.bp, grounds_of(run, job)).await {
+    match run.pool.store().scrub(&job.bp, &Grounds::Speculative).await {
         Ok(report) => report.lost,
         Err(_) => Vec::new(),
     }

@@ -33,7 +33,6 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use cenote_block::{BadPart, CopyFailure, Grounds};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::object_type::ObjectType;
 use cenote_rt::lock::{Mutex, Rank};
 use cenote_rt::{BoxFuture, Result, trace, tunables};
 use cenote_vdev::queue::ThrottleModel;
@@ -266,7 +265,7 @@ impl Sweep {
 
     /// Adds a block. May wait until earlier ones were read.
     pub async fn push(&mut self, bp: &BlockPtr, place: &Bookmark) {
-        self.0.push(bp, place).await;
+        self.0.push(bp, place, false).await;
     }
 
     /// Waits until everything was read, or for the reads in flight if it was stopped. Returns the
@@ -294,26 +293,34 @@ impl Verifying {
             self.collector.run.report(Finding::Unreachable(damage)).await;
         }
     }
+
+    async fn push(
+        &mut self,
+        bp: &BlockPtr,
+        place: &Bookmark,
+        may_be_unwritten: bool,
+    ) -> Result<Flow> {
+        if !self.lost.is_empty() {
+            self.report_lost().await;
+        }
+        if !bp.is_embedded() {
+            self.collector.push(bp, place, may_be_unwritten).await;
+        }
+        Ok(Flow::Continue)
+    }
 }
 
 impl Visitor for Verifying {
     async fn block(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
-        if !self.lost.is_empty() {
-            self.report_lost().await;
-        }
-        let is_in_flight = self.is_live && may_be_unwritten(bp);
-        if !bp.is_embedded() && !is_in_flight {
-            self.collector.push(bp, place).await;
-        }
-        Ok(Flow::Continue)
+        self.push(bp, place, false).await
+    }
+
+    async fn unwritten(&mut self, bp: &BlockPtr, place: &Bookmark) -> Result<Flow> {
+        // It may be in flight.
+        if self.is_live { Ok(Flow::Continue) } else { self.push(bp, place, true).await }
     }
 
     fn damage(&mut self, damage: Damage) {
         self.lost.push(damage);
     }
-}
-
-/// Whether an unreadable block may be the unwritten end of a log (V2).
-fn may_be_unwritten(bp: &BlockPtr) -> bool {
-    bp.object_type() == ObjectType::INTENT_LOG
 }

@@ -9,12 +9,14 @@ use cenote_ondisk::bookmark::Bookmark;
 use cenote_rt::{JoinHandle, Semaphore, tunables};
 use cenote_vdev::Tree;
 
-use super::{Finding, Run, batch, may_be_unwritten};
+use super::{Finding, Run, batch};
 
 /// A block to be read.
 pub(super) struct Job {
     pub(super) bp: BlockPtr,
     pub(super) place: Bookmark,
+    /// Whether an unreadable block may be the unwritten end of a log (V2).
+    pub(super) may_be_unwritten: bool,
     /// Whether some copy is correct.
     has_good_copy: AtomicBool,
     /// Whether some copy is wrong.
@@ -69,12 +71,13 @@ impl Collector {
         Self { run, jobs: Vec::new(), capacity, reading: None }
     }
 
-    pub(super) async fn push(&mut self, bp: &BlockPtr, place: &Bookmark) {
+    pub(super) async fn push(&mut self, bp: &BlockPtr, place: &Bookmark, may_be_unwritten: bool) {
         if self.jobs.len() >= self.capacity {
             self.flush().await;
         }
         let (has_good_copy, has_bad_copy) = (AtomicBool::new(false), AtomicBool::new(false));
-        self.jobs.push(Job { bp: *bp, place: *place, has_good_copy, has_bad_copy });
+        let (bp, place) = (*bp, *place);
+        self.jobs.push(Job { bp, place, may_be_unwritten, has_good_copy, has_bad_copy });
     }
 
     /// Starts reading the collected window after the previous one is finished.
@@ -181,7 +184,7 @@ async fn read(run: Arc<Run>, window: Window) {
         });
     }
     let Ok(_all_done) = permits.acquire_many(in_flight as u32).await else { return };
-    for job in window.jobs.iter().filter(|job| job.is_lost() && !may_be_unwritten(&job.bp)) {
+    for job in window.jobs.iter().filter(|job| job.is_lost() && !job.may_be_unwritten) {
         let copies = batch::failures(&run, job).await;
         let (place, bp) = (job.place, job.bp);
         run.report(Finding::Lost { place, bp, copies, cause: None }).await;
