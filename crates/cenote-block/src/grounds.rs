@@ -149,6 +149,16 @@ pub(crate) enum Evidence {
     Overtaken,
 }
 
+impl From<GuardOutcome> for Evidence {
+    fn from(outcome: GuardOutcome) -> Self {
+        match outcome {
+            GuardOutcome::Unchanged(guard) => Self::Proven(Some(guard)),
+            GuardOutcome::Outside => Self::Proven(None),
+            GuardOutcome::Reused => Self::Overtaken,
+        }
+    }
+}
+
 /// The error of a reader whose state was released.
 pub(crate) fn overtaken() -> Error {
     Error::new(Kind::Overtaken, BlockError::Overtaken)
@@ -203,18 +213,10 @@ impl BlockStore {
             (Grounds::Speculative, _) if is_on(Bug::SpeculationBlamed) => Evidence::Proven(None),
             (Grounds::Speculative, _) => Evidence::Unproven,
             (Grounds::Pinned(pin), _) if !pin.is_valid() => Evidence::Overtaken,
-            (Grounds::Pinned(pin), _) if pin.may_repair() => match self.guard_pinned(bp, pin) {
-                GuardOutcome::Unchanged(guard) => Evidence::Proven(Some(guard)),
-                GuardOutcome::Outside => Evidence::Proven(None),
-                GuardOutcome::Reused => Evidence::Overtaken,
-            },
+            (Grounds::Pinned(pin), _) if pin.may_repair() => self.guard_pinned(bp, pin).into(),
             (Grounds::Pinned(_), _) => Evidence::Proven(None),
             (Grounds::Held(hold), _) if hold.is_released() => Evidence::Overtaken,
-            (grounds, Some(since)) => match self.guard_since(bp, grounds, since) {
-                GuardOutcome::Unchanged(guard) => Evidence::Proven(Some(guard)),
-                GuardOutcome::Outside => Evidence::Proven(None),
-                GuardOutcome::Reused => Evidence::Overtaken,
-            },
+            (grounds, Some(since)) => self.guard_since(bp, grounds, since).into(),
             // The object set is no longer updated: its dataset was destroyed or rolled back.
             (Grounds::Live(_), None) if is_written => Evidence::Overtaken,
             (_, None) if is_written => Evidence::Unproven,

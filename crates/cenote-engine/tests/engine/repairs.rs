@@ -188,8 +188,7 @@ impl<'a> Trial<'a> {
         let mut damaged = Vec::new();
         for part in self.parts.iter().filter(|part| stays(&self.blocks[part.block].0)) {
             let Some(spoil) = choose(part) else { continue };
-            let mut bytes = vec![0; part.range.len as usize];
-            self.before[part.device].read_at(part.range.offset, &mut bytes);
+            let mut bytes = bytes_of(&self.before[part.device], &part.range);
             let columns = match spoil {
                 Spoil::All => {
                     for byte in &mut bytes {
@@ -214,19 +213,14 @@ impl<'a> Trial<'a> {
         let after: BTreeSet<_> =
             self.pool.all_blocks().await.iter().map(|(bp, _)| key(bp)).collect();
         let images = pools::images_of(&self.pool.devices);
-        let bytes = |image: &Image, range: &LeafRange| {
-            let mut bytes = vec![0; range.len as usize];
-            image.read_at(range.offset, &mut bytes);
-            bytes
-        };
         for part in self.parts.iter().filter(|part| Some(part.block) != lost) {
             let (bp, place) = &self.blocks[part.block];
             if !after.contains(&key(bp)) {
                 assert!(!stays(bp), "{place:?} was freed: {:?}", bp.object_type());
                 continue;
             }
-            let was = bytes(&self.before[part.device], &part.range);
-            assert!(bytes(&images[part.device], &part.range) == was, "{place:?}: {part:?}");
+            let was = bytes_of(&self.before[part.device], &part.range);
+            assert!(bytes_of(&images[part.device], &part.range) == was, "{place:?}: {part:?}");
         }
     }
 
@@ -264,6 +258,12 @@ impl<'a> Trial<'a> {
         assert_eq!(self.pool.counts(), want);
         self.assert_unchanged(lost).await;
     }
+}
+
+fn bytes_of(image: &Image, range: &LeafRange) -> Vec<u8> {
+    let mut bytes = vec![0; range.len as usize];
+    image.read_at(range.offset, &mut bytes);
+    bytes
 }
 
 /// The first txg with blocks of the present width of a RAID-Z.
@@ -335,8 +335,7 @@ async fn is_listed(
     assert_eq!(log().await, [trial.blocks[lost].1]);
     trial.assert_nothing_left(Some(lost)).await;
     for part in trial.parts.iter().filter(|part| part.block == lost) {
-        let mut bytes = vec![0; part.range.len as usize];
-        trial.before[part.device].read_at(part.range.offset, &mut bytes);
+        let bytes = bytes_of(&trial.before[part.device], &part.range);
         let device = &pool.devices[part.device];
         device.write(part.range.offset, vec![Buf::from(bytes)]).await.unwrap();
     }

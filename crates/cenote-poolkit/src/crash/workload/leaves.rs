@@ -189,10 +189,14 @@ impl Script {
         self.history.note(self.engine.uberblock().txg, &self.state);
     }
 
+    /// Whether no leaf lacks anything.
+    fn is_whole(&self) -> bool {
+        self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole())
+    }
+
     /// Records that every leaf is whole again.
     pub(super) fn end_degraded(&mut self, what: &'static str) {
-        let is_whole = self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole());
-        assert!(is_whole, "a leaf lacks data after {what}");
+        assert!(self.is_whole(), "a leaf lacks data after {what}");
         self.state.is_unsettled = false;
         self.state.is_replacing = false;
         self.state.unsure.clear();
@@ -292,7 +296,7 @@ impl Script {
         self.write_and_snapshot().await?;
         for _ in 0..RESILVERS_MAX {
             self.wait_for_scans().await?;
-            if self.engine.tree().leaves().all(|(_, leaf)| leaf.is_whole()) {
+            if self.is_whole() {
                 break;
             }
             self.engine.scans().resume().await?;
@@ -345,16 +349,33 @@ impl Script {
         }
         let leaf = self.pick_leaf();
         self.begin_degraded();
+        self.take_offline(leaf, is_temporary).await?;
+        self.write_and_snapshot().await?;
+        self.bring_online(leaf).await?;
+        self.resilver("the end of a resilver").await
+    }
+
+    pub(super) async fn take_offline(&mut self, leaf: u64, is_temporary: bool) -> Result<()> {
         self.engine.leaves().offline(leaf, is_temporary).await?;
         if !is_temporary {
             self.say(POOL, &format!("leaf {leaf}"), OFFLINE.to_owned());
         }
         self.acknowledge("offline");
-        self.write_and_snapshot().await?;
+        Ok(())
+    }
+
+    pub(super) async fn bring_online(&mut self, leaf: u64) -> Result<()> {
         self.engine.leaves().online(leaf, None).await?;
         self.unsay(POOL, &format!("leaf {leaf}"));
         self.acknowledge("online");
-        self.resilver("the end of a resilver").await
+        Ok(())
+    }
+
+    async fn fault(&mut self, leaf: u64) -> Result<()> {
+        self.engine.leaves().fault(leaf, false).await?;
+        self.say(POOL, &format!("leaf {leaf}"), FAULTED.to_owned());
+        self.acknowledge("fault");
+        Ok(())
     }
 
     /// Another leaf joins the mirror, or makes the disk one, and an older one leaves it.
@@ -399,9 +420,7 @@ impl Script {
         let old = self.pick_leaf();
         let failed = format!("leaf {old}");
         self.begin_degraded();
-        self.engine.leaves().fault(old, false).await?;
-        self.say(POOL, &failed, FAULTED.to_owned());
-        self.acknowledge("fault");
+        self.fault(old).await?;
         self.write_and_snapshot().await?;
         let new = self.new_leaf(false)?;
         self.state.is_replacing = true;
@@ -427,16 +446,12 @@ impl Script {
         let absent: Vec<_> = leaves.iter().cycle().skip(first).take(count).copied().collect();
         self.begin_degraded();
         for leaf in &absent {
-            self.engine.leaves().offline(*leaf, false).await?;
-            self.say(POOL, &format!("leaf {leaf}"), OFFLINE.to_owned());
-            self.acknowledge("offline");
+            self.take_offline(*leaf, false).await?;
             self.write_and_snapshot().await?;
         }
         self.did("losing all that may be missing");
         for leaf in &absent {
-            self.engine.leaves().online(*leaf, None).await?;
-            self.unsay(POOL, &format!("leaf {leaf}"));
-            self.acknowledge("online");
+            self.bring_online(*leaf).await?;
             self.engine.scans().resume().await?;
             self.write_and_snapshot().await?;
         }
@@ -478,9 +493,8 @@ impl Script {
             self.acknowledge(if number == 1 { "a first new leaf" } else { "a second new leaf" });
             self.engine.scans().resume().await?;
             self.write().await?;
-            let is_other = |leaf: &&VdevConfig| leaf.guid != old;
-            let others = self.top().children.into_iter().filter(|child| child.kind.is_leaf());
-            next = others.collect::<Vec<_>>().iter().find(is_other).map_or(old, |leaf| leaf.guid);
+            let is_other = |child: &&VdevConfig| child.kind.is_leaf() && child.guid != old;
+            next = self.top().children.iter().find(is_other).map_or(old, |leaf| leaf.guid);
         }
         self.resilver("the end of a resilver").await?;
         while is_mirrored && self.top().leaves().count() > count {
@@ -504,9 +518,7 @@ impl Script {
         let leaf = self.pick_leaf();
         self.state.is_replacing = true;
         self.begin_degraded();
-        self.engine.leaves().fault(leaf, false).await?;
-        self.say(POOL, &format!("leaf {leaf}"), FAULTED.to_owned());
-        self.acknowledge("fault");
+        self.fault(leaf).await?;
         let called = self.engine.leaves().call_in_spare(leaf).await?;
         assert_eq!(called, Some(spare), "no spare stands in for leaf {leaf}");
         self.acknowledge("calling in a spare");

@@ -60,9 +60,7 @@ impl Script {
         let absent = self.pick_leaf();
         if disturbed == Disturbed::AbsentSide {
             self.begin_degraded();
-            self.engine.leaves().offline(absent, false).await?;
-            self.say(POOL, &format!("leaf {absent}"), OFFLINE.to_owned());
-            self.acknowledge("offline");
+            self.take_offline(absent, false).await?;
         }
         let guid = self.engine.admin().vdev_config().children[id as usize].guid;
         self.begin_removal(id, guid).await?;
@@ -79,9 +77,7 @@ impl Script {
         self.say(POOL, &format!("top {id}"), INDIRECT.to_owned());
         if disturbed == Disturbed::AbsentSide {
             self.acknowledge("the end of a removal beside an absent side");
-            self.engine.leaves().online(absent, None).await?;
-            self.unsay(POOL, &format!("leaf {absent}"));
-            self.acknowledge("online");
+            self.bring_online(absent).await?;
             self.resilver("the end of a resilver").await?;
         } else {
             self.end_degraded("the end of a removal");
