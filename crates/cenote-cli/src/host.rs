@@ -381,6 +381,15 @@ pub trait CallerStreams: std::fmt::Debug + Send + Sync {
     /// time.
     fn ask_key_at(&self, location: &str) -> std::io::Result<Vec<u8>>;
 
+    /// Has the caller's process look for a file, and return its path without links, `.` and `..`.
+    /// No view of a pool, lock or pin may be held. Nothing is delivered before: what was charged
+    /// stays charged.
+    ///
+    /// # Errors
+    /// The errors of the caller's process, in the system's words; an error if the caller is gone or
+    /// does not answer in time.
+    fn find_path(&self, path: &Path) -> std::io::Result<PathBuf>;
+
     /// Has the caller's process run scripts, see [`leaf_scripts`]. Returns the lines of each leaf.
     /// Blocks as long as the scripts run, so no view of a pool, lock or pin may be held. Nothing is
     /// delivered before: what was charged stays charged.

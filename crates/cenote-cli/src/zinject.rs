@@ -49,9 +49,10 @@ usage:
 		device, such that the requests take a minimum of 'latency'
 		milliseconds to complete, 'lanes' of them at a time.
 
-	cenote zinject -t data [-e errno] [-f frequency] [-aq] <file>
+	cenote zinject -t data [-e errno] [-f frequency] [-amq] <file>
 		Inject a fault into the data of a file: 'io' (the
-		default) or 'checksum'.
+		default) or 'checksum'. With '-m' its file system is
+		unmounted and mounted again.
 
 	cenote zinject -b objset:object:level:start:end [-e errno]
 		[-f frequency] [-aq] pool

@@ -1,6 +1,7 @@
 //! Pools created and changed through the commands. The pools are checked by cenote and, where
 //! installed, by OpenZFS; the messages are compared with OpenZFS's.
 
+mod old_keys;
 mod resilver;
 mod space_properties;
 mod status_errors;
@@ -717,6 +718,71 @@ fn offline_online_and_clear() {
     shed.succeeds("zpool export tank");
     shed.succeeds(&format!("zpool import -c {} tank", cache.display()));
     shed.judge_with_stale_leaf("tank");
+}
+
+/// Changes of a pool with the internal record of each.
+const RECORDS: [(&str, &str); 17] = [
+    ("zpool set comment=shelf t", "set comment=shelf"),
+    ("zpool set comment= t", "set comment="),
+    ("zpool set compatibility=off t", "set compatibility=off"),
+    ("zpool set autotrim=on t", "set autotrim=1"),
+    ("zpool set dedup_table_quota=auto t", "set dedup_table_quota=-1"),
+    ("zpool set org:x=y t", "set org:x=y"),
+    ("zpool set org:x= t", "set org:x="),
+    ("zpool set bootfs=t t", "set bootfs=ROOT"),
+    ("zpool set bootfs= t", "set bootfs=0"),
+    ("zpool set feature@draid=enabled t", "set feature@draid=enabled"),
+    ("zpool set io_n=4 t d0", "vdev set vdev_guid=GUID: io_n=4"),
+    ("zpool set io_t=none t d0", "vdev set vdev_guid=GUID: io_t=-1"),
+    ("zpool set comment=left t d0", "vdev set vdev_guid=GUID: comment=left"),
+    ("zpool set comment= t d0", "vdev set vdev_guid=GUID: comment="),
+    ("zpool remove t d1", "vdev remove t vdev (spare) /dev/shm/v/d1"),
+    ("zpool remove t d2", "vdev remove t vdev (l2cache) /dev/shm/v/d2"),
+    ("zpool reguid -g 4711 t", "guid change old=OLD new=4711"),
+];
+
+/// Records of the pool itself are those of OpenZFS.
+#[test]
+fn history_has_records_of_the_pool_itself() {
+    let shed = Shed::new("pool-records", 3);
+    shed.succeeds("zpool create -o feature@draid=disabled -o ashift=12 t d0 spare d1 cache d2");
+    let value = |line: &str| shed.succeeds(line).trim().to_owned();
+    let root = value("zfs get -Hp -o value objsetid t");
+    let old = value("zpool get -Hp -o value guid t");
+    let guid = value("zpool get -Hp -o value guid t d0");
+    for (line, _) in RECORDS {
+        shed.succeeds(line);
+    }
+    shed.succeeds("zpool export t");
+    shed.succeeds("zpool import t");
+    let history = shed.succeeds("zpool history -i t");
+    let internal = history.lines().filter(|line| line.contains(" [txg:"));
+    let internal: Vec<_> =
+        internal.map(|line| line.split_once("] ").expect("a record").1).collect();
+    let is_version = |text: &str, event: &str| {
+        let uts = format!("; uts {}", cenote_rt::Uts::here());
+        let head = format!("{event} pool version 5000; software version zfs-2.3.2-cenote-");
+        text.starts_with(&head) && text.ends_with(&uts)
+    };
+    assert!(is_version(internal[0], "create"), "{history}");
+    let features = cenote_pool::features::identity().filter(|feature| feature.name != "draid");
+    let mut wanted: Vec<_> =
+        features.map(|feature| format!("set feature@{}=enabled", feature.name)).collect();
+    wanted.push("set ashift=12".to_owned());
+    wanted.extend(RECORDS.iter().map(|(_, record)| {
+        let record = record.replace("ROOT", &root).replace("GUID", &guid).replace("OLD", &old);
+        shed.here(&record)
+    }));
+    // Each command opens the pool.
+    let is_opening = |text: &&&str| is_version(text, "open");
+    assert!(internal.iter().filter(is_opening).count() >= RECORDS.len(), "{history}");
+    let others: Vec<_> = internal[1..].iter().filter(|text| !is_version(text, "open")).collect();
+    let (imported, others) = others.split_last().expect("records");
+    assert!(is_version(imported, "import"), "{history}");
+    let is_of_pool = |text: &&&&str| !text.contains(" t (");
+    let others: Vec<_> = others.iter().filter(is_of_pool).map(|text| (**text).to_owned()).collect();
+    assert_eq!(others, wanted);
+    shed.judge("t");
 }
 
 /// What OpenZFS records of snapshots and holds: internal events, the ioctl, and the command.

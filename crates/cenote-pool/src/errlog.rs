@@ -3,6 +3,8 @@
 //! There are two: errors of the last finished scan and since, and errors of the running scan. With
 //! `head_errlog` an entry names the head dataset and the block's birth txg, from which the
 //! snapshots and clones that share the block are found; otherwise it names just the object set.
+//! An entry with a birth txg is not shown once no dataset has the block: its file was overwritten
+//! or removed. Scans drop it from the log.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -23,8 +25,24 @@ use crate::{Pool, mos};
 pub struct DamagedBlock {
     /// Its bookmark; the object set is a dataset object, 0 the MOS.
     pub place: Bookmark,
-    /// Physical birth, if known.
+    /// Physical birth, if known; the logical one if OpenZFS before 2.4 wrote the entry.
     pub birth: Option<u64>,
+}
+
+impl DamagedBlock {
+    /// Returns its physical birth, as its dataset has it now; `None` if the dataset has no block
+    /// there.
+    ///
+    /// # Errors
+    /// If what leads to the block cannot be read.
+    pub async fn birth_in(&self, pool: &Arc<Pool>) -> Result<Option<u64>> {
+        if self.place.objset == 0 {
+            return Ok(self.birth);
+        }
+        let dataset = pool.dataset_by_object(self.place.objset).await?;
+        let found = pointer_in(&dataset, &self.place).await?;
+        Ok(found.filter(|found| !found.is_hole()).map(|found| found.physical_birth()))
+    }
 }
 
 /// Reads the entries of one log.
@@ -74,29 +92,30 @@ pub struct DamagedObject {
 
 impl Pool {
     /// Returns every object that the error log names, in the heads, snapshots and clones that share
-    /// the damaged block; sorted, without duplicates. A destroyed dataset is listed by number.
+    /// the damaged block; sorted, without duplicates. Omits blocks that no dataset has any more. A
+    /// block whose datasets cannot be read is listed in the head that the entry names.
+    ///
+    /// # Errors
+    /// If the error log cannot be read, and interruptions.
     pub async fn damaged_objects(self: &Arc<Self>) -> Result<Vec<DamagedObject>> {
         let mut objects = BTreeSet::new();
         for block in self.error_log().await? {
-            let Bookmark { objset, object, .. } = block.place;
-            match block.birth {
-                Some(birth) if objset != 0 => {
-                    let before = objects.len();
-                    let head = self.dataset_by_object(objset).await;
-                    if let Ok(head) = mos::unless_interrupted(head)? {
-                        expand(&head, &block, birth, &mut objects).await?;
-                    }
-                    if objects.len() == before {
-                        // No dataset holds the block any more, but the log still names it.
-                        objects.insert(DamagedObject { objset, object });
-                    }
-                }
-                _ => {
-                    objects.insert(DamagedObject { objset, object });
-                }
-            }
+            objects.extend(self.objects_with(&block).await?);
         }
         Ok(objects.into_iter().collect())
+    }
+
+    /// Returns the objects that have a block of the error log.
+    async fn objects_with(self: &Arc<Self>, block: &DamagedBlock) -> Result<Vec<DamagedObject>> {
+        let Bookmark { objset, object, .. } = block.place;
+        let mut datasets = vec![objset];
+        if let Some(birth) = block.birth.filter(|_| objset != 0) {
+            let holders = Holders::find(self, &block.place, birth).await?;
+            if !(holders.found.is_empty() && holders.is_incomplete) {
+                datasets = holders.found;
+            }
+        }
+        Ok(datasets.into_iter().map(|objset| DamagedObject { objset, object }).collect())
     }
 }
 
@@ -139,7 +158,7 @@ impl DamagedSet {
         let has_it = |of: &&Dataset| !of.phys().is_snapshot() || of.phys().creation_txg >= birth;
         for dataset in self.line.iter().filter(has_it) {
             let found = pointer_in(dataset, place).await?;
-            let is_it = |found: &BlockPtr| birth == 0 || found.physical_birth() == birth;
+            let is_it = |found: &BlockPtr| birth == 0 || is_born_in(found, birth);
             if let Some(found) = found.filter(is_it) {
                 return Ok(Some(found));
             }
@@ -148,37 +167,100 @@ impl DamagedSet {
     }
 }
 
-/// Adds the head, its snapshots and their clones, if they hold the same block.
-async fn expand(
-    head: &Dataset,
-    block: &DamagedBlock,
-    birth: u64,
-    objects: &mut BTreeSet<DamagedObject>,
-) -> Result<()> {
-    let mut pending = vec![head.clone()];
-    let mut seen = BTreeSet::new();
-    while let Some(head) = pending.pop() {
-        if !seen.insert(head.object()) {
-            continue;
-        }
-        let mut line = head.snapshots().await?;
-        line.push(head);
-        for dataset in line {
-            if !holds(&dataset, &block.place, birth).await {
-                continue;
-            }
-            let (objset, object) = (dataset.object(), block.place.object);
-            objects.insert(DamagedObject { objset, object });
-            pending.extend(clones(&dataset).await?);
-        }
-    }
-    Ok(())
+/// The datasets that have a damaged block.
+#[derive(Debug, Default)]
+struct Holders {
+    /// Dataset objects.
+    found: Vec<u64>,
+    /// Whether a dataset that may have the block could not be read.
+    is_incomplete: bool,
 }
 
-/// Whether a dataset has a block with this physical birth at `place`.
-async fn holds(dataset: &Dataset, place: &Bookmark, birth: u64) -> bool {
-    let found = pointer_in(dataset, place).await;
-    found.is_ok_and(|found| found.is_some_and(|found| found.physical_birth() == birth))
+impl Holders {
+    /// Searches the head that an entry of the error log names, its snapshots and their clones. If
+    /// the head is a clone that shares the block with its origin, searches the origin's head too.
+    ///
+    /// # Errors
+    /// Interruptions only.
+    async fn find(pool: &Arc<Pool>, place: &Bookmark, birth: u64) -> Result<Self> {
+        let mut holders = Self::default();
+        let mut pending = holders.heads_of(pool, place.objset, birth).await?;
+        let mut seen = BTreeSet::new();
+        while let Some(head) = pending.pop() {
+            if !seen.insert(head.object()) {
+                continue;
+            }
+            let snapshots = holders.readable(head.snapshots().await)?.unwrap_or_default();
+            // A snapshot has no blocks that are younger than itself.
+            let snapshots = snapshots.into_iter().filter(|old| old.phys().creation_txg >= birth);
+            for dataset in std::iter::once(head).chain(snapshots) {
+                let found = holders.readable(pointer_in(&dataset, place).await)?.flatten();
+                if found.is_none_or(|found| !is_born_in(&found, birth)) {
+                    continue;
+                }
+                holders.found.push(dataset.object());
+                pending.extend(holders.clones_of(&dataset).await?);
+            }
+        }
+        Ok(holders)
+    }
+
+    /// Returns the value; notes an error, unless it is an interruption.
+    fn readable<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+        let value = mos::unless_interrupted(result)?.ok();
+        self.is_incomplete |= value.is_none();
+        Ok(value)
+    }
+
+    /// Returns the head of a dataset, preceded by the heads of its origins, as far as the origins
+    /// may have a block with this birth.
+    async fn heads_of(
+        &mut self,
+        pool: &Arc<Pool>,
+        dataset: u64,
+        birth: u64,
+    ) -> Result<Vec<Dataset>> {
+        let mut heads = Vec::new();
+        let mut next = self.readable(pool.dataset_by_object(dataset).await)?;
+        // Each origin is older than the one before it, unless the pool is damaged.
+        let mut last_txg = u64::MAX;
+        while let Some(dataset) = next.take() {
+            let Some(head) = self.readable(dataset.head().await)? else { break };
+            let origin = self.readable(head.origin().await)?.flatten();
+            heads.push(head);
+            next = origin.filter(|origin| (birth..last_txg).contains(&origin.phys().creation_txg));
+            last_txg = next.as_ref().map_or(0, |origin| origin.phys().creation_txg);
+        }
+        heads.reverse();
+        Ok(heads)
+    }
+
+    /// Returns the heads of the clones of a snapshot.
+    async fn clones_of(&mut self, snapshot: &Dataset) -> Result<Vec<Dataset>> {
+        let (pool, zap) = (snapshot.pool(), snapshot.phys().next_clones_obj);
+        let mut heads = Vec::new();
+        if zap == 0 {
+            return Ok(heads);
+        }
+        let clones = self.readable(mos::entries(pool.mos(), zap).await)?.unwrap_or_default();
+        for object in clones.into_iter().filter_map(|(_, value)| value.first()) {
+            heads.extend(self.readable(head_beside(pool, object).await)?);
+        }
+        Ok(heads)
+    }
+}
+
+/// Whether a block has the birth of an entry: the physical one, or, in entries that OpenZFS before
+/// 2.4 wrote, the logical one. They differ in deduplicated and cloned blocks.
+fn is_born_in(block: &BlockPtr, birth: u64) -> bool {
+    !block.is_hole() && (block.physical_birth() == birth || block.birth() == birth)
+}
+
+/// Returns the head of the dir that a dataset belongs to.
+async fn head_beside(pool: &Arc<Pool>, dataset: u64) -> Result<Dataset> {
+    let dir = load_phys(pool.mos(), dataset).await?.dir_obj;
+    let head = Dir::load(pool.mos(), dir, "").await?.phys.head_dataset_obj;
+    pool.dataset_by_object(head).await
 }
 
 /// Returns the pointer to the block at `place` of a dataset; `None` if there is none.
@@ -200,21 +282,4 @@ async fn pointer(objset: &ObjSet, root: &BlockPtr, place: &Bookmark) -> Result<O
         Some(dnode) => dnode.block_pointer(level, place.blkid).await,
         None => Ok(None),
     }
-}
-
-/// Returns the heads of the clones of a snapshot.
-async fn clones(snapshot: &Dataset) -> Result<Vec<Dataset>> {
-    let zap = snapshot.phys().next_clones_obj;
-    let mut heads = Vec::new();
-    if zap == 0 {
-        return Ok(heads);
-    }
-    let pool = snapshot.pool();
-    for (_, value) in mos::entries(pool.mos(), zap).await? {
-        let Some(object) = value.first() else { continue };
-        let dir = load_phys(pool.mos(), object).await?.dir_obj;
-        let head = Dir::load(pool.mos(), dir, "").await?.phys.head_dataset_obj;
-        heads.push(pool.dataset_by_object(head).await?);
-    }
-    Ok(heads)
 }

@@ -29,6 +29,7 @@ pub struct Presence(
 struct State {
     is_writable: bool,
     is_past: bool,
+    has_current_formats: bool,
     altroot: Option<String>,
     cache_file: Option<String>,
     /// Set if the pool is open for writing.
@@ -64,6 +65,16 @@ impl Presence {
     #[must_use]
     pub fn is_past(&self) -> bool {
         self.lock().is_past
+    }
+
+    /// Records that no encrypted dataset has a format that errata are about.
+    pub(crate) fn set_current_formats(&self) {
+        self.lock().has_current_formats = true;
+    }
+
+    /// Whether a search has found no encrypted dataset with a format that errata are about.
+    pub(crate) fn has_current_formats(&self) -> bool {
+        self.lock().has_current_formats
     }
 
     /// Whether the pool is open for writing.

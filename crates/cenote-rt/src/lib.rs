@@ -1,4 +1,5 @@
-//! Clock, tasks, CPU pool, locks, spans, seeded randomness, buffers, errors and tunables.
+//! Clock, tasks, CPU pool, locks, spans, seeded randomness, host names, buffers, errors and
+//! tunables.
 //!
 //! This is the floor that every layer stands on, and the only crate that knows which runtime
 //! drives the tasks and whose time it is. The layers above take time, tasks and randomness from
@@ -22,6 +23,7 @@ pub mod stages;
 pub mod task;
 pub mod trace;
 pub mod tunables;
+mod uts;
 
 pub use alarm::Alarm;
 pub use buf::{Buf, BufMut};
@@ -38,6 +40,7 @@ pub use task::{
     SemaphorePermit, begin_blocking, block_on, blocking, cpu, monotonic, oneshot, poll_first,
     processors, sleep, spawn, spawn_background, until, wall_clock, yield_now,
 };
+pub use uts::Uts;
 
 /// A hash map with a fixed hasher, so that its order is the same in every run.
 pub type FixedMap<K, V> = rustc_hash::FxHashMap<K, V>;

@@ -299,6 +299,12 @@ tunables! {
         "whether scrub, error scrub, resilver and rebuild stand still";
     SCAN_LEGACY = "zfs_scan_legacy", 0, (0, 1),
         "whether scrub and resilver read blocks as they find them, instead of in the order of the disk";
+    SCAN_ISSUE_STRATEGY = "zfs_scan_issue_strategy", 0, (0, 2),
+        "order in which scrub and resilver read what they have collected: 0 and 1 that of the disk, 2 long extents first";
+    SCAN_MAX_EXT_GAP = "zfs_scan_max_ext_gap", 2 * MIB, (0, 1 << 40),
+        "bytes between blocks up to which they are in one extent; for strategy 2";
+    SCAN_FILL_WEIGHT = "zfs_scan_fill_weight", 3, (0, 1 << 10),
+        "how much an extent without gaps goes before one with gaps; for strategy 2";
     SCAN_VDEV_LIMIT = "zfs_scan_vdev_limit", 16 * MIB, (512, 1 << 40),
         "bytes of a scrub or resilver in flight for each leaf of a top-level vdev, at most";
     SCAN_ROUND_BYTES = "cenote_scan_round_bytes", 0, (0, 1 << 40),

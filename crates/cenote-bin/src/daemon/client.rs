@@ -9,15 +9,17 @@
 //! accepted it (ONCE-1 in [`super::wire`]): the daemon may have been killed, be stopping, or be
 //! busy.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{ErrorKind, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Duration;
 
+use cenote_cli::io::words;
 use cenote_cli::{environment, key_input, key_place, leaf_scripts};
 use cenote_rt::monotonic;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -319,6 +321,14 @@ fn write_answers(
                 let reply = read.map_or_else(Reply::Failed, Reply::Read);
                 send_reply(&mut replies, &reply);
             }
+            Kind::AskPath => {
+                let reply = if may_ask_for_files(&replies) {
+                    find_path(&payload)
+                } else {
+                    Reply::Failed("the daemon of another user may not look for files".to_owned())
+                };
+                send_reply(&mut replies, &reply);
+            }
             Kind::AskScripts => {
                 let request = leaf_scripts::Request::decode(&payload);
                 let request = request.filter(|request| request.is_asked_for_by(args));
@@ -340,6 +350,14 @@ fn write_answers(
         }
     }
     failed
+}
+
+/// Looks for a file with the rights of this process.
+fn find_path(path: &[u8]) -> Reply {
+    match std::fs::canonicalize(OsStr::from_bytes(path)) {
+        Ok(path) => Reply::Read(path.into_os_string().into_vec()),
+        Err(error) => Reply::Failed(words(&error)),
+    }
 }
 
 /// Runs scripts, as long as the daemon waits for them.

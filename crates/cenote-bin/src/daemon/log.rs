@@ -123,6 +123,7 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::SpareUsed(_) => "spare called in",
                 PoolEvent::Onlined(_) => "device brought online",
                 PoolEvent::Detached(_) => "device detached",
+                PoolEvent::VdevsAdded => "vdevs added",
                 PoolEvent::LogRemoved(_) => "log device removed",
                 PoolEvent::Removed(_) => "vdev removed",
                 PoolEvent::Created => "pool created",
@@ -133,6 +134,10 @@ fn tell(pool: &str, event: &Event) {
                 PoolEvent::Cleared | PoolEvent::Configured => "errors cleared",
             };
             info!(pool = %pool, "{event}");
+        }
+        Event::AuxRemoved { device, path, .. } => {
+            let path = path.as_deref().unwrap_or("-");
+            info!(pool = %pool, device = %device, path = %path, "spare or cache device removed");
         }
         Event::Suspended(cause) => error!(pool = %pool, cause = %cause, "pool suspended"),
         Event::State { leaf, state, .. } => {

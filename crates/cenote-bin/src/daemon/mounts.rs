@@ -548,8 +548,12 @@ impl Mounts {
             Mount::open_read_only(&self.engine, dataset).await
         } else {
             match Mount::open(&self.engine, dataset).await {
-                // A file system with unsupported features for writing can be mounted read-only.
-                Err(error) if options.is_read_only && error.kind() == Kind::Unsupported => {
+                // A file system with unsupported features for writing, or with keys of the first
+                // development format, can be mounted read-only.
+                Err(error)
+                    if options.is_read_only
+                        && matches!(error.kind(), Kind::Unsupported | Kind::ReadOnly) =>
+                {
                     Mount::open_read_only(&self.engine, dataset).await
                 }
                 opened => opened,

@@ -14,8 +14,11 @@
 //!   begins; otherwise the connection is closed and the output dropped. Cenote's own client reads
 //!   output as it arrives, and buffers it if its standard output is blocked.
 
+use std::ffi::OsString;
 use std::io::{ErrorKind, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -40,6 +43,10 @@ const TOO_MANY_ROWS: &str = "more rows than this user may have in memory";
 const TOO_MUCH: &str = "more output than this user may have waiting";
 /// Deadline for another user to type a key.
 const KEY_TIMEOUT: Duration = Duration::from_mins(5);
+/// Maximum length of a path in a reply, that of Linux.
+const PATH_MAX: usize = 4096;
+/// Deadline for the process of another user to look for a path.
+const PATH_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The streams of one command.
 #[derive(Debug)]
@@ -217,6 +224,17 @@ impl CallerStreams for Streams {
         // a connection of its user's share.
         match self.ask((Kind::AskInput, &most), INPUT_MAX, None)? {
             Reply::Read(bytes) | Reply::Typed(bytes) => Ok(bytes),
+            Reply::Failed(why) => Err(std::io::Error::other(why)),
+        }
+    }
+
+    fn find_path(&self, path: &Path) -> std::io::Result<PathBuf> {
+        let path = path.as_os_str().as_bytes();
+        if path.len() > PATH_MAX {
+            return Err(Errno::NAMETOOLONG.into());
+        }
+        match self.request((Kind::AskPath, path), PATH_MAX, Some(PATH_TIMEOUT))? {
+            Reply::Read(path) | Reply::Typed(path) => Ok(OsString::from_vec(path).into()),
             Reply::Failed(why) => Err(std::io::Error::other(why)),
         }
     }

@@ -60,6 +60,8 @@ pub(super) enum Kind {
     AskKeyAt = b'l',
     /// Up to this `u32` of bytes of standard input are requested. See [`Reply`].
     AskInput = b'i',
+    /// The path of this file without links, `.` and `..` is requested. See [`Reply`].
+    AskPath = b'f',
     /// Scripts are to be run: a [`Request`](cenote_cli::leaf_scripts::Request). See [`Reply`].
     AskScripts = b'p',
     /// The command has ended with this `u32` status.
@@ -67,7 +69,7 @@ pub(super) enum Kind {
 }
 
 impl Kind {
-    const ALL: [Self; 11] = [
+    const ALL: [Self; 12] = [
         Self::Accepted,
         Self::Busy,
         Self::Ending,
@@ -77,6 +79,7 @@ impl Kind {
         Self::AskKey,
         Self::AskKeyAt,
         Self::AskInput,
+        Self::AskPath,
         Self::AskScripts,
         Self::Status,
     ];
@@ -117,12 +120,12 @@ pub(super) const KEY_MAX: usize = 8 << 10;
 /// Maximum bytes of standard input in a reply.
 pub(super) const INPUT_MAX: usize = 256 << 10;
 
-/// The client's reply to [`Kind::AskKey`], [`Kind::AskKeyAt`], [`Kind::AskInput`] and
-/// [`Kind::AskScripts`]: `u8` outcome, `u32` length, bytes.
+/// The client's reply to [`Kind::AskKey`], [`Kind::AskKeyAt`], [`Kind::AskInput`],
+/// [`Kind::AskPath`] and [`Kind::AskScripts`]: `u8` outcome, `u32` length, bytes.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// A key from a pipe or a file; standard input, which has ended if there are no bytes; or the
-    /// output of scripts.
+    /// A key from a pipe or a file; standard input, which has ended if there are no bytes; a path;
+    /// or the output of scripts.
     Read(Vec<u8>),
     /// A key that was typed at a terminal.
     Typed(Vec<u8>),

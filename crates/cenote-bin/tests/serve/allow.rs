@@ -5,7 +5,7 @@ use std::os::unix::process::CommandExt;
 
 use cenote_testkit::skip;
 
-use crate::daemon::House;
+use crate::daemon::{House, has_fuse};
 use crate::receiving::leave;
 use crate::succeeds;
 
@@ -40,11 +40,6 @@ fn allow_lets_other_users_run_granted_commands() {
     house.run("zfs snapshot t/a@zero");
     refused("zfs diff t/a@zero", "cannot diff 't/a@zero'");
     refused("zfs destroy t/b", "cannot destroy 't/b'");
-    // Existence of paths that the stranger cannot see is not revealed.
-    for path in ["/", "/proc/self/exe", "/no/such/file"] {
-        let said = format!("cannot open '{path}': not a ZFS filesystem\n");
-        assert_eq!(stranger(&house, &format!("zfs list {path}")), (1, said));
-    }
     refused("zpool export t", "cannot export");
     refused("zfs mount -a", "cannot mount");
 
@@ -112,6 +107,56 @@ fn allow_lets_other_users_run_granted_commands() {
     house.run("zfs release x t/a@one");
     house.run("zpool export t");
     judge(&house);
+}
+
+/// Paths are looked for with the rights of the caller.
+#[test]
+fn paths_are_looked_for_with_the_rights_of_the_caller() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip(&skip::current_test(), "not root");
+    }
+    let house = House::new("allow-hidden");
+    house.create("none");
+    // Paths are looked for with the stranger's rights.
+    let hidden = house.path("hidden");
+    std::fs::create_dir(&hidden).unwrap();
+    std::fs::write(hidden.join("there"), "").unwrap();
+    std::fs::set_permissions(&hidden, std::fs::Permissions::from_mode(0o700)).unwrap();
+    for (path, why) in [
+        ("/", "not a ZFS filesystem"),
+        ("/no/such/file", "No such file or directory"),
+        (&house.text("hidden/there"), "Permission denied"),
+        (&house.text("hidden/none"), "Permission denied"),
+    ] {
+        let said = format!("cannot open '{path}': {why}\n");
+        assert_eq!(stranger(&house, &format!("zfs list {path}")), (1, said));
+    }
+}
+
+/// A path below a mount point must exist: for another user as for root.
+#[test]
+fn paths_below_mounts_must_exist() {
+    if !rustix::process::geteuid().is_root() {
+        return skip::skip(&skip::current_test(), "not root");
+    }
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("allow-paths");
+    house.create(&house.text("at"));
+    house.run("zfs create t/fs");
+    std::os::unix::fs::symlink(house.path("at/fs"), house.path("link")).unwrap();
+    for path in ["at/fs", "at/../at/fs/.", "link"] {
+        let line = format!("zfs list -H -o name {}", house.text(path));
+        assert_eq!(stranger(&house, &line), (0, "t/fs\n".to_owned()), "{path}");
+    }
+    let path = house.text("at/none");
+    let said = format!("cannot open '{path}': No such file or directory\n");
+    for verb in ["list", "get all", "userspace"] {
+        let line = format!("zfs {verb} {path}");
+        assert_eq!(stranger(&house, &line), (1, said.clone()), "{verb}");
+        assert_eq!(house.fails(&line), (1, said.clone()), "{verb}");
+    }
 }
 
 /// Keys are read with the rights of the user who wants them loaded.

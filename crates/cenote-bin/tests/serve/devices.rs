@@ -81,6 +81,33 @@ fn names_of_datasets_are_no_pools() {
     assert!(status == 2 && said.starts_with("invalid pool name 't/fs'"), "{said}");
 }
 
+/// Pages of a file that the kernel has do not hide faults that are injected with a remount.
+#[test]
+fn zinject_remounts_the_file_system_of_a_file() {
+    if !has_fuse() {
+        return;
+    }
+    let house = House::new("devices-remount");
+    house.create(&house.text("at"));
+    let file = house.path("at/one");
+    std::fs::write(&file, vec![7; 1 << 20]).unwrap();
+    assert_eq!(std::fs::read(&file).unwrap().len(), 1 << 20);
+    // A file system in use stays mounted, and nothing is injected.
+    let open = File::open(&file).unwrap();
+    let one = house.text("at/one");
+    let words = ["zinject", "-t", "data", "-e", "checksum", "-am", &one];
+    let line = words.join(" ");
+    let (_, said) = house.fails(&line);
+    assert!(said.starts_with("cannot unmount '"), "{said}");
+    assert!(house.run("zinject").starts_with("No handlers registered."));
+    drop(open);
+    // The daemon gets the end of the file some time after its close.
+    until("the file is closed", || house.command(&words).output().unwrap().status.success());
+    assert!(std::fs::read(&file).is_err());
+    house.run("zinject -c all");
+    until("the devices are no longer blamed", || std::fs::read(&file).is_ok());
+}
+
 /// The blocks of one file fail or are wrong on all devices, and no others.
 #[test]
 fn zinject_faults_the_data_of_a_file() {

@@ -324,13 +324,15 @@ fn events_f_follows_new_events() {
 
 /// Names of what the events of these classes tell, between the facts of the pool and the time, as in
 /// recordings of OpenZFS.
-const PAYLOADS: [(&str, &str); 9] = [
+const PAYLOADS: [(&str, &str); 11] = [
     ("sysevent.fs.zfs.scrub_start", ""),
     ("sysevent.fs.zfs.scrub_finish", ""),
     ("sysevent.fs.zfs.config_sync", ""),
     ("sysevent.fs.zfs.pool_import", ""),
     ("sysevent.fs.zfs.resilver_finish", "resilver_type"),
     ("sysevent.fs.zfs.vdev_attach", "vdev_guid vdev_state vdev_path"),
+    ("sysevent.fs.zfs.vdev_add", ""),
+    ("sysevent.fs.zfs.vdev_remove_aux", "vdev_guid vdev_state vdev_path"),
     ("sysevent.fs.zfs.vdev_online", "vdev_guid vdev_state vdev_path"),
     ("sysevent.fs.zfs.vdev_spare", "vdev_guid vdev_state vdev_path"),
     ("resource.fs.zfs.statechange", "vdev_guid vdev_state vdev_path vdev_laststate"),
@@ -344,9 +346,10 @@ const OF_DATASETS: &str = "history_hostname history_dsname history_internal_str 
 fn payloads_of_events_are_those_of_openzfs() {
     let house = House::new("watch-payloads");
     house.create("none");
-    let [d0, d1, d2, d3] = ["d0", "d1", "d2", "d3"].map(|name| house.text("pool/") + name);
+    let [d0, d1, d2, d3, d4] =
+        ["d0", "d1", "d2", "d3", "d4"].map(|name| house.text("pool/") + name);
     let size = std::fs::metadata(&d0).unwrap().len();
-    for path in [&d2, &d3] {
+    for path in [&d2, &d3, &d4] {
         std::fs::File::create(path).unwrap().set_len(size).unwrap();
     }
     house.run("zpool export t");
@@ -358,6 +361,10 @@ fn payloads_of_events_are_those_of_openzfs() {
     house.run(&format!("zpool attach -w t {d0} {d2}"));
     house.run(&format!("zpool add t spare {d3}"));
     house.run(&format!("zpool replace -w t {d2} {d3}"));
+    house.run(&format!("zpool add t cache {d4}"));
+    house.run(&format!("zpool remove t {d4}"));
+    house.run("zpool set comment=shelf t");
+    house.run(&format!("zpool set io_n=4 t {d1}"));
     let said = house.run("zpool events -v t");
     let mut found: Vec<(String, Vec<(&str, &str)>)> = Vec::new();
     for line in said.lines().skip(1) {
@@ -391,7 +398,12 @@ fn payloads_of_events_are_those_of_openzfs() {
         history.iter().map(|(_, pairs)| *pairs).any(|pairs| is_there(&pairs))
     };
     assert!(has(&[("history_internal_name", "\"create\""), ("history_dsname", "\"t/fs\"")]));
-    assert!(has(&[("history_internal_name", "\"scan setup\"")]));
+    for name in ["scan setup", "open", "import", "vdev set", "vdev remove"] {
+        let quoted = format!("\"{name}\"");
+        assert!(has(&[("history_internal_name", quoted.as_str())]), "{name}\n{said}");
+    }
+    let comment = ("history_internal_str", "\"comment=shelf\"");
+    assert!(has(&[("history_internal_name", "\"set\""), comment]), "{said}");
     let last = found.iter().rev().find(|(class, _)| class.ends_with("statechange"));
     assert!(last.unwrap().1.contains(&("vdev_laststate", "\"OFFLINE\" (0x2)")), "{said}");
     // The creation is before the export.

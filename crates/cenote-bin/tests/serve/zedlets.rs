@@ -132,6 +132,12 @@ fn zinject_faults_a_device() {
     let slow = status.lines().find(|line| line.contains(&d1)).unwrap();
     let count: u64 = slow.split_whitespace().nth(5).unwrap().parse().unwrap();
     assert!(status.contains("  SLOW\n") && count > 0, "{status}");
+    // Slow I/Os alone make a device one that '-e' shows, if they are shown.
+    for (options, is_shown) in [("-es", true), ("-e", false)] {
+        let status = house.run(&format!("zpool status {options} t"));
+        assert_eq!(status.contains(&d1), is_shown, "{options}: {status}");
+        assert_eq!(status.contains("\t  mirror-0 "), is_shown, "{options}: {status}");
+    }
     assert!(house.run("zpool events -H t").contains("ereport.fs.zfs.delay\n"));
     assert_eq!(house.run("zinject -c all"), "removed all registered handlers\n");
     house.run(&format!("zinject -d {d1} -A degrade t"));

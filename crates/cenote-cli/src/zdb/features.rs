@@ -1,15 +1,18 @@
-//! Counts the users of each feature, and compares them with the pool's reference counts.
+//! Counts the users of each feature, and compares them with the pool's reference counts; before
+//! the counts of removed devices, shows the mapping that is being condensed.
 
 use std::collections::BTreeMap;
 
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::dsl::{BookmarkFlags, key};
 use cenote_ondisk::feature::{FEATURES, Feature, by_name};
-use cenote_ondisk::indirect::{CONDENSING_INDIRECT, MappingPhys};
+use cenote_ondisk::indirect::{CONDENSING_INDIRECT, CondensingPhys, MappingPhys};
+use cenote_ondisk::spacemap::Geometry;
 use cenote_ondisk::vdev_zap::{OBSOLETE_COUNTS_PRECISE, OBSOLETE_SM};
 use cenote_ondisk::zap::Key;
 use cenote_pool::Dataset;
 
+use super::metaslabs;
 use super::pool::Show;
 use crate::io::CommandResult;
 use crate::out;
@@ -33,7 +36,33 @@ pub(super) async fn run(show: &mut Show<'_, '_>, datasets: &[Dataset]) -> Comman
         let (found, kept) = (counts.get(feature.name).copied().unwrap_or(0), entry.refcount);
         verdict(show, feature.name, found, kept)?;
     }
+    if let Some(condensing) = show.pool.directory_value(CONDENSING_INDIRECT) {
+        let condensing = CondensingPhys::decode(&condensing.words())
+            .map_err(|error| crate::Exit::failed(error.to_string()))?;
+        print_condensing(show, &condensing).await?;
+    }
     indirect(show, datasets).await
+}
+
+/// Prints the state of condensing, and the space map of the ranges that were obsolete before.
+async fn print_condensing(show: &mut Show<'_, '_>, state: &CondensingPhys) -> CommandResult {
+    if state.next_mapping_obj == 0 {
+        return Ok(());
+    }
+    let CondensingPhys { vdev, prev_obsolete_sm_obj: map, next_mapping_obj: mapping } = *state;
+    out!(
+        show.io,
+        "Condensing indirect vdev {vdev}: new mapping object {mapping}, prev obsolete sm {map}"
+    )?;
+    if map == 0 {
+        return Ok(());
+    }
+    let pool = std::sync::Arc::clone(&show.pool);
+    let top = pool.config().vdev_tree.children.iter().find(|top| top.id == vdev);
+    let size = top.map_or(u64::MAX, |top| top.top.asize);
+    let geometry = Geometry { start: 0, size, shift: 0 };
+    metaslabs::print_space_map(&pool, map, geometry, show.options, show.io).await?;
+    out!(show.io)
 }
 
 fn verdict(show: &mut Show<'_, '_>, name: &str, found: u64, kept: u64) -> CommandResult {

@@ -220,6 +220,19 @@ async fn print_segments(
     text::histogram(io, &histogram, 0)
 }
 
+/// Prints a space map that belongs to no metaslab; its entries with `-mmmm` or `-dddddd`.
+pub(super) async fn print_space_map(
+    pool: &Pool,
+    object: u64,
+    geometry: Geometry,
+    options: &Options,
+    io: &mut Io<'_>,
+) -> CommandResult {
+    let has_entries = options.count('m') >= 4 || options.count('d') >= 6;
+    out!(io, "space map object {object}:")?;
+    print_map(pool, object, geometry, if has_entries { 4 } else { 0 }, io).await
+}
+
 async fn print_map(
     pool: &Pool,
     object: u64,

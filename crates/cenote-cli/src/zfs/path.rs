@@ -1,7 +1,8 @@
 //! Datasets named by a path at which they are mounted.
 //!
 //! `zfs list`, `get` and the commands for space by owner accept a path that begins with `/` or `./`
-//! for the dataset mounted there.
+//! for the dataset mounted there. The path of a caller who may not do everything is looked for by
+//! the caller's process, with its rights.
 
 use std::borrow::Cow;
 use std::path::{Component, Path, PathBuf};
@@ -16,10 +17,10 @@ pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>
     }
     let cannot = |why: &str| Exit::failed(format!("cannot open '{text}': {why}"));
     let path = source.path(text);
-    let path = if source.is_trusted() {
-        path.canonicalize().map_err(|error| cannot(&words(&error)))?
-    } else {
-        normalized(&path)
+    let path = match source.streams() {
+        _ if source.is_trusted() => path.canonicalize().map_err(|error| cannot(&words(&error)))?,
+        Some(caller) => caller.find_path(&path).map_err(|error| cannot(&words(&error)))?,
+        None => normalized(&path),
     };
     let above = source.mounts().into_iter().filter(|(_, at)| path.starts_with(at));
     // The innermost mount is the visible one.
@@ -27,7 +28,7 @@ pub(super) fn dataset<'a>(source: &Source, text: &'a str) -> Result<Cow<'a, str>
     innermost.map(|(name, _)| Cow::Owned(name)).ok_or_else(|| cannot("not a ZFS filesystem"))
 }
 
-/// Returns the path without `.` and `..`, without looking at the file system: the daemon may see
+/// Returns the path without `.` and `..`, without looking at the file system: this process may see
 /// files that the caller may not.
 fn normalized(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();

@@ -213,9 +213,11 @@ pub(super) async fn select(
     };
     let mut is_incomplete = false;
     if has_names {
-        for name in &selection.names {
+        // The caller's process may be asked for paths: not while a view of a pool is held.
+        let names = selection.names.iter().map(|name| path::dataset(source, name));
+        for name in names.collect::<Vec<_>>() {
             let opened = async {
-                let name = path::dataset(source, name)?;
+                let name = name?;
                 start(source, &name, types, is_walking).await
             };
             match opened.await {

@@ -2,10 +2,15 @@
 //!
 //! The blocks are those that the object has when the fault is injected: reads of their ranges on
 //! the devices fail, or return a wrong bit. Blocks that are written later have no faults.
+//!
+//! With `-m` the file system of the file is unmounted first and mounted again afterwards, so that
+//! the kernel reads the file's pages from the daemon again. As in OpenZFS, a file system in use
+//! refuses that, and then nothing is injected.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use cenote_dmu::Dnode;
@@ -43,22 +48,39 @@ pub(super) fn run(
         let absent = || Exit::failed(format!("'{file}' is not in a file system of a pool"));
         let (name, at) = mount.ok_or_else(absent)?;
         let within = path.strip_prefix(at).map_err(|_| absent())?;
-        let engine = session.pool(name.split('/').next().unwrap_or(name))?;
-        // The blocks of all earlier writes.
-        engine.sync().await?;
-        let view = engine.view().await?;
-        let dataset = view.dataset(name).await?;
-        let fs = FileSystem::open(&dataset).await?;
-        let node = fs.walk(within.as_os_str().as_bytes(), Follow::Yes).await?;
-        let ranges = ranges(&engine, dataset.pool(), node.dnode()).await?;
-        let blocks = Blocks {
-            objset: dataset.object(),
-            object: node.object(),
-            level: 0,
-            range: "all".to_owned(),
+        let pool = name.split('/').next().unwrap_or(name);
+        let engine = session.pool(pool)?;
+        let unmounted = if parsed.has('m') {
+            session.host.unmount_temporarily(std::slice::from_ref(name), false).await?
+        } else {
+            Vec::new()
         };
-        inject(session, &engine, (spec, ranges), &blocks, parsed, io)
+        let found = of_file(&engine, name, within).await;
+        let injected = found.and_then(|(ranges, blocks)| {
+            inject(session, &engine, (spec, ranges), &blocks, parsed, io)
+        });
+        if unmounted.is_empty() {
+            return injected;
+        }
+        injected.and(session.host.mount_again(pool, unmounted).await)
     })
+}
+
+/// Returns the ranges of a file of a file system on the leaves, and its name as an object.
+async fn of_file(
+    engine: &Engine,
+    dataset: &str,
+    file: &Path,
+) -> Result<(LeafRanges, Blocks), Exit> {
+    // The blocks of all earlier writes.
+    engine.sync().await?;
+    let view = engine.view().await?;
+    let dataset = view.dataset(dataset).await?;
+    let fs = FileSystem::open(&dataset).await?;
+    let node = fs.walk(file.as_os_str().as_bytes(), Follow::Yes).await?;
+    let ranges = ranges(engine, dataset.pool(), node.dnode()).await?;
+    let (objset, object) = (dataset.object(), node.object());
+    Ok((ranges, Blocks { objset, object, level: 0, range: "all".to_owned() }))
 }
 
 /// Runs `zinject -b`.

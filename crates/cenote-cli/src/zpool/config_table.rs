@@ -139,15 +139,16 @@ pub(super) fn vdev_width(vdev: &VdevReport, depth: usize, names: &Names) -> usiz
     children.map(|child| vdev_width(child, depth + 2, names)).max().unwrap_or(0).max(own)
 }
 
-/// Whether `-e` shows a vdev.
-fn is_bad(vdev: &VdevReport) -> bool {
+/// Whether `-e` shows a vdev; with `has_slow`, slow I/Os alone suffice.
+fn is_bad(vdev: &VdevReport, has_slow: bool) -> bool {
     let stats = &vdev.stats;
     vdev.state != VdevState::Healthy
         || [stats.read_errors, stats.write_errors, stats.checksum_errors].iter().any(|n| *n != 0)
+        || (has_slow && stats.slow_ios != 0)
 }
 
-fn has_bad(vdev: &VdevReport) -> bool {
-    is_bad(vdev) || vdev.children.iter().any(has_bad)
+fn has_bad(vdev: &VdevReport, has_slow: bool) -> bool {
+    is_bad(vdev, has_slow) || vdev.children.iter().any(|child| has_bad(child, has_slow))
 }
 
 impl Table<'_> {
@@ -176,12 +177,11 @@ impl Table<'_> {
         if vdev.kind == VdevKind::Indirect && !self.options.is_import {
             return;
         }
-        if self.options.only_bad && !has_bad(vdev) {
+        // A vdev is shown if it or one of its descendants is bad.
+        if self.options.only_bad && !has_bad(vdev, self.options.has_slow) {
             return;
         }
-        if !self.options.only_bad || is_bad(vdev) || !vdev.children.is_empty() {
-            self.vdev(vdev, depth, false);
-        }
+        self.vdev(vdev, depth, false);
         for child in &vdev.children {
             self.below(child, depth + 2);
         }

@@ -399,7 +399,7 @@ pub(super) fn add(source: &Source, args: &[String], io: &mut Io<'_>) -> CommandR
 }
 
 /// Returns the existing vdevs of a pool as lines of a preview, by section.
-async fn sections(pool: &Pool) -> Result<BTreeMap<&'static str, Vec<String>>, Exit> {
+async fn sections(pool: &Arc<Pool>) -> Result<BTreeMap<&'static str, Vec<String>>, Exit> {
     let status = pool.status().await?;
     let mut sections: BTreeMap<_, Vec<String>> = BTreeMap::new();
     let titles = [("", AllocationClass::Normal)];

@@ -42,6 +42,7 @@ pub(super) fn class(event: &Event) -> &'static str {
         Event::Hung { .. } => "ereport.fs.zfs.deadman",
         Event::Suspended(_) => "ereport.fs.zfs.io_failure",
         Event::History(_) => "sysevent.fs.zfs.history_event",
+        Event::AuxRemoved { .. } => "sysevent.fs.zfs.vdev_remove_aux",
         Event::Trim { event, .. } => match event {
             TrimEvent::Start => "sysevent.fs.zfs.trim_start",
             TrimEvent::Resume => "sysevent.fs.zfs.trim_resume",
@@ -57,6 +58,7 @@ pub(super) fn class(event: &Event) -> &'static str {
             PoolEvent::Reguided => "sysevent.fs.zfs.pool_reguid",
             PoolEvent::Configured => "sysevent.fs.zfs.config_sync",
             PoolEvent::Cleared => "sysevent.fs.zfs.vdev_clear",
+            PoolEvent::VdevsAdded => "sysevent.fs.zfs.vdev_add",
             PoolEvent::ScrubStarted => "sysevent.fs.zfs.scrub_start",
             PoolEvent::ScrubFinished => "sysevent.fs.zfs.scrub_finish",
             PoolEvent::ScrubPaused => "sysevent.fs.zfs.scrub_paused",
@@ -167,6 +169,11 @@ fn details(pairs: &mut Vec<Pair>, event: &Event, known: Option<&Known>) {
             pairs.push(number("vdev_guid", *leaf));
             pairs.push(("vdev_state", Value::State(VdevState::Healthy)));
             pairs.extend(path(*leaf));
+        }
+        Event::AuxRemoved { device, state, path } => {
+            pairs.push(number("vdev_guid", *device));
+            pairs.push(("vdev_state", Value::State(*state)));
+            pairs.extend(path.clone().map(|path| ("vdev_path", Value::Text(path))));
         }
         Event::History(note) => {
             let text = |name, text: &str| (name, Value::Text(text.to_owned()));

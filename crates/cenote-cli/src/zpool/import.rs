@@ -398,6 +398,10 @@ async fn take(
         if !wanted.settings.is_empty() {
             engine.admin().set(wanted.settings).await?;
         }
+        if !is_read_only {
+            // Written with the command line.
+            engine.admin().note_import();
+        }
         if let Some(rewound) = rewound {
             report_rewind(name, &rewound, false, io)?;
         }

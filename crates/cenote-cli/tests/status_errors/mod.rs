@@ -18,7 +18,7 @@ use crate::Shed;
 /// Record size: the second record of the file is damaged.
 const RECORD: usize = 128 << 10;
 
-async fn open(shed: &Shed) -> Result<Arc<Engine>> {
+pub(crate) async fn open(shed: &Shed) -> Result<Arc<Engine>> {
     let scan = scan(&ScanOptions { paths: vec![shed.path().to_path_buf()] }).await?;
     Engine::open(scan.find("t").expect("the pool"), &OpenOptions::default()).await
 }
@@ -52,8 +52,18 @@ async fn read(shed: &Shed) -> Result<()> {
     engine.export().await
 }
 
+/// Returns the files that `zpool status` names, sorted.
+fn damaged_files(shed: &Shed) -> Vec<String> {
+    let status = shed.succeeds("zpool status -v t");
+    let head = "errors: Permanent errors have been detected in the following files:\n\n";
+    let (_, list) = status.split_once(head).unwrap_or_else(|| panic!("{status}"));
+    let mut found: Vec<_> = list.lines().map(|line| line.trim_start().to_owned()).collect();
+    found.sort_unstable();
+    found
+}
+
 /// With `head_errlog` a damaged file is named in every dataset that shares the block, else only
-/// where it was read, and error scrubs are refused.
+/// where it was read, and error scrubs are refused, until the feature is enabled.
 #[test]
 fn status_names_damaged_files() {
     for (options, names) in [
@@ -76,15 +86,14 @@ fn status_names_damaged_files() {
         let status = shed.succeeds("zpool status t");
         assert!(status.ends_with("\nerrors: 1 data errors, use '-v' for a list\n"), "{status}");
         assert!(status.contains("status: One or more devices has experienced an error resulting"));
-        let status = shed.succeeds("zpool status -v t");
-        let head = "errors: Permanent errors have been detected in the following files:\n\n";
-        let (_, list) = status.split_once(head).unwrap_or_else(|| panic!("{status}"));
-        let mut found: Vec<_> = list.lines().map(str::trim_start).collect();
-        found.sort_unstable();
-        assert_eq!(found, names, "{options}");
+        assert_eq!(damaged_files(&shed), names, "{options}");
         if !options.is_empty() {
             let refused = "cannot scrub t: operation not supported on this type of pool";
             shed.fails("zpool scrub -e -w t", refused);
+            // The feature keeps the errors, and names all datasets that have the block.
+            shed.succeeds("zpool set compatibility=off t");
+            shed.succeeds("zpool set feature@head_errlog=enabled t");
+            assert_eq!(damaged_files(&shed), ["t/c:/lost", "t:/lost", "t@s:/lost"]);
             continue;
         }
         // An error scrub reads it again: in vain, and then with success.
@@ -98,4 +107,52 @@ fn status_names_damaged_files() {
             assert!(status.contains(told) && status.contains(errors), "{status}");
         }
     }
+}
+
+/// Overwrites what the pool has at a record of a file.
+fn damage(shed: &Shed, dataset: &str, file: &str, record: usize) {
+    let folder = shed.path().to_str().expect("UTF-8");
+    let (shown, ..) = cenote(&["where", "-H", "-d", folder, dataset, file]);
+    let start = format!("{}\t", record * RECORD);
+    let place = shown.lines().find_map(|line| line.strip_prefix(&start));
+    let place = place.and_then(|line| line.split('\t').next()?.parse().ok());
+    let place = place.unwrap_or_else(|| panic!("{shown}"));
+    let device = std::fs::File::options().write(true).open(shed.path().join("d0"));
+    device.expect("a device").write_all_at(&[0x5a; 512], place).expect("damage");
+}
+
+/// Two damaged records of a file that only a snapshot has are listed there alone, and nowhere once
+/// the snapshot is destroyed.
+#[test]
+fn status_omits_blocks_that_no_dataset_has() {
+    let shed = Shed::new("gone", 1);
+    shed.succeeds("zpool create t d0");
+    block_on(2, fill(&shed)).expect("a runtime").expect("written");
+    shed.succeeds("zfs destroy t/c");
+    damage(&shed, "t", "lost", 0);
+    damage(&shed, "t", "lost", 1);
+    let work = async {
+        let engine = open(&shed).await?;
+        let mount = Mount::open(&engine, "t").await?;
+        let root = Credentials::root();
+        let file = mount.lookup(&root, mount.root(), b"lost").await?;
+        for record in 0..2 {
+            let read = mount.read(file.object, (record * RECORD) as u64, &mut [0; 16]).await;
+            assert_eq!(read.expect_err("lost").kind(), Kind::Checksum);
+        }
+        engine.sync().await?;
+        mount.unlink(&root, mount.root(), b"lost").await?;
+        drop(mount);
+        engine.export().await
+    };
+    block_on(2, work).expect("a runtime").expect("removed");
+    let status = shed.succeeds("zpool status -v t");
+    let head = "errors: Permanent errors have been detected in the following files:\n\n";
+    let (_, list) = status.split_once(head).unwrap_or_else(|| panic!("{status}"));
+    assert_eq!(list, "        t@s:/lost\n");
+    let status = shed.succeeds("zpool status t");
+    assert!(status.ends_with("\nerrors: 1 data errors, use '-v' for a list\n"), "{status}");
+    shed.succeeds("zfs destroy t@s");
+    let status = shed.succeeds("zpool status -v t");
+    assert!(status.ends_with("\nerrors: No known data errors\n"), "{status}");
 }

@@ -1,9 +1,21 @@
 //! `zpool remove` of vdevs with data: messages, and the pools that it leaves.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
-use cenote_rt::tunables::REMOVAL_SUSPEND_PROGRESS;
+use cenote_engine::Engine;
+use cenote_fs::Mount;
+use cenote_fs::access::Credentials;
+use cenote_fs::edit::{NewKind, NewNode};
+use cenote_fs::mount::WriteOptions;
+use cenote_ondisk::indirect::{CONDENSING_INDIRECT, CondensingPhys};
+use cenote_ondisk::zap::Value;
+use cenote_rt::tunables::{
+    CONDENSE_DELAY_MS, CONDENSE_MIN_MAPPING_BYTES, REMOVAL_SUSPEND_PROGRESS,
+};
+use cenote_rt::{Result, Rng, block_on};
 
+use crate::status_errors::open;
 use crate::{Shed, cenote};
 
 /// Commands of the recording, in the order of execution here.
@@ -127,6 +139,98 @@ fn removal_is_cancelled_and_waited_for() {
     shed.succeeds("zpool wait -t remove t");
     let status = shed.succeeds("zpool status t");
     assert!(status.contains("remove: Removal of vdev 1 copied ") && !status.contains(&d1));
+    shed.judge("t");
+}
+
+/// Mappings of the process are condensed however small they are, and stand still once begun.
+struct SlowCondensing;
+
+impl SlowCondensing {
+    fn now() -> Self {
+        CONDENSE_MIN_MAPPING_BYTES.set(0).expect("a value");
+        CONDENSE_DELAY_MS.set(1 << 20).expect("a value");
+        Self
+    }
+}
+
+impl Drop for SlowCondensing {
+    fn drop(&mut self) {
+        for tunable in [&CONDENSE_MIN_MAPPING_BYTES, &CONDENSE_DELAY_MS] {
+            tunable.set(tunable.default).expect("a value");
+        }
+    }
+}
+
+/// Writes a file of this many MiB.
+async fn write_file(engine: &Arc<Engine>, dataset: &str, size: usize) -> Result<()> {
+    let mount = Mount::open(engine, dataset).await?;
+    let (root, new) = (Credentials::root(), NewNode::new(NewKind::Regular, 0o644));
+    let file = mount.create(&root, mount.root(), b"file", &new).await?;
+    let mut bytes = vec![0; 1 << 20];
+    for part in 0..size {
+        Rng::seeded(part as u64).fill(&mut bytes);
+        let offset = (part * bytes.len()) as u64;
+        mount.write(&root, file.object, offset, &bytes, WriteOptions::default()).await?;
+    }
+    Ok(())
+}
+
+/// Destroys a dataset, and closes the pool as soon as a mapping is being condensed.
+async fn begin_condensing(shed: &Shed, dataset: &str) -> Result<CondensingPhys> {
+    let engine = open(shed).await?;
+    engine.datasets().destroy(dataset).await?;
+    for _ in 0..600 {
+        engine.sync().await?;
+        let view = engine.view().await?;
+        let words = view.directory_value(CONDENSING_INDIRECT).map(Value::words);
+        drop(view);
+        if let Some(words) = words {
+            engine.export().await?;
+            return Ok(CondensingPhys::decode(&words).expect("three words"));
+        }
+        cenote_rt::sleep(Duration::from_millis(100)).await;
+    }
+    panic!("no mapping is condensed");
+}
+
+/// `zdb` shows a mapping that is being condensed before it verifies the counts of removed vdevs, as
+/// OpenZFS's does.
+#[test]
+fn zdb_shows_a_mapping_that_is_being_condensed() {
+    let shed = Shed::new("condensing", 4);
+    shed.succeeds("zpool create t d0 d1 d2 d3");
+    shed.succeeds("zfs create t/a");
+    let written = block_on(2, async {
+        let engine = open(&shed).await?;
+        write_file(&engine, "t/a", 16).await?;
+        // What stays is copied to the next mapping, slowly.
+        write_file(&engine, "t", 2).await?;
+        engine.export().await
+    });
+    written.expect("a runtime").expect("written");
+    shed.succeeds("zpool remove -w t d1");
+    let state = {
+        let _slow = SlowCondensing::now();
+        block_on(2, begin_condensing(&shed, "t/a")).expect("a runtime").expect("begun")
+    };
+    let (vdev, map, mapping) = (state.vdev, state.prev_obsolete_sm_obj, state.next_mapping_obj);
+    let wanted = format!(
+        "Condensing indirect vdev {vdev}: new mapping object {mapping}, prev obsolete sm {map}\n\
+         space map object {map}:\n  smp_length = 0x"
+    );
+    let folder = shed.path().to_str().expect("UTF-8");
+    let (out, err, status) = cenote(&["zdb", "-e", "-p", folder, "-d", "t"]);
+    assert_eq!((status, err.as_str()), (0, ""), "{out}");
+    let (_, rest) = out.split_once(&wanted).unwrap_or_else(|| panic!("{wanted}{out}"));
+    let mut lines = rest.lines().skip(1);
+    assert!(lines.next().is_some_and(|line| line.starts_with("  smp_alloc = 0x")), "{out}");
+    assert_eq!(lines.next(), Some(""), "{out}");
+    let verified = "Verified device_removal feature refcount of 1 is correct";
+    assert_eq!(lines.next(), Some(verified), "{out}");
+    // Its entries.
+    let (out, ..) = cenote(&["zdb", "-e", "-p", folder, "-dddddd", "t"]);
+    let (_, rest) = out.split_once(&wanted).unwrap_or_else(|| panic!("{wanted}{out}"));
+    assert!(rest.lines().nth(2).is_some_and(|line| line.starts_with("\t    [     0] ")), "{rest}");
     shed.judge("t");
 }
 

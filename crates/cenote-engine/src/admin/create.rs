@@ -36,9 +36,11 @@ pub use crate::admin::layout::{
     CreateError, LeafDevices, LeafSpec, PoolLayout, Redundancy, TopSpec, VdevClass, new_guid,
     plan_distributed_spare, plan_leaf, plan_pool,
 };
+use crate::admin::settings::{PoolSetting, SET, text_of};
 use crate::admin::told_history::ToldHistory;
 use crate::dsl::api::keys::NewEncryption;
 use crate::dsl::create::TXG_INITIAL;
+use crate::dsl::{Env, history};
 use crate::txg::store;
 use crate::txg::suspend::HeadKeys;
 use crate::{
@@ -278,6 +280,21 @@ struct Birth {
 }
 
 impl Birth {
+    /// Records the creation and each property and feature, in the order of OpenZFS.
+    fn record(&self, tx: &mut Tx<'_>, env: &Env) -> TxResult<()> {
+        history::log_pool(tx, env, "create", &history::version_text(VERSION))?;
+        let comment = self.spec.comment.clone();
+        let compatibility = self.spec.compatibility.clone();
+        let properties = comment.map(|text| PoolSetting::Comment(Some(text))).into_iter();
+        let properties = properties
+            .chain(compatibility.map(|text| PoolSetting::Compatibility(Some(text))))
+            .chain(self.spec.features.iter().map(|feature| PoolSetting::Feature(feature)));
+        for setting in properties {
+            history::log_pool(tx, env, SET, &text_of(&setting))?;
+        }
+        Ok(())
+    }
+
     /// Encrypts the root file system, if that is wanted.
     async fn install_keys(&self, scope: &Scope<'_>, root: u64) -> Result<HeadKeys> {
         let (engine, txg) = (scope.engine, scope.context.txg);
@@ -296,6 +313,8 @@ impl Task for Birth {
             let new =
                 NewPool { features: &self.spec.features, vdevs: &self.spec.vdevs, salt: self.salt };
             let mos = engine.mos_apply(context.txg, |tx| birth::fill(tx, context, &new)).await?;
+            let env = Env { context: *context, ..engine.datasets().env(context.txg) };
+            engine.mos_apply(context.txg, |tx| self.record(tx, &env)).await?;
             engine.config.set_mos_dir(mos.mos_dir);
             scope.change_config(|config| {
                 config.root = mos.root.clone();

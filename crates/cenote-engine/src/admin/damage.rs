@@ -7,12 +7,9 @@ use std::time::Duration;
 
 use cenote_block::Reporter;
 use cenote_dmu::zap::edit as zap;
-use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::blkptr::BlockPtr;
 use cenote_ondisk::bookmark::Bookmark;
-use cenote_ondisk::dnode::DnodePhys;
-use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, format_plain};
-use cenote_ondisk::object_type::ObjectType;
+use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, format_plain};
 use cenote_ondisk::zap::Value;
 use cenote_rt::lock::{Mutex, MutexGuard, Rank};
 use cenote_rt::{Error, Kind, Result};
@@ -20,7 +17,7 @@ use cenote_vdev::{BadChild, IoClass, IoKind, LeafIo, LeafObserver};
 
 use crate::Health;
 use crate::admin::events::{Event, EventLog, WrongBytes};
-use crate::dsl::{errors, features, get_dataset, get_dir};
+use crate::dsl::{errors, features};
 use crate::scan::record as scan;
 
 /// Maximum number of lost blocks until the next sync.
@@ -133,7 +130,7 @@ impl<'e> Health<'e> {
             for &(objset, object, level, blkid, birth) in &lost {
                 let place = Bookmark { objset, object, level, blkid };
                 if by_head {
-                    note_by_head(tx, log, &place, birth)?;
+                    errors::note_by_head(tx, log, &place, birth)?;
                 } else {
                     zap::update(tx, log, &format_plain(&place), Value::text(""))?;
                 }
@@ -146,26 +143,6 @@ impl<'e> Health<'e> {
             noted => noted,
         }
     }
-}
-
-/// Records an error in the log of the damaged dataset's head, which is created if necessary.
-fn note_by_head(tx: &mut Tx<'_>, log: u64, place: &Bookmark, birth: u64) -> TxResult<()> {
-    let head = match place.objset {
-        // The MOS has no head; its errors are under its own number.
-        0 => 0,
-        dataset => {
-            // The dataset may have been destroyed since, and the number reused for another object.
-            let is_dataset = |dnode: &DnodePhys| dnode.bonus_type == ObjectType::DSL_DATASET;
-            if !tx.find(dataset)?.is_some_and(|dnode| is_dataset(&dnode)) {
-                return Ok(());
-            }
-            let dir = get_dataset(tx, dataset)?.dir_obj;
-            get_dir(tx, dir)?.head_dataset_obj
-        }
-    };
-    let errors = errors::need_log_of(tx, log, head)?;
-    let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
-    zap::update(tx, errors, &entry.format(), Value::text(""))
 }
 
 #[cfg(test)]

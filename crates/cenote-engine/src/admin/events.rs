@@ -66,6 +66,15 @@ pub enum Event {
     Suspended(String),
     /// An internal record was added to the pool's history.
     History(Box<HistoryNote>),
+    /// A hot spare or cache device left the pool.
+    AuxRemoved {
+        /// Its guid.
+        device: u64,
+        /// Its state before.
+        state: VdevState,
+        /// Its path.
+        path: Option<String>,
+    },
     /// The state of a trim of a leaf changed.
     Trim {
         /// Guid of the leaf.
@@ -144,6 +153,8 @@ pub enum PoolEvent {
     Configured,
     /// Its error counters were cleared.
     Cleared,
+    /// Vdevs were added.
+    VdevsAdded,
     /// A scrub was started.
     ScrubStarted,
     /// A scrub ended: everything was read.

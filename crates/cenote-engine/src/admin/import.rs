@@ -139,6 +139,7 @@ impl Engine {
         // Before any allocation: blocks of the logs must not be overwritten.
         engine.intent_logs().claim(pool, options.missing_log_ok).await?;
         stages::reach("import-logs-claimed");
+        engine.admin().note_version("open");
         // Before any dataset changes.
         if let Err(error) = engine.scans().drop_damaged().await {
             engine.check_stopped()?;

@@ -24,7 +24,7 @@ pub(crate) mod import;
 mod layout;
 mod memory;
 mod recent;
-mod settings;
+pub(crate) mod settings;
 pub(crate) mod told_history;
 pub(crate) mod vdev_props;
 mod vdevs;
@@ -41,6 +41,7 @@ use cenote_vdev::labels;
 
 use crate::admin::events::{Event, PoolEvent};
 use crate::dsl::Context;
+use crate::dsl::history::{self, PendingRecord};
 use crate::space::checkpoint;
 use crate::{Answer, Config, Engine, Scope, Task};
 pub use command::{Command, Ioctl};
@@ -59,8 +60,29 @@ impl Admin<'_> {
         self,
         change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {
+        self.administer(change, true).await
+    }
+
+    /// Changes the labels in the next sync, and waits for the commit.
+    async fn change_labels(
+        self,
+        mut change: impl FnMut(&mut Config) + Send + 'static,
+    ) -> Result<()> {
+        let change = move |_: &mut Tx<'_>, _: &Context, config: &mut Config| {
+            change(config);
+            config.touch();
+            Ok(())
+        };
+        self.administer(change, false).await
+    }
+
+    async fn administer<T: Send + 'static>(
+        self,
+        change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
+        may_change_objects: bool,
+    ) -> Result<T> {
         let answer = Answer::new();
-        let task = Administration { change, answer: Arc::clone(&answer) };
+        let task = Administration { change, may_change_objects, answer: Arc::clone(&answer) };
         self.engine.run_task(Box::new(task)).await?;
         answer.take()
     }
@@ -72,8 +94,12 @@ impl Admin<'_> {
     pub async fn reguid(self, guid: u64) -> Result<()> {
         // The checkpoint's uberblock has the old guid sum.
         self.engine.space().check_no_checkpoint()?;
-        self.change(move |tx, _, config| {
+        let mut env = self.engine.datasets().env(self.engine.open_txg());
+        self.change(move |tx, context, config| {
             checkpoint::check_none(tx)?;
+            env.context = *context;
+            let text = format!("old={} new={guid}", config.facts.pool_guid);
+            history::log_pool(tx, &env, "guid change", &text)?;
             config.facts.pool_guid = guid;
             config.root.guid = guid;
             config.touch();
@@ -113,13 +139,24 @@ impl Admin<'_> {
     /// # Errors
     /// Errors of a sync.
     pub async fn set_host(self, host: Option<(u64, String)>) -> Result<()> {
-        self.change(move |_, _, config| {
+        self.change_labels(move |config| {
             config.facts.hostid = host.as_ref().map_or(0, |(id, _)| *id);
             config.facts.hostname = host.as_ref().map(|(_, name)| name.clone());
-            config.touch();
-            Ok(())
         })
         .await
+    }
+
+    /// Adds a record to the history that the administrator has imported the pool. It is written
+    /// with the next operation on the pool, and lost if the history is damaged.
+    pub fn note_import(self) {
+        self.note_version("import");
+    }
+
+    /// Adds a pending record with the versions of the pool and the software.
+    pub(crate) fn note_version(self, event: &'static str) {
+        let version = self.engine.with_config(|config| config.facts.version);
+        let text = history::version_text(version);
+        self.engine.state().records.push(PendingRecord { event, text });
     }
 }
 
@@ -140,6 +177,7 @@ pub(crate) async fn write_aux_label(
 /// The task of [`Admin::change`].
 struct Administration<F, T> {
     change: F,
+    may_change_objects: bool,
     answer: Arc<Answer<T>>,
 }
 
@@ -168,5 +206,9 @@ where
             }
             Ok(())
         })
+    }
+
+    fn may_change_objects(&self) -> bool {
+        self.may_change_objects
     }
 }

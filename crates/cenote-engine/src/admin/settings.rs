@@ -1,25 +1,28 @@
 //! Properties and features of a pool (spec 01 §11, §12).
 
+use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
 use cenote_block::policy::PoolPolicy;
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
+use cenote_ondisk::bookmark::Bookmark;
 use cenote_ondisk::dsl::key;
 use cenote_ondisk::feature::Feature;
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
-use cenote_pool::mos::DIRECTORY;
+use cenote_pool::mos::{self, DIRECTORY};
 use cenote_rt::Result;
 
 use crate::Admin;
 use crate::Config;
 use crate::admin::import::MAINTAINED;
 use crate::dsl;
-use crate::dsl::{Context, features, names};
+use crate::dsl::{Context, errors, features, history, names};
 
-/// Pool directory entry: the set properties.
+/// Operation of the history: a property or feature was set.
+pub(crate) const SET: &str = "set";
 /// Behaviour of a suspended pool.
 const FAILMODE: &str = "failmode";
 /// Whether freed space is trimmed.
@@ -30,6 +33,8 @@ const AUTOEXPAND: &str = "autoexpand";
 const AUTOREPLACE: &str = "autoreplace";
 /// Whether heartbeats show other hosts that the pool is in use.
 const MULTIHOST: &str = "multihost";
+/// The feature that keeps an error log for each head.
+const HEAD_ERRLOG: &str = "head_errlog";
 /// The dataset to boot from, stored as its number.
 const BOOTFS: &str = "bootfs";
 
@@ -77,8 +82,19 @@ impl Admin<'_> {
                 _ => None,
             })
             .collect();
+        let births = self.births_of_lost_blocks(&settings).await?;
+        let mut env = self.engine.datasets().env(self.engine.open_txg());
         self.change(move |tx, ctx, config| {
-            settings.iter().try_for_each(|setting| apply(tx, ctx, config, setting))
+            env.context = *ctx;
+            let had_head_logs = features::is_active(tx, HEAD_ERRLOG)?;
+            settings.iter().try_for_each(|setting| {
+                let text = apply(tx, ctx, config, setting)?;
+                history::log_pool(tx, &env, SET, &text)
+            })?;
+            if !had_head_logs && features::is_active(tx, HEAD_ERRLOG)? {
+                errors::split_by_head(tx, &births)?;
+            }
+            Ok(())
         })
         .await?;
         let is_expanding = numbers.contains(&(AUTOEXPAND, 1));
@@ -89,6 +105,25 @@ impl Admin<'_> {
             self.engine.leaves().expand(None).await?;
         }
         Ok(())
+    }
+
+    /// Returns the births of the blocks in the error log, if `settings` enable the feature that
+    /// records them. A block that cannot be looked up has none.
+    async fn births_of_lost_blocks(
+        self,
+        settings: &[PoolSetting],
+    ) -> Result<BTreeMap<Bookmark, u64>> {
+        let mut births = BTreeMap::new();
+        let enabling = PoolSetting::Feature(features::known(HEAD_ERRLOG));
+        if !settings.contains(&enabling) || self.has_feature(HEAD_ERRLOG).await? {
+            return Ok(births);
+        }
+        let view = self.engine.view().await?;
+        for block in view.error_log().await? {
+            let birth = mos::unless_interrupted(block.birth_in(&view).await)?;
+            births.extend(birth.ok().flatten().map(|birth| (block.place, birth)));
+        }
+        Ok(births)
     }
 
     /// Applies the value of a property from now on.
@@ -136,33 +171,49 @@ impl Admin<'_> {
     }
 }
 
+/// Applies a setting, and returns it as the history has it.
 fn apply(
     tx: &mut Tx<'_>,
     ctx: &Context,
     config: &mut Config,
     setting: &PoolSetting,
-) -> TxResult<()> {
+) -> TxResult<String> {
     match setting {
-        PoolSetting::Property(name, value) => put(tx, name, *value),
-        PoolSetting::User(name, Some(text)) => put(tx, name, Value::text(text)),
-        PoolSetting::User(name, None) => remove(tx, name),
+        PoolSetting::Property(name, value) => put(tx, name, *value)?,
+        PoolSetting::User(name, Some(text)) => put(tx, name, Value::text(text))?,
+        PoolSetting::User(name, None) => remove(tx, name)?,
         PoolSetting::Bootfs(Some(dataset)) => {
             let object = names::head(tx, dataset)?;
-            put(tx, BOOTFS, object)
+            put(tx, BOOTFS, object)?;
+            return Ok(format!("{BOOTFS}={object}"));
         }
-        PoolSetting::Bootfs(None) => remove(tx, BOOTFS),
+        PoolSetting::Bootfs(None) => remove(tx, BOOTFS)?,
         PoolSetting::Comment(text) => {
             config.facts.comment.clone_from(text);
             config.touch();
-            Ok(())
         }
         PoolSetting::Compatibility(text) => {
             config.facts.compatibility.clone_from(text);
             config.touch();
-            Ok(())
         }
         // The sync updates the feature list in the labels.
-        PoolSetting::Feature(feature) => features::enable(tx, feature, ctx.txg).map(drop),
+        PoolSetting::Feature(feature) => features::enable(tx, feature, ctx.txg).map(drop)?,
+    }
+    Ok(text_of(setting))
+}
+
+/// Returns a setting as OpenZFS's history has it; a dataset to boot from as none.
+pub(crate) fn text_of(setting: &PoolSetting) -> String {
+    match setting {
+        // OpenZFS prints numbers with a sign.
+        PoolSetting::Property(name, value) => format!("{name}={}", value.cast_signed()),
+        PoolSetting::User(name, text) => format!("{name}={}", text.as_deref().unwrap_or("")),
+        PoolSetting::Bootfs(_) => format!("{BOOTFS}=0"),
+        PoolSetting::Comment(text) => format!("comment={}", text.as_deref().unwrap_or("")),
+        PoolSetting::Compatibility(text) => {
+            format!("compatibility={}", text.as_deref().unwrap_or("off"))
+        }
+        PoolSetting::Feature(feature) => format!("feature@{}=enabled", feature.name),
     }
 }
 

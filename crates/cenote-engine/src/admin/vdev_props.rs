@@ -98,16 +98,20 @@ impl Admin<'_> {
         value: Option<Value>,
     ) -> Result<()> {
         let name = name.to_owned();
-        let change = self.change(move |tx, _, config| {
+        let mut env = self.engine.datasets().env(self.engine.open_txg());
+        let change = self.change(move |tx, context, config| {
             let vdev = config.root.find(guid);
             let vdev = vdev.ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))?;
             let Some(object) = vdev.properties_object() else {
                 return Err(Error::new(Kind::Unsupported, EngineError::NoVdevZap(guid)).into());
             };
             match &value {
-                Some(value) => zap::update(tx, object, &*name, value.clone()),
-                None => zap::take(tx, object, &*name).map(drop),
+                Some(value) => zap::update(tx, object, &*name, value.clone())?,
+                None => zap::take(tx, object, &*name).map(drop)?,
             }
+            let text = format!("vdev_guid={guid}: {name}={}", text_of(value.as_ref()));
+            env.context = *context;
+            history::log_pool(tx, &env, "vdev set", &text)
         });
         change.await?;
         self.engine.leaves().apply_error_rates().await
@@ -118,6 +122,19 @@ impl Admin<'_> {
         let Some(object) = vdev.properties_object() else { return Ok(Vec::new()) };
         let found = self.engine.inspect_vdev(vdev.guid, |tx| mos::named(tx, object)).await?;
         Ok(found.unwrap_or_default())
+    }
+}
+
+/// Returns a value as OpenZFS's history has it: a number with a sign, and an empty text for a
+/// property that was removed.
+fn text_of(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::U64(number)) => number.cast_signed().to_string(),
+        Some(Value::Array { bytes, .. }) => {
+            let text = bytes.strip_suffix(b"\0").unwrap_or(bytes);
+            String::from_utf8_lossy(text).into_owned()
+        }
+        None => String::new(),
     }
 }
 

@@ -25,6 +25,7 @@ use cenote_vdev::labels;
 use crate::Admin;
 use crate::admin::aux;
 use crate::admin::aux::Aux;
+use crate::admin::events::{Event, PoolEvent};
 use crate::admin::layout::LeafDevices;
 use crate::admin::{Engine, write_aux_label};
 use crate::admin::{birth, create, import};
@@ -85,6 +86,7 @@ impl Admin<'_> {
         let answer = Answer::new();
         self.engine.run_task(Box::new(Add { new, answer: Arc::clone(&answer) })).await?;
         answer.take()?;
+        self.engine.health.damage.note(Event::Pool(PoolEvent::VdevsAdded));
         // The new leaves inherit the properties of the root.
         self.engine.leaves().apply_error_rates().await
     }

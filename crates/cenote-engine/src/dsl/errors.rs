@@ -4,15 +4,19 @@
 //! found from that head. So entries move with their blocks: they are removed with a head, and move
 //! to the clone's head on a promote.
 
+use std::collections::BTreeMap;
+
 use cenote_dmu::live::ObjectSpec;
 use cenote_dmu::zap::edit::{self as zap, ZapOptions};
 use cenote_dmu::{Tx, TxResult};
-use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry};
+use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::dnode::DnodePhys;
+use cenote_ondisk::errlog::{ERRLOG_LAST, ERRLOG_SCRUB, HeadEntry, parse_plain};
 use cenote_ondisk::object_type::ObjectType;
 use cenote_ondisk::zap::Value;
 use cenote_pool::mos::DIRECTORY;
 
-use crate::dsl::{directory_object, features};
+use crate::dsl::{directory_object, features, get_dataset, get_dir};
 
 /// Creates an empty log.
 fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
@@ -38,6 +42,47 @@ pub(crate) fn need_log_of(tx: &mut Tx<'_>, log: u64, head: u64) -> TxResult<u64>
     let errors = new_log(tx)?;
     zap::insert(tx, log, &key, errors)?;
     Ok(errors)
+}
+
+/// Records an error in the log of the damaged dataset's head, which is created if necessary.
+pub(crate) fn note_by_head(
+    tx: &mut Tx<'_>,
+    log: u64,
+    place: &Bookmark,
+    birth: u64,
+) -> TxResult<()> {
+    let head = match place.objset {
+        // The MOS has no head; its errors are under its own number.
+        0 => 0,
+        dataset => {
+            // The dataset may have been destroyed since, and the number reused for another object.
+            let is_dataset = |dnode: &DnodePhys| dnode.bonus_type == ObjectType::DSL_DATASET;
+            if !tx.find(dataset)?.is_some_and(|dnode| is_dataset(&dnode)) {
+                return Ok(());
+            }
+            let dir = get_dataset(tx, dataset)?.dir_obj;
+            get_dir(tx, dir)?.head_dataset_obj
+        }
+    };
+    let errors = need_log_of(tx, log, head)?;
+    let entry = HeadEntry { object: place.object, level: place.level, blkid: place.blkid, birth };
+    zap::update(tx, errors, &entry.format(), Value::text(""))
+}
+
+/// Gives both logs the form of `head_errlog`, which has just been enabled. `births` are those of
+/// the blocks that are known; 0 stands for others.
+pub(crate) fn split_by_head(tx: &mut Tx<'_>, births: &BTreeMap<Bookmark, u64>) -> TxResult<()> {
+    for name in [ERRLOG_LAST, ERRLOG_SCRUB] {
+        let Some(plain) = directory_object(tx, name)? else { continue };
+        let log = new_log(tx)?;
+        for entry in zap::entries(tx, plain)? {
+            let Some(place) = entry.key.name().and_then(parse_plain) else { continue };
+            note_by_head(tx, log, &place, births.get(&place).copied().unwrap_or(0))?;
+        }
+        zap::destroy(tx, plain)?;
+        zap::update(tx, DIRECTORY, name, log)?;
+    }
+    Ok(())
 }
 
 /// Removes the errors of a destroyed head.

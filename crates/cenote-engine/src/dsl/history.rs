@@ -6,11 +6,28 @@ use cenote_dmu::{Tx, TxResult};
 use cenote_ondisk::history::key;
 use cenote_ondisk::nvlist::NvList;
 use cenote_pool::mos::DIRECTORY;
+use cenote_rt::Uts;
 
 use crate::dsl::{Env, directory_object, names};
 
 /// Pool directory entry: the history.
 pub(crate) const HISTORY: &str = "history";
+
+/// A record of the pool that is written with the next operation on it.
+#[derive(Debug)]
+pub(crate) struct PendingRecord {
+    /// Name of the operation.
+    pub(crate) event: &'static str,
+    /// Its details.
+    pub(crate) text: String,
+}
+
+/// Returns the text of the records that name the software and the host: of the creation, the import
+/// and the opening of a pool. The software is named as by `zpool version`.
+pub(crate) fn version_text(version: u64) -> String {
+    let software = concat!("zfs-2.3.2-cenote-", env!("CARGO_PKG_VERSION"));
+    format!("pool version {version}; software version {software}; uts {}", Uts::here())
+}
 
 /// Records an operation on a dataset, with its current name.
 pub(crate) fn log(

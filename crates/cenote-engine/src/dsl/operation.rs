@@ -28,7 +28,7 @@ use cenote_pool::dsl::deleg::Requester;
 use cenote_pool::keys::KeyError;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_rt::seeded::{Bug, is_on};
-use cenote_rt::{BoxFuture, Error, Kind, Result};
+use cenote_rt::{BoxFuture, Error, Kind, Result, Uts};
 use cenote_vdev::Leaf;
 
 use crate::Datasets;
@@ -269,7 +269,7 @@ impl Datasets<'_> {
             tree: Arc::clone(&self.engine.tree),
             vdevs: root,
             pool: facts.name,
-            host: facts.hostname.unwrap_or_default(),
+            host: Uts::here().node,
             space: self.pool_space(),
             unwritten: dirty
                 .iter()
@@ -474,11 +474,37 @@ impl Datasets<'_> {
         }
     }
 
+    /// Opens a head for reading.
+    ///
+    /// # Errors
+    /// `Kind::NotFound`; [`OpError::Busy`] while it is partially received: only a receive may
+    /// change it; `Kind::KeyUnavailable` if it is encrypted and its key is not loaded.
+    pub async fn head_for_reading(self, name: &str) -> Result<Arc<Head>> {
+        let find = |tx: &mut Tx<'_>| {
+            let object = names::head(tx, name)?;
+            if dsl::get_dataset(tx, object)?.is_inconsistent() {
+                return Err(OpError::Busy.into());
+            }
+            Ok(object)
+        };
+        let engine = self.engine;
+        if let Some(head) = engine.heads.get(engine.mos.inspect(find).await?) {
+            return self.unlocked(head).await;
+        }
+        let head = {
+            // During a sync the dataset may be replaced.
+            let _between = engine.txgs.syncing.lock().await;
+            let object = engine.mos.inspect(find).await?;
+            self.head_of_object(object).await?
+        };
+        self.unlocked(head).await
+    }
+
     /// Returns a head for a user: an encrypted one is opened again if it is open without its keys.
     ///
     /// # Errors
-    /// `Kind::KeyUnavailable` if they are not loaded; `Kind::ReadOnly` if their format is too old;
-    /// `Kind::Busy` while a receive uses it without them.
+    /// `Kind::KeyUnavailable` if they are not loaded; `Kind::Busy` while a receive uses it without
+    /// them.
     async fn unlocked(self, head: Arc<Head>) -> Result<Arc<Head>> {
         if !head.is_encrypted() || self.engine.is_read_only {
             return Ok(head);
@@ -486,8 +512,7 @@ impl Datasets<'_> {
         let dir = self.engine.mos.inspect(|tx| dsl::get_dataset(tx, head.object())).await?.dir_obj;
         // They may have been unloaded since.
         self.keys_of(dir).await?;
-        if let Some(keys) = head.seal_keys() {
-            keys.check_version()?;
+        if head.seal_keys().is_some() {
             return Ok(head);
         }
         // Changes that were made without keys are on disk before any is made with them.
@@ -531,26 +556,14 @@ impl Engine {
     /// Opens a head for writing.
     ///
     /// # Errors
-    /// `Kind::NotFound`; [`OpError::Busy`] while it is partially received: only a receive may
-    /// change it.
+    /// The errors of [`Datasets::head_for_reading`]; `Kind::ReadOnly` if the format
+    /// of its keys is too old.
     pub async fn head(&self, name: &str) -> Result<Arc<Head>> {
-        let find = |tx: &mut Tx<'_>| {
-            let object = names::head(tx, name)?;
-            if dsl::get_dataset(tx, object)?.is_inconsistent() {
-                return Err(OpError::Busy.into());
-            }
-            Ok(object)
-        };
-        if let Some(head) = self.heads.get(self.mos.inspect(find).await?) {
-            return self.datasets().unlocked(head).await;
+        let head = self.datasets().head_for_reading(name).await?;
+        if !self.is_read_only {
+            head.check_key_version()?;
         }
-        let head = {
-            // During a sync the dataset may be replaced.
-            let _between = self.txgs.syncing.lock().await;
-            let object = self.mos.inspect(find).await?;
-            self.datasets().head_of_object(object).await?
-        };
-        self.datasets().unlocked(head).await
+        Ok(head)
     }
 }
 

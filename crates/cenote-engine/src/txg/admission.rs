@@ -361,8 +361,8 @@ impl Engine {
     ///
     /// # Errors
     /// `Kind::Quota` and `Kind::NoSpace`; `Kind::NotFound` if the dataset was destroyed;
-    /// `Kind::Busy` if the change is logged and the head's log is still to be replayed; errors of
-    /// the change.
+    /// `Kind::Busy` if the change is logged and the head's log is still to be replayed;
+    /// `Kind::ReadOnly` if the format of the head's keys is too old; errors of the change.
     pub async fn apply<L: LogMode<R>, R>(
         &self,
         head: &Head,
@@ -371,6 +371,7 @@ impl Engine {
     ) -> Result<(L::Value, u64)> {
         let ApplyOptions { charge, log } = options;
         log.check(head)?;
+        head.check_key_version()?;
         self.admit().await?;
         let bound = self.store.space_bound();
         let copies = head.policy().copies();

@@ -155,6 +155,14 @@ impl Head {
         self.keys.loaded().cloned()
     }
 
+    /// Checks that blocks may be encrypted with its keys.
+    ///
+    /// # Errors
+    /// `Kind::ReadOnly` if the format of the keys is too old.
+    pub(crate) fn check_key_version(&self) -> Result<()> {
+        self.keys.loaded().map_or(Ok(()), |keys| keys.check_version())
+    }
+
     /// Returns its intent log.
     pub fn log(&self) -> &Log {
         &self.log

@@ -31,9 +31,8 @@ use cenote_ondisk::config::pool_list;
 use cenote_rt::seeded::{Bug, is_on};
 use cenote_rt::{Kind, Result, ensure, trace};
 
-use crate::dsl;
-use crate::dsl::space;
 use crate::dsl::space::{Sizes, Use};
+use crate::dsl::{self, Env, history, space};
 use crate::txg::heads::{Head, policy_of};
 use crate::txg::ledger::Ledger;
 use crate::{Engine, Notice, Scope, Task, invariant_error};
@@ -109,6 +108,8 @@ impl Syncing<'_> {
         self.charge_mos().await?;
         self.sync_mos().await?;
         if self.pass == 1 {
+            let may_change = tasks.iter().any(|task| task.may_change_objects());
+            self.write_records(may_change).await?;
             if !has_early_tasks {
                 self.run_tasks(tasks).await?;
             }
@@ -134,6 +135,28 @@ impl Syncing<'_> {
             task.run(self.scope).await?;
         }
         if tasks.is_empty() { Ok(()) } else { self.update_label_features().await }
+    }
+
+    /// Writes the pending records of the history with tasks that may change objects themselves: the
+    /// import of a pool on a full host needs no more space than it did. If the history is damaged
+    /// they are lost: no import depends on it.
+    async fn write_records(&self, may_change_objects: bool) -> Result<()> {
+        if !may_change_objects {
+            return Ok(());
+        }
+        let records = std::mem::take(&mut self.engine.state().records);
+        if records.is_empty() {
+            return Ok(());
+        }
+        let env = Env { context: self.scope.context, ..self.engine.datasets().env(self.txg) };
+        let write = self.engine.mos_apply(self.txg, |tx| {
+            let mut records = records.iter();
+            records.try_for_each(|record| history::log_pool(tx, &env, record.event, &record.text))
+        });
+        match write.await {
+            Err(error) if error.kind() == Kind::Invariant => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// Whether this txg changes anything: otherwise nothing is written.

@@ -9,6 +9,7 @@ use cenote_rt::{BoxFuture, Kind, Result};
 use crate::Engine;
 use crate::config::{Config, ConfigChanger};
 use crate::dsl::Context;
+use crate::dsl::history::PendingRecord;
 use crate::error::{invariant_error, is_fatal};
 
 /// The sync that runs a task.
@@ -36,6 +37,11 @@ impl Scope<'_> {
 /// request are sent to its caller.
 pub(crate) trait Task: Send {
     fn run<'a>(&'a mut self, scope: &'a Scope<'_>) -> BoxFuture<'a, Result<()>>;
+
+    /// Whether it may change more than the labels.
+    fn may_change_objects(&self) -> bool {
+        true
+    }
 }
 
 /// Tasks of the next sync, or the reason why there is none.
@@ -43,6 +49,8 @@ pub(crate) trait Task: Send {
 pub(crate) struct TaskQueue {
     /// Tasks for the next sync, with their waiting callers.
     pub(crate) tasks: Vec<QueuedTask>,
+    /// Records for the history that wait for tasks that may change objects.
+    pub(crate) records: Vec<PendingRecord>,
     /// Why nothing is written any more.
     pub(crate) stopped: Option<String>,
 }

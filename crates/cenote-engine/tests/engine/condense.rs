@@ -16,18 +16,13 @@ use cenote_testkit::cuts;
 use crate::removals::{Batches, mirrors, pool_of};
 use crate::scans::{BLOCKS, Fixture, verify_of};
 
-/// A pool from which the vdev with most of `tank/b` was removed in small segments, so that its
+/// A pool from which the vdev with most of both file systems was removed in small segments, so that its
 /// mapping has many entries. The mapping is to be condensed as soon as a quarter of it is obsolete.
 async fn pool_after_removal(builder: &PoolBuilder, width: usize) -> Fixture {
     let _small = Batches::of(64 << 10);
     tunables::CONDENSE_MIN_MAPPING_BYTES.set(0).unwrap();
     let mut pool = pool_of(builder).await;
-    let mut blocks = [0; 4];
-    for block in 0..BLOCKS {
-        let (_, bp) = pool.block_of("tank/b", block).await;
-        blocks[bp.dvas().next().unwrap().vdev as usize] += 1;
-    }
-    let most = (0..4).max_by_key(|index| blocks[*index]).unwrap();
+    let (most, _) = pool.vdev_with_most(&["tank/a", "tank/b"]).await;
     pool.remove(most).await;
     pool.devices.drain(most * width..(most + 1) * width);
     pool

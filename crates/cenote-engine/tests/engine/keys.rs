@@ -5,10 +5,18 @@ use std::sync::Arc;
 
 use cenote_codec::crypto::Suite;
 use cenote_device::{Device as _, ImageDevice};
+use cenote_dmu::Tx;
+use cenote_dmu::zap::edit as zap;
+use cenote_engine::admin::PoolSetting;
 use cenote_engine::{Engine, KeyChange, NewDataset, NewEncryption, UserKey};
+use cenote_ondisk::dsl::{crypto as entry, key as extra};
+use cenote_ondisk::feature::FEATURES;
 use cenote_ondisk::objset::ObjSetType;
+use cenote_pool::Reason;
+use cenote_pool::features::table_of;
+use cenote_pool::mos::DIRECTORY;
 use cenote_poolkit::PoolBuilder;
-use cenote_poolkit::pools::raw_key;
+use cenote_poolkit::pools::{as_devices, open_read_only, raw_key};
 use cenote_rt::{Buf, Kind, Result, block_on};
 use futures_util::future::{join, join_all};
 
@@ -139,6 +147,52 @@ fn unloading_a_key_leaves_others_alone() {
             let info = view.dataset(name).await.unwrap().key_info().await.unwrap().unwrap();
             assert_eq!(view.keys().is_loaded(&info), is_loaded, "{name}");
         }
+    })
+    .unwrap();
+}
+
+/// Errata #3 are keys of the first development format, errata #4 encrypted snapshots without IV set
+/// guid, or the feature `encryption` without `bookmark_v2`. They end with their cause.
+#[test]
+fn errata_of_encrypted_datasets_are_found() {
+    block_on(2, async {
+        let (engine, devices) = pool().await;
+        create(&engine, "tank/r", root(1)).await.unwrap();
+        engine.snapshots().create(vec!["tank/r@s".into()]).await.unwrap();
+        let reader = open_read_only(as_devices(&devices)).await.unwrap();
+        let keys =
+            reader.dataset("tank/r").await.unwrap().key_info().await.unwrap().unwrap().object;
+        let snapshot = reader.dataset("tank/r@s").await.unwrap().object();
+        let reason = async || {
+            let reader = open_read_only(as_devices(&devices)).await.unwrap();
+            reader.status().await.unwrap().reason
+        };
+        assert_eq!(reason().await, Reason::Ok);
+        let version = async |version: u64| {
+            let change = move |tx: &mut Tx<'_>| zap::update(tx, keys, entry::VERSION, version);
+            engine.tamper(change).await.unwrap();
+        };
+        version(0).await;
+        assert_eq!(reason().await, Reason::Errata(3));
+        version(1).await;
+        engine.tamper(move |tx| zap::remove(tx, snapshot, extra::IVSET_GUID)).await.unwrap();
+        assert_eq!(reason().await, Reason::Errata(4));
+        // Found again and again while the pool is open, until the cause is gone.
+        let view = async || engine.view().await.unwrap().status().await.unwrap().reason;
+        assert_eq!(view().await, Reason::Errata(4));
+        engine.snapshots().destroy("tank/r@s").await.unwrap();
+        assert_eq!(view().await, Reason::Ok);
+        assert_eq!(reason().await, Reason::Ok);
+
+        let feature = FEATURES.iter().find(|feature| feature.name == "bookmark_v2").unwrap();
+        let disable = move |tx: &mut Tx<'_>| {
+            let table = zap::require_u64(tx, DIRECTORY, table_of(feature))?;
+            zap::remove(tx, table, feature.guid)
+        };
+        engine.tamper(disable).await.unwrap();
+        assert_eq!(view().await, Reason::Errata(4));
+        engine.admin().set(vec![PoolSetting::Feature(feature)]).await.unwrap();
+        assert_eq!(view().await, Reason::Ok);
     })
     .unwrap();
 }

@@ -589,8 +589,6 @@ fn features_apply_from_the_txg_that_enables_them() {
 
 #[test]
 fn error_log_entries_move_with_their_blocks() {
-    use cenote_dmu::zap::edit as zap;
-    use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry};
     run(async {
         let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
@@ -602,32 +600,93 @@ fn error_log_entries_move_with_their_blocks() {
         let number = async |name| reader.dataset(name).await.unwrap().object();
         let (head, clone) = (number("tank/a").await, number("tank/c").await);
         let taken = reader.dataset("tank/a@s").await.unwrap().phys().creation_txg;
-        let entry = |birth| HeadEntry { object: 1, level: 0, blkid: 0, birth }.format();
-        let names = [entry(taken), entry(taken + 1)];
-        let wanted = names.clone();
-        pool.engine
-            .tamper(move |tx| {
-                let new = |tx: &mut cenote_dmu::Tx<'_>| {
-                    let kind = cenote_ondisk::object_type::ObjectType::ERROR_LOG;
-                    let spec = cenote_dmu::live::ObjectSpec::new(kind, 0);
-                    zap::create(tx, &spec, zap::ZapOptions::default())
-                };
-                let (log, of_head) = (new(tx)?, new(tx)?);
-                zap::insert(tx, 1, ERRLOG_LAST, log)?;
-                zap::insert(tx, log, &zap::hex_key(head), of_head)?;
-                names.iter().try_for_each(|name| zap::insert(tx, of_head, name, Value::text("")))
-            })
-            .await
-            .unwrap();
+        log_errors(&pool, head, &[taken, taken + 1]).await;
         pool.engine.datasets().promote("tank/c").await.unwrap();
         let mut found: Vec<_> = pool.reader().await.error_log().await.unwrap();
         found.sort_unstable_by_key(|block| block.birth);
         let found: Vec<_> = found.iter().map(|block| (block.place.objset, block.birth)).collect();
-        assert_eq!(found, [(clone, Some(taken)), (head, Some(taken + 1))], "{wanted:?}");
+        assert_eq!(found, [(clone, Some(taken)), (head, Some(taken + 1))]);
         pool.engine.datasets().destroy("tank/a").await.unwrap();
         assert_eq!(pool.reader().await.error_log().await.unwrap().len(), 1);
         pool.check().await;
         pool.judge().await;
+    });
+}
+
+/// Replaces the error log: block 3 of object 1 of a head, with these births.
+async fn log_errors(pool: &MemoryPool, head: u64, births: &[u64]) {
+    use cenote_dmu::zap::edit as zap;
+    use cenote_ondisk::errlog::{ERRLOG_LAST, HeadEntry};
+    let entry = |birth: &u64| HeadEntry { object: 1, level: 0, blkid: 3, birth: *birth }.format();
+    let names: Vec<_> = births.iter().map(entry).collect();
+    pool.engine
+        .tamper(move |tx| {
+            let new = |tx: &mut cenote_dmu::Tx<'_>| {
+                let kind = cenote_ondisk::object_type::ObjectType::ERROR_LOG;
+                let spec = cenote_dmu::live::ObjectSpec::new(kind, 0);
+                zap::create(tx, &spec, zap::ZapOptions::default())
+            };
+            let (log, of_head) = (new(tx)?, new(tx)?);
+            zap::update(tx, 1, ERRLOG_LAST, log)?;
+            zap::insert(tx, log, &zap::hex_key(head), of_head)?;
+            names.iter().try_for_each(|name| zap::insert(tx, of_head, name, Value::text("")))
+        })
+        .await
+        .unwrap();
+}
+
+/// An entry of the error log is listed in the datasets that have the block: in the head, its
+/// snapshots and clones, and, if the head is a clone, in its origin. It is listed in none of them
+/// once the block is gone, and as it is in the log while that cannot be read.
+#[test]
+fn damaged_objects_are_those_that_have_the_block() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        pool.create("tank/a").await;
+        fill(&pool, "tank/a", 1, 4, 1).await;
+        pool.snap("tank/a@s").await;
+        pool.engine.datasets().clone_snapshot("tank/a@s", "tank/c", Vec::new()).await.unwrap();
+        let reader = pool.reader().await;
+        let number = async |name| reader.dataset(name).await.unwrap().object();
+        let (head, snapshot, clone) =
+            (number("tank/a").await, number("tank/a@s").await, number("tank/c").await);
+        let dnode = reader.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let bp = dnode.dnode(1).await.unwrap().block_pointer(0, 3).await.unwrap().unwrap();
+        let birth = bp.physical_birth();
+        let damaged = async |pool: &MemoryPool| {
+            let reader = pool.reader().await;
+            let objects = reader.damaged_objects().await.unwrap();
+            assert!(objects.iter().all(|object| object.object == 1), "{objects:?}");
+            objects.iter().map(|object| object.objset).collect::<Vec<_>>()
+        };
+        for named in [head, clone] {
+            log_errors(&pool, named, &[birth]).await;
+            let mut all = vec![head, snapshot, clone];
+            all.sort_unstable();
+            assert_eq!(damaged(&pool).await, all);
+            log_errors(&pool, named, &[birth + 1000]).await;
+            assert!(damaged(&pool).await.is_empty());
+        }
+        log_errors(&pool, head, &[birth, birth + 1000]).await;
+        fill(&pool, "tank/a", 1, 4, 2).await;
+        fill(&pool, "tank/c", 1, 4, 3).await;
+        pool.engine.sync().await.unwrap();
+        assert_eq!(damaged(&pool).await, [snapshot]);
+        log_errors(&pool, clone, &[birth]).await;
+        assert_eq!(damaged(&pool).await, [snapshot]);
+        pool.engine.datasets().destroy("tank/c").await.unwrap();
+        pool.engine.snapshots().destroy("tank/a@s").await.unwrap();
+        log_errors(&pool, head, &[birth]).await;
+        assert!(damaged(&pool).await.is_empty());
+
+        let set = pool.reader().await.dataset("tank/a").await.unwrap().open().await.unwrap();
+        let dnodes = set.meta_dnode().block_pointer(0, 0).await.unwrap().unwrap();
+        pool.engine.export().await.unwrap();
+        for dva in (0..3).filter_map(|copy| dnodes.dva(copy)) {
+            pool.spoil(dva.offset + (4 << 20), 512).await;
+        }
+        pool.open_again().await;
+        assert_eq!(damaged(&pool).await, [head]);
     });
 }
 
@@ -674,31 +733,86 @@ fn error_log_lists_lost_blocks() {
 #[test]
 fn history_records_operations() {
     run(async {
-        let pool = MemoryPool::new().await;
+        let mut pool = MemoryPool::new().await;
         pool.create("tank/a").await;
         pool.snap("tank/a@s").await;
         pool.engine.datasets().rename("tank/a", "tank/b").await.unwrap();
-        let history = pool.reader().await.history().await.unwrap();
-        assert_eq!(history.damage, None);
-        let events: Vec<_> = history
-            .records
-            .iter()
-            .filter_map(|record| match &record.event {
-                cenote_pool::history::HistoryEvent::Internal { name, dataset, text, .. } => {
-                    Some((name.clone(), dataset.as_ref().map(|d| d.0.clone()), text.clone()))
-                }
-                _ => None,
-            })
-            .collect();
-        let some = |text: &str| Some(text.to_owned());
+        let events = records_of(&pool).await;
+        let of_creation = events.iter().position(|(_, dataset, _)| dataset.is_some()).unwrap();
+        let (of_creation, of_datasets) = events.split_at(of_creation);
+        let wanted = |event: &str, dataset: &str, text: &str| {
+            (event.to_owned(), Some(dataset.to_owned()), text.to_owned())
+        };
         assert_eq!(
-            events,
+            of_datasets,
             [
-                ("create".to_owned(), some("tank/a"), " ".to_owned()),
-                ("snapshot".to_owned(), some("tank/a@s"), " ".to_owned()),
-                ("rename".to_owned(), some("tank/a"), "-> tank/b".to_owned()),
+                wanted("create", "tank/a", " "),
+                wanted("snapshot", "tank/a@s", " "),
+                wanted("rename", "tank/a", "-> tank/b"),
             ]
         );
+        let version = format!("; uts {}", cenote_rt::Uts::here());
+        let is_version = |text: &str| {
+            text.starts_with("pool version 5000; software version zfs-2.3.2-cenote-")
+                && text.ends_with(&version)
+        };
+        assert!(of_creation[0].0 == "create" && is_version(&of_creation[0].2), "{of_creation:?}");
+        let features = cenote_pool::features::identity();
+        let features: Vec<_> =
+            features.map(|feature| format!("feature@{}=enabled", feature.name)).collect();
+        assert!(of_creation[1..].iter().all(|(name, ..)| name == "set"), "{of_creation:?}");
+        let texts: Vec<_> = of_creation[1..].iter().map(|(_, _, text)| text.clone()).collect();
+        assert_eq!(texts, features);
+
+        // The opening is recorded once, with the first txg; an import if it is one.
+        pool.reopen().await;
+        assert_eq!(records_of(&pool).await, events, "nothing is written for it");
+        pool.engine.admin().note_import();
+        let guid = pool.engine.guid();
+        pool.engine.admin().reguid(4711).await.unwrap();
+        pool.engine.sync().await.unwrap();
+        let all = records_of(&pool).await;
+        let [open, import, reguid] = &all[events.len()..] else { panic!("{all:?}") };
+        assert!(open.0 == "open" && is_version(&open.2), "{open:?}");
+        assert!(import.0 == "import" && is_version(&import.2), "{import:?}");
+        assert_eq!(*reguid, ("guid change".into(), None, format!("old={guid} new=4711")));
+        pool.check().await;
+    });
+}
+
+/// Returns name, dataset and text of the internal records of the history.
+async fn records_of(pool: &MemoryPool) -> Vec<(String, Option<String>, String)> {
+    let history = pool.reader().await.history().await.unwrap();
+    assert_eq!(history.damage, None);
+    let records = history.records.iter().filter_map(|record| match &record.event {
+        cenote_pool::history::HistoryEvent::Internal { name, dataset, text, .. } => {
+            Some((name.clone(), dataset.as_ref().map(|d| d.0.clone()), text.clone()))
+        }
+        _ => None,
+    });
+    records.collect()
+}
+
+/// A pool is opened and written without the records of its opening if its history is damaged.
+#[test]
+fn damaged_history_keeps_no_pool_from_being_opened() {
+    run(async {
+        let mut pool = MemoryPool::new().await;
+        let object = pool.reader().await.directory_object("history").unwrap();
+        pool.engine
+            .tamper(move |tx| {
+                // The ring would end before it begins.
+                let mut bonus = vec![0; tx.bonus(object)?.len()];
+                bonus[..8].fill(0xff);
+                tx.set_bonus(object, &bonus)
+            })
+            .await
+            .unwrap();
+        pool.reopen().await;
+        pool.engine.sync().await.unwrap();
+        let txg = pool.engine.uberblock().txg;
+        pool.engine.admin().set_host(Some((7, "host".into()))).await.unwrap();
+        assert!(pool.engine.uberblock().txg > txg);
     });
 }
 

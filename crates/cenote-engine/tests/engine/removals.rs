@@ -25,7 +25,7 @@ use cenote_rt::{Error, Kind, Result, Rng, block_on, simulate, tunables};
 use cenote_testkit::cuts;
 use cenote_testkit::golden::golden;
 use cenote_vdev::create::VdevClass;
-use cenote_vdev::{DtlKind, TxgRanges};
+use cenote_vdev::{DATA_START, DtlKind, TxgRanges};
 
 use crate::condense;
 use crate::scans::{BLOCKS, Fixture, fails, verify_of};
@@ -93,6 +93,26 @@ impl Fixture {
         self.engine.removals().begin(self.top(index)).await.unwrap();
         self.engine.removals().wait().await.unwrap();
         assert_eq!(kinds(&self.engine)[index], VdevKind::Indirect);
+    }
+
+    /// Returns the vdev that has most blocks of each of the file systems, and their offsets in it.
+    pub(crate) async fn vdev_with_most(&self, names: &[&str]) -> (usize, Vec<u64>) {
+        let width = self.engine.admin().vdev_config().children.len();
+        let mut found = vec![(usize::MAX, Vec::new()); width];
+        for name in names {
+            let mut of_name = vec![Vec::new(); width];
+            for block in 0..BLOCKS {
+                let (_, bp) = self.block_of(name, block).await;
+                let dva = bp.dva(0).unwrap();
+                of_name[dva.vdev as usize].push(dva.offset);
+            }
+            for ((least, all), offsets) in found.iter_mut().zip(of_name) {
+                *least = offsets.len().min(*least);
+                all.extend(offsets);
+            }
+        }
+        let most = found.iter().enumerate().max_by_key(|(_, (least, _))| *least).unwrap().0;
+        (most, found.swap_remove(most).1)
     }
 
     async fn removal(&self) -> RemovingPhys {
@@ -425,21 +445,14 @@ fn logs_end_before_a_removal() {
 /// Both sides of a mirror have a wrong block each, before the removal: both blocks survive it.
 async fn sides_stay_apart() {
     let mut pool = pool_of(&mirrors(4)).await;
-    let mut found = Vec::new();
-    for block in 0..BLOCKS {
-        let (_, bp) = pool.block_of("tank/b", block).await;
-        let dva = bp.dva(0).unwrap();
-        if dva.vdev == 1 {
-            found.push(dva.offset + (4 << 20));
-        }
-    }
-    assert!(found.len() > 1, "the pool has no two blocks there");
-    for (side, at) in found.iter().take(2).enumerate() {
+    let (most, offsets) = pool.vdev_with_most(&["tank/b"]).await;
+    let sides = 2 * most..2 * most + 2;
+    for (side, offset) in sides.clone().zip(&offsets[..2]) {
         let wrong = vec![cenote_rt::Buf::from(vec![0xee; 512])];
-        pool.devices[2 + side].write(*at, wrong).await.unwrap();
+        pool.devices[side].write(offset + DATA_START, wrong).await.unwrap();
     }
-    pool.remove(1).await;
-    pool.devices.drain(2..4);
+    pool.remove(most).await;
+    pool.devices.drain(sides);
     let done = pool.scrub().await;
     assert!(done.errors == 0 && done.processed > 0, "{done:?}");
     assert_eq!(pool.scrub().await.processed, 0);

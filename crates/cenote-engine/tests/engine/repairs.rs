@@ -19,7 +19,7 @@ use cenote_pool::traverse::{self, Damage, Flow, Visitor};
 use cenote_poolkit::PoolBuilder;
 use cenote_poolkit::pools::{self, as_devices};
 use cenote_rt::seeded::Bug;
-use cenote_rt::{Buf, Result, simulate};
+use cenote_rt::{Buf, Result, simulate, tunables};
 use cenote_vdev::LeafRange;
 use cenote_vdev::create::VdevClass;
 
@@ -485,6 +485,19 @@ async fn copies_are_repaired(disks: usize, copies: u64) {
 fn copies_on_disks_are_repaired() {
     for (disks, copies) in [(1, 2), (1, 3), (2, 2), (2, 3)] {
         simulate(1, copies_are_repaired(disks, copies)).unwrap();
+    }
+}
+
+/// The order in which a scrub reads changes nothing of what it repairs.
+#[test]
+fn scrubs_in_every_order_repair() {
+    for (legacy, strategy) in [(1, 0), (0, 1), (0, 2)] {
+        simulate(1, async move {
+            tunables::SCAN_LEGACY.set(legacy).unwrap();
+            tunables::SCAN_ISSUE_STRATEGY.set(strategy).unwrap();
+            copies_are_repaired(2, 2).await;
+        })
+        .unwrap();
     }
 }
 

@@ -343,6 +343,13 @@ fn removed_spare_is_not_attached() {
         let pool = Fixture::new("mirror", 2).await;
         let spare = add_spare(&pool, &new_device()).await;
         pool.engine.leaves().remove_aux(spare.config.guid).await.unwrap();
+        let told = pool.engine.health().events().after(0);
+        let added = Event::Pool(PoolEvent::VdevsAdded);
+        assert!(told.iter().any(|noted| noted.event == added));
+        let is_removed = |event: &Event| {
+            matches!(event, Event::AuxRemoved { device, .. } if *device == spare.config.guid)
+        };
+        assert!(told.iter().any(|noted| is_removed(&noted.event)), "{told:?}");
         let refused = pool.engine.leaves().attach(pool.leaf(0), spare, Attach::Replace).await;
         assert_eq!(why(&refused.unwrap_err()), Some(ShapeError::NoSuchLeaf));
         assert!(pool.finish().await.is_clean());

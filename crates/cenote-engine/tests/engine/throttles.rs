@@ -172,7 +172,8 @@ fn zfs_scrub_delay_clamps_a_used_pool() {
 
 /// A share slows ordinary I/O down by about as much as allowed.
 pub(crate) async fn slowdown_is_bounded() {
-    let mut pool = Fixture::new(3000).await;
+    // Long enough that few scrubs begin meanwhile: their first reads are not held back.
+    let mut pool = Fixture::new(9000).await;
     use_model(ThrottleModel::Share);
     set(&tunables::SCRUB_MIN_RATE, 0);
     set(&tunables::SCRUB_SLOWDOWN_PCT, 10);
@@ -259,6 +260,8 @@ fn share_scrubs_faster_than_delays_at_equal_latency() {
 /// Returns the seconds of a scrub of a file whose neighbouring blocks are far from each other.
 async fn scrub_of_scattered_blocks(is_legacy: u64) -> f64 {
     set(&tunables::SCAN_LEGACY, is_legacy);
+    // The queue of the leaf sorts what waits there: here it is little.
+    set(&tunables::SCAN_VDEV_LIMIT, 2 * RECORD);
     let Fixture { engine, .. } = Fixture::new(0).await;
     let head = engine.head("tank/a").await.unwrap();
     let object = pools::new_object(&engine, &head).await.unwrap();
@@ -285,7 +288,7 @@ fn zfs_scan_legacy_reads_in_the_order_of_the_walk() {
         let sorted = scrub_of_scattered_blocks(0).await;
         let legacy = scrub_of_scattered_blocks(1).await;
         // Much of either is metadata.
-        assert!(legacy > 1.15 * sorted, "{sorted} s sorted, {legacy} s as found");
+        assert!(legacy > 2.0 * sorted, "{sorted} s sorted, {legacy} s as found");
     };
     simulate(1, run).unwrap();
 }

@@ -64,7 +64,8 @@ impl Mount {
         Self::open_with(engine, dataset, false).await
     }
 
-    /// Opens it for reading; the unlinked set is left alone.
+    /// Opens it for reading; the unlinked set is left alone. Keys of the first development format
+    /// are accepted.
     ///
     /// # Errors
     /// The errors of [`open`](Self::open).
@@ -89,7 +90,11 @@ impl Mount {
         dataset: &str,
         is_read_only: bool,
     ) -> Result<Arc<Self>> {
-        let head = engine.head(dataset).await?;
+        let head = if is_read_only {
+            engine.datasets().head_for_reading(dataset).await?
+        } else {
+            engine.head(dataset).await?
+        };
         let ownership = head.own();
         let facts = Facts::read(engine, &head).await?;
         if !is_read_only && head.log().is_claimed() {

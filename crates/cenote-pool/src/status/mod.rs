@@ -9,6 +9,7 @@
 //!
 //! Sources: spec 06 §19.
 
+mod errata;
 mod examine;
 mod leaf_work;
 mod memory;
@@ -39,7 +40,7 @@ use crate::{Pool, import::Host};
 /// Status of a pool.
 #[derive(Debug, Clone)]
 pub struct PoolStatus {
-    /// Facts from the config.
+    /// Facts from the config; the errata as found in the pool, if it could be opened.
     pub facts: PoolFacts,
     /// The most important condition of the pool.
     pub reason: Reason,
@@ -82,7 +83,7 @@ impl Pool {
     }
 
     /// Returns the status of the pool.
-    pub async fn status(&self) -> Result<PoolStatus> {
+    pub async fn status(self: &Arc<Self>) -> Result<PoolStatus> {
         let space = self.space().await?;
         let mut root = report::of_pool(self, &space);
         leaf_work::complete(self, &mut root).await;
@@ -96,8 +97,10 @@ impl Pool {
         let mut objects: Vec<_> =
             errors.iter().map(|block| (block.place.objset, block.place.object)).collect();
         objects.dedup();
+        let mut facts = self.config().facts.clone();
+        facts.errata = errata::of_pool(self).await?;
         let mut status = PoolStatus {
-            facts: self.config().facts.clone(),
+            facts,
             reason: Reason::Ok,
             root,
             spares: aux(self.spares()),

@@ -1,5 +1,6 @@
 //! The window: collected pointers, sorted by address.
 
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -45,11 +46,28 @@ pub(super) struct Copy {
     pub(super) job: u32,
 }
 
+impl Copy {
+    fn end(&self) -> u64 {
+        self.offset.saturating_add(self.asize)
+    }
+}
+
 /// Blocks that are read together.
 pub(super) struct Window {
     pub(super) jobs: Vec<Job>,
-    /// Sorted by address; for a scan with `zfs_scan_legacy` in the order of the jobs.
+    /// In the order in which they are read. Equal addresses are neighbours if it is sorted.
     pub(super) copies: Vec<Copy>,
+}
+
+/// Order in which the copies of a window are read.
+#[derive(Debug, Clone, Copy)]
+enum Order {
+    /// That of the jobs.
+    Found,
+    /// That of the addresses.
+    Disk,
+    /// Long extents first.
+    LongExtentsFirst,
 }
 
 /// Memory of a block with two copies in a window.
@@ -83,8 +101,11 @@ impl Collector {
     /// Starts reading the collected window after the previous one is finished.
     async fn flush(&mut self) {
         self.wait().await;
-        let is_sorted = self.run.scrubbed.is_none() || tunables::SCAN_LEGACY.get() == 0;
-        let window = Window::of(std::mem::take(&mut self.jobs), is_sorted);
+        let order = match self.run.scrubbed {
+            None => Order::Disk,
+            Some(_) => Order::of_scans(),
+        };
+        let window = Window::of(std::mem::take(&mut self.jobs), order);
         let run = Arc::clone(&self.run);
         self.reading = Some(cenote_rt::spawn(read(run, window)));
     }
@@ -103,8 +124,47 @@ impl Collector {
     }
 }
 
+impl Order {
+    /// Returns the order that the tunables want for scans. A window is always read to its end
+    /// before its place is recorded, so strategy 0 has nothing to choose.
+    fn of_scans() -> Self {
+        match (tunables::SCAN_LEGACY.get(), tunables::SCAN_ISSUE_STRATEGY.get()) {
+            (0, 2) => Self::LongExtentsFirst,
+            (0, _) => Self::Disk,
+            _ => Self::Found,
+        }
+    }
+
+    fn sort(self, copies: Vec<Copy>) -> Vec<Copy> {
+        let mut copies = copies;
+        if matches!(self, Self::Found) {
+            return copies;
+        }
+        copies.sort_unstable_by_key(|copy| (copy.vdev, copy.offset, copy.job));
+        if matches!(self, Self::LongExtentsFirst) { long_extents_first(&copies) } else { copies }
+    }
+}
+
+/// Sorts copies that are sorted by address: those of the longest extents first, in classes of the
+/// powers of two (spec 06 §15.4).
+fn long_extents_first(copies: &[Copy]) -> Vec<Copy> {
+    let gap = tunables::SCAN_MAX_EXT_GAP.get();
+    let is_near = |a: &Copy, b: &Copy| a.vdev == b.vdev && b.offset.saturating_sub(a.end()) <= gap;
+    let mut extents: Vec<_> = copies.chunk_by(is_near).collect();
+    extents.sort_by_cached_key(|extent| Reverse(score(extent).checked_ilog2()));
+    extents.concat()
+}
+
+/// Returns how early an extent is read: its bytes, and more of them the fewer gaps it has.
+fn score(extent: &[Copy]) -> u128 {
+    let (Some(first), Some(last)) = (extent.first(), extent.last()) else { return 0 };
+    let size = u128::from(last.end().saturating_sub(first.offset)).max(1);
+    let filled = extent.iter().map(|copy| u128::from(copy.asize)).sum::<u128>().min(size);
+    filled + filled * filled * u128::from(tunables::SCAN_FILL_WEIGHT.get()) / size
+}
+
 impl Window {
-    fn of(jobs: Vec<Job>, is_sorted: bool) -> Self {
+    fn of(jobs: Vec<Job>, order: Order) -> Self {
         let mut copies = Vec::with_capacity(jobs.len() * 2);
         for (job, Job { bp, .. }) in (0..).zip(&jobs) {
             if bp.is_gang() || bp.validate().is_err() || bp.dva(0).is_none() {
@@ -119,10 +179,7 @@ impl Window {
                 copies.push(Copy { vdev, dva: index, offset, asize, job });
             }
         }
-        if is_sorted {
-            copies.sort_unstable_by_key(|copy| (copy.vdev, copy.offset, copy.job));
-        }
-        Self { jobs, copies }
+        Self { jobs, copies: order.sort(copies) }
     }
 
     /// Splits the copies into batches of about `bytes`.
@@ -188,5 +245,55 @@ async fn read(run: Arc<Run>, window: Window) {
         let copies = batch::failures(&run, job).await;
         let (place, bp) = (job.place, job.bp);
         run.report(Finding::Lost { place, bp, copies, cause: None }).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    fn copies(places: &[(u32, u64, u64)]) -> Vec<Copy> {
+        let copy = |(job, (vdev, offset, asize)): (u32, &(u32, u64, u64))| Copy {
+            vdev: *vdev,
+            dva: 0,
+            offset: offset * MIB,
+            asize: asize * MIB,
+            job,
+        };
+        (0..).zip(places).map(copy).collect()
+    }
+
+    fn jobs(order: Order, places: &[(u32, u64, u64)]) -> Vec<u32> {
+        order.sort(copies(places)).iter().map(|copy| copy.job).collect()
+    }
+
+    #[test]
+    fn long_extents_are_read_first() {
+        cenote_rt::simulate(1, async {
+            // Extents: one block, three blocks with a small gap, two blocks of another vdev.
+            let places = [(1, 5, 1), (0, 40, 2), (0, 0, 1), (0, 44, 2), (0, 46, 2), (1, 4, 1)];
+            assert_eq!(jobs(Order::Found, &places), [0, 1, 2, 3, 4, 5]);
+            assert_eq!(jobs(Order::Disk, &places), [2, 1, 3, 4, 5, 0]);
+            assert_eq!(jobs(Order::LongExtentsFirst, &places), [1, 3, 4, 5, 0, 2]);
+            tunables::SCAN_MAX_EXT_GAP.set(MIB).unwrap();
+            assert_eq!(jobs(Order::LongExtentsFirst, &places), [3, 4, 1, 5, 0, 2]);
+        })
+        .unwrap();
+    }
+
+    /// Ten MiB without gaps go before twelve with gaps. Without the weight they are in one class,
+    /// and are read in the order of the disk.
+    #[test]
+    fn full_extents_are_read_before_those_with_gaps() {
+        cenote_rt::simulate(1, async {
+            let gaps = (0..12).map(|index| (0, index * 3, 1));
+            let places: Vec<_> = gaps.chain([(0, 100, 10)]).collect();
+            assert_eq!(jobs(Order::LongExtentsFirst, &places)[0], 12);
+            tunables::SCAN_FILL_WEIGHT.set(0).unwrap();
+            assert_eq!(jobs(Order::LongExtentsFirst, &places)[0], 0);
+        })
+        .unwrap();
     }
 }

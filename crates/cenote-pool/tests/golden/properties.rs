@@ -163,7 +163,7 @@ fn list_figures_of_vdevs_equal_openzfs() {
     });
 }
 
-async fn vdev_difference(name: &str, pool: &Pool, wanted: &str) -> Option<String> {
+async fn vdev_difference(name: &str, pool: &Arc<Pool>, wanted: &str) -> Option<String> {
     let status = pool.status().await.expect("status");
     let space = status.space.clone().expect("space");
     let (mut ours, mut theirs, mut count) = (String::new(), String::new(), 0);

@@ -13,7 +13,8 @@ use cenote_vdev::{VdevAux, VdevState, labels};
 use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
 use crate::admin::create::plan_distributed_spare;
-use crate::dsl::Context;
+use crate::admin::events::Event;
+use crate::dsl::{Context, history};
 use crate::space::checkpoint;
 use crate::{Config, Leaves};
 
@@ -89,11 +90,16 @@ impl Leaves<'_> {
     pub async fn remove_aux(self, guid: u64) -> Result<()> {
         self.engine.space().check_no_checkpoint()?;
         let view = self.engine.view().await?;
-        let all = view.spares().iter().chain(view.caches());
-        let device = all.map(|aux| &aux.config).find(|config| config.guid == guid).cloned();
-        let device = device.ok_or_else(|| Error::from(ShapeError::NoSuchLeaf))?;
+        let spares = view.spares().iter().map(|aux| ("spare", aux));
+        let mut all = spares.chain(view.caches().iter().map(|aux| ("l2cache", aux)));
+        let found = all.find(|(_, aux)| aux.config.guid == guid);
+        let (kind, aux) = found.ok_or_else(|| Error::from(ShapeError::NoSuchLeaf))?;
+        let (device, state) = (aux.config.clone(), aux.state);
         drop(view);
-        let change = move |tx: &mut Tx<'_>, _: &Context, config: &mut Config| {
+        let path = device.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned());
+        let of_record = path.clone().unwrap_or_else(|| "-".to_owned());
+        let mut env = self.engine.datasets().env(self.engine.open_txg());
+        let change = move |tx: &mut Tx<'_>, context: &Context, config: &mut Config| {
             checkpoint::check_none(tx)?;
             if config.root.find(guid).is_some() {
                 return Err(TxStop::from(ShapeError::InUse));
@@ -102,9 +108,12 @@ impl Leaves<'_> {
             aux::retain(tx, Aux::Spares, is_other)?;
             aux::retain(tx, Aux::Caches, is_other)?;
             config.touch();
-            Ok(())
+            env.context = *context;
+            let text = format!("{} vdev ({kind}) {of_record}", config.facts.name);
+            history::log_pool(tx, &env, "vdev remove", &text)
         };
         self.engine.admin().change(change).await?;
+        self.engine.health.damage.note(Event::AuxRemoved { device: guid, state, path });
         if let Some(device) = self.open_spare(&device).await {
             // A device that fails keeps its labels, which name no pool.
             self.relabel(async { drop(labels::clear(&*device).await) }).await;
