@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use cenote_engine::Engine;
+use cenote_engine::{Engine, SOFTWARE};
 
 use crate::hints::{self, Listener};
 use crate::host::{OpenPools, Session};
@@ -349,7 +349,7 @@ pub fn needs_no_pool(tool: &str, args: &[String]) -> bool {
 fn own_verb(verb: &str, args: &[String], io: &mut Io<'_>) -> CommandResult {
     match verb {
         "--version" | "version" => {
-            out!(io, "zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"))?;
+            out!(io, "{SOFTWARE}")?;
             Ok(())
         }
         "help" if let [command, ..] = args => {

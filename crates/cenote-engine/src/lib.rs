@@ -63,6 +63,7 @@ pub use dsl::api::snapshots::Snapshots;
 pub use dsl::changed::ChangedDatasets;
 pub use dsl::crypto::{SentKeys, StoredKeys};
 pub use dsl::deleg::GrantChange;
+pub use dsl::history::SOFTWARE;
 pub use dsl::opened::OpenSnapshot;
 pub use dsl::receive::{
     NewReceive, ReceiveChoices, ReceivePoint, ReceivePoints, ReceiveRefusal, Reception,

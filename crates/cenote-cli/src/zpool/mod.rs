@@ -53,7 +53,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cenote_engine::Engine;
+use cenote_engine::{Engine, SOFTWARE};
 use cenote_pool::import::FindError;
 use cenote_pool::{OpenOptions, Pool};
 use cenote_rt::tunables;
@@ -129,16 +129,15 @@ pub(crate) fn help(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResul
 /// `version [-j]`: prints the version, that of the engine in place of the kernel module's.
 pub(crate) fn version(tool: Tool, args: &[String], io: &mut Io<'_>) -> CommandResult {
     let parsed = getopt::parse(args, "j", &[Long::flag("json", 'j')])?;
-    let engine = format!("zfs-2.3.2-cenote-{}", env!("CARGO_PKG_VERSION"));
     if parsed.has('j') {
         let mut document = json::document(&format!("{} version", tool.name()));
         let mut versions = serde_json::Map::new();
-        versions.insert("userland".into(), engine.clone().into());
-        versions.insert("kernel".into(), engine.into());
+        versions.insert("userland".into(), SOFTWARE.into());
+        versions.insert("kernel".into(), SOFTWARE.into());
         document.insert("zfs_version".into(), versions.into());
         return json::print(document, io);
     }
-    write!(io.out, "{engine}\n{engine}\n")?;
+    write!(io.out, "{SOFTWARE}\n{SOFTWARE}\n")?;
     Ok(())
 }
 

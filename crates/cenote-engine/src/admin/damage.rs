@@ -17,7 +17,7 @@ use cenote_vdev::{BadChild, IoClass, IoKind, LeafIo, LeafObserver};
 
 use crate::Health;
 use crate::admin::events::{Event, EventLog, WrongBytes};
-use crate::dsl::{errors, features};
+use crate::dsl::errors;
 use crate::scan::record as scan;
 
 /// Maximum number of lost blocks until the next sync.
@@ -123,7 +123,7 @@ impl<'e> Health<'e> {
             return Ok(());
         }
         let noted = self.engine.mos_apply(txg, |tx| {
-            let by_head = features::is_active(tx, "head_errlog")?;
+            let by_head = errors::are_by_head(tx)?;
             // Damage found during a scan belongs to its result.
             let name = if scan::is_running(tx)? { ERRLOG_SCRUB } else { ERRLOG_LAST };
             let log = errors::need_log(tx, name)?;
@@ -168,7 +168,7 @@ mod tests {
             }
             let found = engine.mos.inspect(|tx| {
                 let log = errors::need_log(tx, ERRLOG_LAST)?;
-                Ok((features::is_active(tx, "head_errlog")?, zap::len(tx, log)?))
+                Ok((errors::are_by_head(tx)?, zap::len(tx, log)?))
             });
             assert_eq!(found.await.expect("readable"), (true, 1));
         })

@@ -40,8 +40,8 @@ use cenote_rt::{BoxFuture, Result};
 use cenote_vdev::labels;
 
 use crate::admin::events::{Event, PoolEvent};
-use crate::dsl::Context;
 use crate::dsl::history::{self, PendingRecord};
+use crate::dsl::{Context, Env};
 use crate::space::checkpoint;
 use crate::{Answer, Config, Engine, Scope, Task};
 pub use command::{Command, Ioctl};
@@ -61,6 +61,19 @@ impl Admin<'_> {
         change: impl FnMut(&mut Tx<'_>, &Context, &mut Config) -> TxResult<T> + Send + 'static,
     ) -> Result<T> {
         self.administer(change, true).await
+    }
+
+    /// Like [`change`](Self::change), for a change with records in the history.
+    pub(crate) async fn change_recorded<T: Send + 'static>(
+        self,
+        mut change: impl FnMut(&mut Tx<'_>, &Env, &mut Config) -> TxResult<T> + Send + 'static,
+    ) -> Result<T> {
+        let mut env = self.engine.datasets().env(self.engine.open_txg());
+        let change = move |tx: &mut Tx<'_>, context: &Context, config: &mut Config| {
+            env.context = *context;
+            change(tx, &env, config)
+        };
+        self.change(change).await
     }
 
     /// Changes the labels in the next sync, and waits for the commit.
@@ -94,12 +107,10 @@ impl Admin<'_> {
     pub async fn reguid(self, guid: u64) -> Result<()> {
         // The checkpoint's uberblock has the old guid sum.
         self.engine.space().check_no_checkpoint()?;
-        let mut env = self.engine.datasets().env(self.engine.open_txg());
-        self.change(move |tx, context, config| {
+        self.change_recorded(move |tx, env, config| {
             checkpoint::check_none(tx)?;
-            env.context = *context;
             let text = format!("old={} new={guid}", config.facts.pool_guid);
-            history::log_pool(tx, &env, "guid change", &text)?;
+            history::log_pool(tx, env, "guid change", &text)?;
             config.facts.pool_guid = guid;
             config.root.guid = guid;
             config.touch();

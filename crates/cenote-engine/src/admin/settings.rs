@@ -19,7 +19,8 @@ use crate::Admin;
 use crate::Config;
 use crate::admin::import::MAINTAINED;
 use crate::dsl;
-use crate::dsl::{Context, errors, features, history, names};
+use crate::dsl::errors::{self, HEAD_ERRLOG};
+use crate::dsl::{Context, features, history, names};
 
 /// Operation of the history: a property or feature was set.
 pub(crate) const SET: &str = "set";
@@ -33,8 +34,6 @@ const AUTOEXPAND: &str = "autoexpand";
 const AUTOREPLACE: &str = "autoreplace";
 /// Whether heartbeats show other hosts that the pool is in use.
 const MULTIHOST: &str = "multihost";
-/// The feature that keeps an error log for each head.
-const HEAD_ERRLOG: &str = "head_errlog";
 /// The dataset to boot from, stored as its number.
 const BOOTFS: &str = "bootfs";
 
@@ -83,15 +82,13 @@ impl Admin<'_> {
             })
             .collect();
         let births = self.births_of_lost_blocks(&settings).await?;
-        let mut env = self.engine.datasets().env(self.engine.open_txg());
-        self.change(move |tx, ctx, config| {
-            env.context = *ctx;
-            let had_head_logs = features::is_active(tx, HEAD_ERRLOG)?;
+        self.change_recorded(move |tx, env, config| {
+            let were_by_head = errors::are_by_head(tx)?;
             settings.iter().try_for_each(|setting| {
-                let text = apply(tx, ctx, config, setting)?;
-                history::log_pool(tx, &env, SET, &text)
+                let text = apply(tx, env, config, setting)?;
+                history::log_pool(tx, env, SET, &text)
             })?;
-            if !had_head_logs && features::is_active(tx, HEAD_ERRLOG)? {
+            if !were_by_head && errors::are_by_head(tx)? {
                 errors::split_by_head(tx, &births)?;
             }
             Ok(())

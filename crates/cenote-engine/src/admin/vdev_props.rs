@@ -38,8 +38,7 @@ impl Admin<'_> {
                     .filter(|figures| figures.class == Class::Normal)
                     .map(|figures| figures.id)
                     .collect();
-                let mut env = engine.datasets().env(engine.open_txg());
-                let changed = engine.admin().change(move |tx, context, config| {
+                let changed = engine.admin().change_recorded(move |tx, env, config| {
                     let found = config.root.find(guid);
                     found.ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))?;
                     let top = config.root.children.iter().find(|top| top.guid == guid);
@@ -66,8 +65,7 @@ impl Admin<'_> {
                     }
                     zap::update(tx, zap, ALLOCATING, Value::U64(is_allocating.into()))?;
                     let text = format!("vdev_guid={guid}: allocating={}", u64::from(is_allocating));
-                    env.context = *context;
-                    history::log_pool(tx, &env, "vdev set", &text)?;
+                    history::log_pool(tx, env, "vdev set", &text)?;
                     let top = config.root.children.iter_mut().find(|top| top.id == id);
                     // That of a removed vdev stays as it is until the removal is cancelled.
                     let Some(top) = top.filter(|top| !top.top.removing) else { return Ok(None) };
@@ -98,8 +96,7 @@ impl Admin<'_> {
         value: Option<Value>,
     ) -> Result<()> {
         let name = name.to_owned();
-        let mut env = self.engine.datasets().env(self.engine.open_txg());
-        let change = self.change(move |tx, context, config| {
+        let change = self.change_recorded(move |tx, env, config| {
             let vdev = config.root.find(guid);
             let vdev = vdev.ok_or_else(|| Error::not_found(EngineError::NoSuchLeaf(guid)))?;
             let Some(object) = vdev.properties_object() else {
@@ -110,8 +107,7 @@ impl Admin<'_> {
                 None => zap::take(tx, object, &*name).map(drop)?,
             }
             let text = format!("vdev_guid={guid}: {name}={}", text_of(value.as_ref()));
-            env.context = *context;
-            history::log_pool(tx, &env, "vdev set", &text)
+            history::log_pool(tx, env, "vdev set", &text)
         });
         change.await?;
         self.engine.leaves().apply_error_rates().await

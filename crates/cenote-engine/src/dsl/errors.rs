@@ -18,6 +18,14 @@ use cenote_pool::mos::DIRECTORY;
 
 use crate::dsl::{directory_object, features, get_dataset, get_dir};
 
+/// The feature that keeps an error log for each head.
+pub(crate) const HEAD_ERRLOG: &str = "head_errlog";
+
+/// Whether each head has its own log.
+pub(crate) fn are_by_head(tx: &mut Tx<'_>) -> TxResult<bool> {
+    features::is_active(tx, HEAD_ERRLOG)
+}
+
 /// Creates an empty log.
 fn new_log(tx: &mut Tx<'_>) -> TxResult<u64> {
     zap::create(tx, &ObjectSpec::new(ObjectType::ERROR_LOG, 0), ZapOptions::default())
@@ -138,7 +146,7 @@ pub(crate) fn drop_scrub_log(tx: &mut Tx<'_>) -> TxResult<()> {
 
 fn drop_log(tx: &mut Tx<'_>, name: &str) -> TxResult<()> {
     let Some(log) = directory_object(tx, name)? else { return Ok(()) };
-    if features::is_active(tx, "head_errlog")? {
+    if are_by_head(tx)? {
         for entry in zap::entries(tx, log)? {
             if let Some(of_head) = entry.value.first() {
                 zap::destroy(tx, of_head)?;
@@ -152,7 +160,7 @@ fn drop_log(tx: &mut Tx<'_>, name: &str) -> TxResult<()> {
 /// Returns the by-head logs.
 fn logs(tx: &mut Tx<'_>) -> TxResult<Vec<u64>> {
     let mut logs = Vec::new();
-    if features::is_active(tx, "head_errlog")? {
+    if are_by_head(tx)? {
         for name in [ERRLOG_LAST, ERRLOG_SCRUB] {
             logs.extend(directory_object(tx, name)?);
         }

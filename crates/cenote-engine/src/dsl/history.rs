@@ -22,11 +22,13 @@ pub(crate) struct PendingRecord {
     pub(crate) text: String,
 }
 
+/// The version of this program, with that of OpenZFS whose behaviour it has.
+pub const SOFTWARE: &str = concat!("zfs-2.3.2-cenote-", env!("CARGO_PKG_VERSION"));
+
 /// Returns the text of the records that name the software and the host: of the creation, the import
-/// and the opening of a pool. The software is named as by `zpool version`.
+/// and the opening of a pool.
 pub(crate) fn version_text(version: u64) -> String {
-    let software = concat!("zfs-2.3.2-cenote-", env!("CARGO_PKG_VERSION"));
-    format!("pool version {version}; software version {software}; uts {}", Uts::here())
+    format!("pool version {version}; software version {SOFTWARE}; uts {}", Uts::here())
 }
 
 /// Records an operation on a dataset, with its current name.

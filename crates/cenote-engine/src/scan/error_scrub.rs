@@ -28,7 +28,7 @@ use super::round::{Mender, VIEW_TIME};
 use super::run::{Job, Runner, Step};
 use super::{ScanError, Scans};
 use crate::admin::events::PoolEvent;
-use crate::dsl::{Env, directory_object, features, history};
+use crate::dsl::{Env, directory_object, errors, history};
 use crate::{Engine, invariant_error};
 
 /// Blocks that are read at the same time.
@@ -55,7 +55,7 @@ fn store(tx: &mut Tx<'_>, phys: &ErrorScrubPhys) -> TxResult<()> {
 /// Number of entries in the log of errors.
 fn entries(tx: &mut Tx<'_>) -> TxResult<u64> {
     let Some(log) = directory_object(tx, ERRLOG_LAST)? else { return Ok(0) };
-    if !features::is_active(tx, "head_errlog")? {
+    if !errors::are_by_head(tx)? {
         return zap::len(tx, log);
     }
     let mut sum = 0;
@@ -164,7 +164,7 @@ fn advance(tx: &mut Tx<'_>, env: &Env, start_time: u64, done: &Batch) -> TxResul
 fn forget(tx: &mut Tx<'_>, block: &DamagedBlock) -> TxResult<()> {
     let Some(log) = directory_object(tx, ERRLOG_LAST)? else { return Ok(()) };
     let place = &block.place;
-    if !features::is_active(tx, "head_errlog")? {
+    if !errors::are_by_head(tx)? {
         zap::take(tx, log, &format_plain(place))?;
         return Ok(());
     }

@@ -108,8 +108,10 @@ impl Syncing<'_> {
         self.charge_mos().await?;
         self.sync_mos().await?;
         if self.pass == 1 {
-            let may_change = tasks.iter().any(|task| task.may_change_objects());
-            self.write_records(may_change).await?;
+            // The import of a pool on a full host needs no more space for them.
+            if tasks.iter().any(|task| task.may_change_objects()) {
+                self.write_records().await?;
+            }
             if !has_early_tasks {
                 self.run_tasks(tasks).await?;
             }
@@ -137,13 +139,9 @@ impl Syncing<'_> {
         if tasks.is_empty() { Ok(()) } else { self.update_label_features().await }
     }
 
-    /// Writes the pending records of the history with tasks that may change objects themselves: the
-    /// import of a pool on a full host needs no more space than it did. If the history is damaged
-    /// they are lost: no import depends on it.
-    async fn write_records(&self, may_change_objects: bool) -> Result<()> {
-        if !may_change_objects {
-            return Ok(());
-        }
+    /// Writes the pending records of the history. If it is damaged they are lost: no import depends
+    /// on it.
+    async fn write_records(&self) -> Result<()> {
         let records = std::mem::take(&mut self.engine.state().records);
         if records.is_empty() {
             return Ok(());

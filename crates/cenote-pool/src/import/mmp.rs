@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use cenote_ondisk::uberblock::Mmp;
-use cenote_rt::tunables;
+use cenote_rt::{Uts, tunables};
 
 /// Minimum time to watch.
 const WATCH_MIN: Duration = Duration::from_secs(1);
@@ -72,8 +72,7 @@ impl Host {
         };
         let set = std::env::var("ZFS_HOSTID").ok();
         let hostid = set.and_then(|text| parse_hostid(&text)).or_else(of_file).unwrap_or(0);
-        let hostname = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        Self { hostid, hostname: hostname.trim_end().to_owned() }
+        Self { hostid, hostname: Uts::here().node }
     }
 }
 

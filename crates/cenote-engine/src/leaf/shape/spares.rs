@@ -14,7 +14,7 @@ use super::{Attach, NewLeaf, ShapeError, config};
 use crate::admin::aux::{self, Aux};
 use crate::admin::create::plan_distributed_spare;
 use crate::admin::events::Event;
-use crate::dsl::{Context, history};
+use crate::dsl::{Env, history};
 use crate::space::checkpoint;
 use crate::{Config, Leaves};
 
@@ -98,8 +98,7 @@ impl Leaves<'_> {
         drop(view);
         let path = device.leaf.path.as_ref().map(|path| path.to_string_lossy().into_owned());
         let of_record = path.clone().unwrap_or_else(|| "-".to_owned());
-        let mut env = self.engine.datasets().env(self.engine.open_txg());
-        let change = move |tx: &mut Tx<'_>, context: &Context, config: &mut Config| {
+        let change = move |tx: &mut Tx<'_>, env: &Env, config: &mut Config| {
             checkpoint::check_none(tx)?;
             if config.root.find(guid).is_some() {
                 return Err(TxStop::from(ShapeError::InUse));
@@ -108,11 +107,10 @@ impl Leaves<'_> {
             aux::retain(tx, Aux::Spares, is_other)?;
             aux::retain(tx, Aux::Caches, is_other)?;
             config.touch();
-            env.context = *context;
             let text = format!("{} vdev ({kind}) {of_record}", config.facts.name);
-            history::log_pool(tx, &env, "vdev remove", &text)
+            history::log_pool(tx, env, "vdev remove", &text)
         };
-        self.engine.admin().change(change).await?;
+        self.engine.admin().change_recorded(change).await?;
         self.engine.health.damage.note(Event::AuxRemoved { device: guid, state, path });
         if let Some(device) = self.open_spare(&device).await {
             // A device that fails keeps its labels, which name no pool.
