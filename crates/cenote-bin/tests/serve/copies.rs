@@ -15,7 +15,6 @@ use cenote_testkit::{bugs, rng};
 
 use crate::daemon::{House, has_fuse};
 use crate::mounts::is_root;
-use crate::watch::until;
 use crate::{has, succeeds};
 
 /// A shell in a mount namespace with copies of the mounts below a folder.
@@ -95,12 +94,18 @@ fn mounts_at(path: &Path) -> usize {
     places.filter(|place| Path::new(place) == path).count()
 }
 
-/// Repeats a command until it succeeds.
+/// Repeats a command until it succeeds: a process that another test starts has the descriptors of
+/// this one until it executes its program.
 pub(crate) fn eventually(house: &House, line: &str) {
     let begin = Instant::now();
     let words: Vec<&str> = line.split(' ').collect();
-    while !house.command(&words).output().unwrap().status.success() {
-        assert!(begin.elapsed() < Duration::from_mins(1), "{line}");
+    loop {
+        let output = house.command(&words).output().unwrap();
+        if output.status.success() {
+            return;
+        }
+        let text = String::from_utf8_lossy(&output.stderr);
+        assert!(begin.elapsed() < Duration::from_mins(1), "{line}: {text}");
         std::thread::sleep(Duration::from_millis(50));
     }
 }
@@ -154,7 +159,7 @@ fn file_system_with_copies_is_mounted_again_through_its_connection() {
     eventually(&house, "zfs mount t/w");
     assert_eq!(fs::read_to_string(&log).unwrap(), "first-ACKNOWLEDGED-old-new");
     house.run("zfs destroy t/w");
-    house.run("zpool export t");
+    eventually(&house, "zpool export t");
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
 }
 
@@ -191,12 +196,12 @@ fn lazily_unmounted_file_system_is_mounted_again_through_its_connection() {
 
     // Its users get errors when the pool is closed.
     succeeds(Command::new("umount").arg("-l").arg(house.path("mnt/w")));
-    house.run("zpool export t");
+    eventually(&house, "zpool export t");
     assert!(open.write_all(b"lost").is_err());
     house.run(&format!("zpool import -d {} t", house.text("pool")));
     assert_ne!(fs::metadata(&log).unwrap().dev(), device);
     assert_eq!(fs::read_to_string(&log).unwrap(), text);
-    house.run("zpool export t");
+    eventually(&house, "zpool export t");
     succeeds(&mut house.command(&["verify", "--leaks", "-d", &house.text("pool"), "t"]));
 }
 
@@ -250,7 +255,7 @@ fn commands_forget_no_mount_that_others_make() {
     });
     let all = house.run("zfs list -H -o mounted");
     assert_eq!(all, "yes\n".repeat(MOUNTERS + 1));
-    house.run("zpool export t");
+    eventually(&house, "zpool export t");
     let left: Vec<PathBuf> = names.iter().map(|name| house.path("mnt").join(name)).collect();
     assert!(left.iter().all(|place| mounts_at(place) == 0));
 }
@@ -299,11 +304,12 @@ fn moved_file_system_in_use_is_mounted_once() {
     });
     let place = house.run("zfs get -H -o value mountpoint t/x");
     let wanted = places.each_ref().map(|at| usize::from(at == Path::new(place.trim())));
-    // A process that another test starts has the descriptors of this one until it executes its
-    // program: the file system may be in use for a moment after the last file was closed.
-    until("the file system moves", || {
+    // It may be in use for a moment after the last file was closed (see `eventually`).
+    let begin = Instant::now();
+    while counts() != wanted {
         house.run("zfs list");
-        counts() == wanted
-    });
-    house.run("zpool export t");
+        assert!(begin.elapsed() < Duration::from_mins(1), "{place}: {:?}", counts());
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    eventually(&house, "zpool export t");
 }
