@@ -9,19 +9,21 @@
 //!                                 `─ open for writing ── changes ──cut again──> open ── ...
 //! ```
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 use cenote_device::{Device, Image, Recorder, Replay};
 use cenote_dmu::Tx;
 use cenote_engine::{ApplyOptions, Engine, ScrubOptions};
 use cenote_ondisk::blkptr::BlockPtr;
-use cenote_ondisk::bookmark::Bookmark;
+use cenote_ondisk::bookmark::{Bookmark, LEVEL_ZIL};
 use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Tool;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
+use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
 use cenote_pool::{Candidate, OpenOptions, Pool};
-use cenote_rt::Rng;
+use cenote_rt::{BoxFuture, Rng};
 use cenote_testkit::cuts::keep;
 
 use super::keys;
@@ -371,8 +373,36 @@ async fn finish(images: &[Image], guid: u64, state: &State) -> Result<(), String
 
 /// Verifies every copy of every block. Returns whether no leaf lacks any.
 async fn verify_all(pool: &Arc<Pool>) -> Result<bool, String> {
-    let (summary, is_whole) = pools::verify(pool).await.map_err(|error| format!("{error:?}"))?;
-    if summary.is_clean() { Ok(is_whole) } else { Err(format!("copies: {summary:?}")) }
+    let (wrong, progress) = (Arc::<WrongParts>::default(), Arc::<Progress>::default());
+    let summary = verify::pool(pool, Arc::clone(&wrong) as _, Arc::clone(&progress)).await;
+    let summary = summary.map_err(|error| format!("{error:?}"))?;
+    let of_logs = wrong.of_logs.load(Ordering::Relaxed);
+    if !(Summary { parts: summary.parts - of_logs, ..summary }).is_clean() {
+        return Err(format!("copies: {summary:?}, {of_logs} parts of logs; {:?}", wrong.first));
+    }
+    Ok(progress.missing().is_empty())
+}
+
+/// Counts wrong parts of intent logs. A power cut between the flushes of two leaves leaves a block
+/// of a log that was being written on one of them: nobody was told that it is durable, and the
+/// import takes it from the leaf that has it.
+#[derive(Default)]
+struct WrongParts {
+    of_logs: AtomicU64,
+    /// The first finding elsewhere.
+    first: OnceLock<Finding>,
+}
+
+impl Observer for WrongParts {
+    fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
+        match &finding {
+            Finding::Part { place, .. } if place.level == LEVEL_ZIL => {
+                self.of_logs.fetch_add(1, Ordering::Relaxed);
+            }
+            _ => drop(self.first.set(finding)),
+        }
+        Box::pin(std::future::ready(()))
+    }
 }
 
 async fn end_all(
