@@ -140,8 +140,16 @@ impl Observer for Silent {
 /// # Errors
 /// Errors that end a verification.
 pub async fn verify(pool: &Arc<Pool>) -> Result<(Summary, bool)> {
+    verify_with(pool, Arc::new(Silent)).await
+}
+
+/// Like [`verify`], with an observer.
+///
+/// # Errors
+/// Errors that end a verification.
+pub async fn verify_with(pool: &Arc<Pool>, observer: Arc<dyn Observer>) -> Result<(Summary, bool)> {
     let progress = Arc::<Progress>::default();
-    let summary = verify::pool(pool, Arc::new(Silent), Arc::clone(&progress)).await?;
+    let summary = verify::pool(pool, observer, Arc::clone(&progress)).await?;
     Ok((summary, progress.missing().is_empty()))
 }
 

@@ -12,7 +12,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use cenote_device::{Device, Image, Recorder, Replay};
+use cenote_device::{Device, Image, Pending, Recorder, Replay};
 use cenote_dmu::Tx;
 use cenote_engine::{ApplyOptions, Engine, ScrubOptions};
 use cenote_ondisk::blkptr::BlockPtr;
@@ -21,10 +21,11 @@ use cenote_ondisk::scan::ScanFunc;
 use cenote_oracle::Tool;
 use cenote_pool::import::scan_devices;
 use cenote_pool::traverse::{self, Damage, Flow, Visitor};
-use cenote_pool::verify::{self, Finding, Observer, Progress, Summary};
+use cenote_pool::verify::{Finding, Observer, Summary};
 use cenote_pool::{Candidate, OpenOptions, Pool};
 use cenote_rt::{BoxFuture, Rng};
 use cenote_testkit::cuts::keep;
+use cenote_vdev::BadChild;
 
 use super::keys;
 use super::model::{self, BLOCK, History, State};
@@ -210,7 +211,7 @@ impl Explorer<'_> {
         // A pool does not know what a stale device lacks.
         let is_one_of = |of: usize| of > 0 && !is_stale && number.is_multiple_of(of);
         if is_one_of(self.depth.verify) && !state.is_damaged {
-            verify_all(&pool).await?;
+            verify_all(&pool, self.replay.pending()).await?;
             self.tally.verified += 1;
         }
         if number.is_multiple_of(self.depth.resume) {
@@ -218,6 +219,7 @@ impl Explorer<'_> {
                 pool: &pool,
                 guid,
                 state,
+                in_flight: self.replay.pending(),
                 rng: Rng::seeded(salt ^ 1),
                 history: History::default(),
                 is_finished: self.depth.finish > 0
@@ -227,7 +229,7 @@ impl Explorer<'_> {
             self.tally.again += resumed.run(&images).await?;
         }
         if is_one_of(self.depth.finish) {
-            finish(&images, guid, state).await?;
+            finish(&images, guid, state, self.replay.pending()).await?;
             self.tally.finished += 1;
         }
         let is_judged = self.depth.judge > 0 && number.is_multiple_of(self.depth.judge);
@@ -262,9 +264,7 @@ impl Explorer<'_> {
         let first = self.rng.below(leaves.len() as u64) as usize;
         for number in 0..count {
             let leaf = leaves[(first + number) % leaves.len()];
-            let path = found.found(leaf.guid).and_then(|found| found.path.strip_prefix('d'));
-            let device = path.and_then(|number| number.parse::<usize>().ok());
-            if let Some(device) = device {
+            if let Some(device) = found.found(leaf.guid).and_then(|found| device_of(&found.path)) {
                 let size = images[device].size();
                 images[device] = old[device].clone();
                 images[device].grow(size);
@@ -358,51 +358,78 @@ async fn resume_all(engine: &Arc<Engine>) -> cenote_rt::Result<()> {
 
 /// Opens a pool, brings everything that was going on to its end, and verifies every copy of every
 /// block.
-async fn finish(images: &[Image], guid: u64, state: &State) -> Result<(), String> {
+async fn finish(
+    images: &[Image],
+    guid: u64,
+    state: &State,
+    in_flight: &[Pending],
+) -> Result<(), String> {
     let devices = pools::devices(images.to_vec());
     let place = |error: cenote_rt::Error| format!("to the end: {error:?}");
     end_all(pools::as_devices(&devices), guid, state.is_damaged).await.map_err(place)?;
     let pool = open(&pools::images_of(&devices), &OpenOptions::default()).await?;
     let place = |error| format!("in the end: {error}");
     model::check_datasets(&pool, state).await.map_err(place)?;
-    if !verify_all(&pool).await.map_err(place)? {
+    if !verify_all(&pool, in_flight).await.map_err(place)? {
         return Err(place("leaves lack data".to_owned()));
     }
     model::check_space(&pool).await.map_err(place)
 }
 
-/// Verifies every copy of every block. Returns whether no leaf lacks any.
-async fn verify_all(pool: &Arc<Pool>) -> Result<bool, String> {
-    let (wrong, progress) = (Arc::<WrongParts>::default(), Arc::<Progress>::default());
-    let summary = verify::pool(pool, Arc::clone(&wrong) as _, Arc::clone(&progress)).await;
-    let summary = summary.map_err(|error| format!("{error:?}"))?;
-    let of_logs = wrong.of_logs.load(Ordering::Relaxed);
-    if !(Summary { parts: summary.parts - of_logs, ..summary }).is_clean() {
-        return Err(format!("copies: {summary:?}, {of_logs} parts of logs; {:?}", wrong.first));
+/// Verifies every copy of every block, except for what [`TornLogs`] permits. Returns whether no
+/// leaf lacks any.
+async fn verify_all(pool: &Arc<Pool>, in_flight: &[Pending]) -> Result<bool, String> {
+    let torn = Arc::new(TornLogs {
+        in_flight: in_flight.to_vec(),
+        count: AtomicU64::new(0),
+        other: OnceLock::new(),
+    });
+    let verified = pools::verify_with(pool, Arc::clone(&torn) as _).await;
+    let (summary, is_whole) = verified.map_err(|error| format!("{error:?}"))?;
+    let count = torn.count.load(Ordering::Relaxed);
+    if !(Summary { parts: summary.parts - count, ..summary }).is_clean() {
+        return Err(format!("copies: {summary:?}, {count} of torn logs; {:?}", torn.other));
     }
-    Ok(progress.missing().is_empty())
+    Ok(is_whole)
 }
 
-/// Counts wrong parts of intent logs. A power cut between the flushes of two leaves leaves a block
-/// of a log that was being written on one of them: nobody was told that it is durable, and the
-/// import takes it from the leaf that has it.
-#[derive(Default)]
-struct WrongParts {
-    of_logs: AtomicU64,
-    /// The first finding elsewhere.
-    first: OnceLock<Finding>,
+/// Counts wrong parts of intent logs that were being written when the power was cut. Between the
+/// flushes of two leaves, one of them has the block and the other does not: nobody was told that it
+/// is durable, and the import takes it from the leaf that has it.
+struct TornLogs {
+    in_flight: Vec<Pending>,
+    count: AtomicU64,
+    /// The first other finding.
+    other: OnceLock<Finding>,
 }
 
-impl Observer for WrongParts {
+impl TornLogs {
+    fn is_torn(&self, part: &BadChild) -> bool {
+        let BadChild { path, offset, len, .. } = part;
+        let overlaps =
+            |write: &Pending| write.offset < offset + len && *offset < write.offset + write.len;
+        let device = device_of(path);
+        self.in_flight.iter().any(|write| Some(write.device) == device && overlaps(write))
+    }
+}
+
+impl Observer for TornLogs {
     fn finding(&self, finding: Finding) -> BoxFuture<'_, ()> {
         match &finding {
-            Finding::Part { place, .. } if place.level == LEVEL_ZIL => {
-                self.of_logs.fetch_add(1, Ordering::Relaxed);
+            Finding::Part { place, part, .. }
+                if place.level == LEVEL_ZIL && self.is_torn(&part.child) =>
+            {
+                self.count.fetch_add(1, Ordering::Relaxed);
             }
-            _ => drop(self.first.set(finding)),
+            _ => drop(self.other.set(finding)),
         }
         Box::pin(std::future::ready(()))
     }
+}
+
+/// Returns the number of the device with this path.
+fn device_of(path: &str) -> Option<usize> {
+    path.strip_prefix('d')?.parse().ok()
 }
 
 async fn end_all(
@@ -441,6 +468,8 @@ struct Resumed<'a> {
     pool: &'a Pool,
     guid: u64,
     state: &'a State,
+    /// The writes that the cut interrupted.
+    in_flight: &'a [Pending],
     rng: Rng,
     history: History,
     /// Whether everything is brought to its end after the last cut.
@@ -486,7 +515,8 @@ impl Resumed<'_> {
             }
             let state = self.history.check(&pool).await.map_err(place)?;
             if self.is_finished && cut == log.events.len() {
-                finish(&images, self.guid, state).await.map_err(place)?;
+                let in_flight = [self.in_flight, replay.pending()].concat();
+                finish(&images, self.guid, state, &in_flight).await.map_err(place)?;
             }
             points += 1;
         }
